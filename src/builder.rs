@@ -182,9 +182,9 @@ impl RedlockBuilder {
 
     /// The time limit for connecting to one master. Default: 500 ms.
     ///
-    /// - Redis and Valkey: the limit for each of three steps, which are opening the connection and the two messages of
-    ///   the handshake.
-    /// - MySQL and ZooKeeper: the limit for all steps together.
+    /// - Redis and Valkey: the limit applies separately to opening the connection and to each of the two handshake
+    ///   messages.
+    /// - MySQL and ZooKeeper: the limit applies to all steps together.
     ///
     /// Connections are made in the background. Only the first request to a master waits for the connection.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
@@ -205,20 +205,14 @@ impl RedlockBuilder {
         self
     }
 
-    /// The pauses between two attempts of one acquire. Default: 10 ms, growing to 250 ms.
+    /// The pauses between the attempts of a waiting [`acquire`](Redlock::acquire). Default: 10 ms, growing to 250 ms.
     ///
     /// The pauses apply in these cases:
     ///
     /// - The order of the waiters is [`Order::Unordered`].
     /// - No majority of the masters answers.
-    /// - The waiter is the first in the queue, and the holder is not in the queue. The release of such a holder does
-    ///   not always wake the waiter.
-    ///
-    /// A holder is not in the queue in these cases:
-    ///
-    /// - It is a client of another Redlock library.
-    /// - It got the lock at its first attempt.
-    /// - It has held the lock for longer than its [`heartbeat`](Self::heartbeat).
+    /// - The waiter is the first in the queue, and the holder is not in the queue. For example, the holder got the lock
+    ///   at its first attempt.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
@@ -282,10 +276,9 @@ impl RedlockBuilder {
     /// A text that describes the holder of a lock, at most 1 KiB. While the lock is held, other clients can read this
     /// text, the holder's host, pid and process name, and the time of the acquire: see [`status`](Redlock::status).
     ///
-    /// With `None`, clients of this `Redlock` publish none of this data. While such a client waits for a lock, it does
-    /// not publish its host and process id either.
+    /// With `None`, the client publishes none of this data, neither as a holder nor as a waiter.
     ///
-    /// The client writes the note about 100 ms after the acquire. If the lock is released earlier, no note is written.
+    /// The client writes the note about 100 ms after the acquire. A lock that is released earlier has no note.
     pub fn note(mut self, note: impl Into<NoteText>) -> Self {
         self.note = note.into();
         self

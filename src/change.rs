@@ -19,8 +19,8 @@ use crate::protocol::marker::Configuration;
 use crate::protocol::quorum::Quorum;
 use crate::redlock::Redlock;
 
-/// A change from the old set of masters to a new set. An operator calls its steps one after the other; see
-/// [`Redlock::change`].
+/// A replacement of the old masters by the next masters; see [`Redlock::change`]. Call its steps in this order:
+/// `begin`, `close`, `closed`, `open`, `finish`.
 #[derive(Debug)]
 pub struct MastersChange<'a> {
     redlock: &'a Redlock,
@@ -28,7 +28,7 @@ pub struct MastersChange<'a> {
     strangers_pass: bool,
 }
 
-/// Why a step of the replacement was not executed.
+/// Why a step of a replacement of the masters failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
@@ -44,7 +44,7 @@ pub enum ChangeError {
 }
 
 impl Redlock {
-    /// The replacement that the settings describe: from [`masters`](crate::RedlockBuilder::masters) to
+    /// Returns the replacement of the current [`masters`](crate::RedlockBuilder::masters) by the
     /// [`next_masters`](crate::RedlockBuilder::next_masters).
     ///
     /// # Errors
@@ -79,8 +79,8 @@ impl Redlock {
 }
 
 impl MastersChange<'_> {
-    /// With `true`, a step is executed even if unknown clients are connected to the masters. A client is unknown if it
-    /// runs scripts or sets keys, but does not use this library. Default: `false`.
+    /// With `true`, the steps of the replacement run even if unknown clients are connected to the masters. A client is
+    /// unknown if it runs scripts or sets keys, but does not use this library. Default: `false`.
     ///
     /// Use `true` only if you know that these clients do not use the locks. Never use it if clients of other Redlock
     /// libraries use the same locks.
@@ -190,9 +190,13 @@ impl MastersChange<'_> {
         self.carry_early(after).await
     }
 
-    /// Repeats the last part of [`close`](Self::close): closes old masters that could not be reached before, and ends
-    /// the connections of clients that know only the old masters. Returns which of the old masters are closed now. The
-    /// [`wait`](Self::wait) before `open` begins when this call returns.
+    /// Repeats the last part of [`close`](Self::close):
+    ///
+    /// - closes old masters that could not be reached before;
+    /// - ends the connections of clients that know only the old masters.
+    ///
+    /// The result shows which old masters are closed now. After this call, wait for the duration [`wait`](Self::wait)
+    /// and then call [`open`](Self::open).
     ///
     /// # Errors
     ///
@@ -215,10 +219,10 @@ impl MastersChange<'_> {
     /// Third step: opens the next masters. `closed` is the result of a call of [`closed`](Self::closed) that returned
     /// at least [`wait`](Self::wait) ago.
     ///
-    /// Before the next masters are opened, this step copies to them:
+    /// Before this step opens the next masters, it copies to them:
     ///
-    /// - the values (quotas and once-per-period records), each under its lock;
-    /// - the fencing counters. Very old counters are left out, because every new fencing token is larger anyway.
+    /// - the values (quotas and once-per-period records);
+    /// - the fencing counters, except old counters that every new fencing token exceeds anyway.
     ///
     /// # Errors
     ///
@@ -226,8 +230,8 @@ impl MastersChange<'_> {
     ///
     /// - The step was called too early, or no majority of the old masters stayed closed since `closed`.
     /// - Some old masters store a value, but no majority of the old masters does.
-    /// - Another client holds the lock of a value for longer than [`wait`](Self::wait).
-    /// - An owner holds a lock whose fencing counter must be raised.
+    /// - Another client holds the lock of a value for longer than [`wait`](Self::wait). This step needs the lock.
+    /// - The fencing counter of a lock cannot be copied, because an [`Owner`](crate::Owner) holds the lock.
     /// - The masters' clocks differ too much.
     /// - No majority of the next masters could be opened. Those that were opened stay open.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
@@ -421,9 +425,8 @@ impl MastersChange<'_> {
         self.redlock.core.coordinator.quorum.next_only()
     }
 
-    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`: 1 closes the
-    /// old masters, 2 opens the next masters, and 4 ends the replacement. An earlier step has written a marker to every
-    /// master. So if a master has no marker, it has lost the marker, and this call restores it.
+    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`. The value 1
+    /// closes the old masters, 2 opens the next masters, and 4 ends the replacement. Restores lost markers.
     async fn raise(&self, by: u64) -> Survey {
         self.raise_where(by, |_| true).await
     }
@@ -501,11 +504,11 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     }
 }
 
-/// The largest age of a fencing counter that is copied. The age is the time by which the counter is behind its master's
-/// clock. The limit is 10 s longer than `wait`, the wait before the step `open`. `wait` is longer than the longest ttl.
+/// The largest age of a fencing counter that is copied: 10 s more than `wait`, the wait before the step `open`. The age
+/// is the time by which the counter is behind its master's clock.
 ///
-/// Older counters are not copied. A new counter starts from the master's clock, and the masters' clocks differ by less
-/// than the longest ttl. So every token that the next masters grant is larger than these older counters.
+/// Older counters need no copy. The masters' clocks differ by less than this age, so the next masters grant larger
+/// tokens.
 fn copied_within(wait: Duration) -> Duration {
     wait + Duration::from_secs(10)
 }
@@ -515,7 +518,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copied_within_returns_at_least_the_wait_plus_nine_seconds() {
+    fn copied_within_returns_at_least_its_argument_plus_nine_seconds() {
         let hour = Duration::from_secs(3600);
         for wait in [Duration::from_secs(1), hour] {
             assert!(

@@ -12,9 +12,8 @@ impl Instant {
     }
 }
 
-/// Converts to an instant of the standard library's clock that is equally far from now. That clock stops while the
-/// machine is suspended. So a suspension after the conversion delays a converted deadline by the length of the
-/// suspension.
+/// Converts to a `std` instant that is equally far from now. The `std` clock stops while the machine is suspended, so a
+/// suspension delays a converted deadline.
 impl From<Instant> for std::time::Instant {
     fn from(at: Instant) -> Self {
         let (now, std) = (Instant::now(), Self::now());
@@ -144,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instant_converted_to_std_and_back_keeps_its_distance_from_now() {
+    fn instant_converted_to_std_and_back_differs_by_less_than_five_seconds() {
         let minute = Duration::from_secs(60);
         let later = Instant::now() + minute;
         let back = Instant::from(std::time::Instant::from(later));

@@ -108,9 +108,8 @@ pub enum AcquireError {
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
     /// The owner already holds the lock, but cannot get a further hold now: no majority of the masters shows the same
-    /// fencing token for the existing holds. This happens after a process with a hold has crashed, or after masters
-    /// with different fencing counters have failed. The state ends by itself, at the latest when the hold of the
-    /// crashed process has expired.
+    /// fencing token for the existing holds. The cause is a crashed process with a hold, or failed masters. The state
+    /// ends by itself, for example when the hold of the crashed process expires.
     NotJoinable(Missed),
     /// Outage: less than a majority of the configured masters could vote. If waiting cannot help
     /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.
@@ -131,18 +130,15 @@ pub enum AcquireError {
     CannotBlock(CannotBlock),
 }
 
-/// Details of an acquire that failed. They come from one round of requests to the masters: the last round whose answers
-/// show why no majority granted the lock.
+/// Details of a failed acquire. They describe one round of requests to the masters: the last round that shows why no
+/// majority granted the lock.
 ///
-/// The answers of this round decide the kind of error:
+/// The answers of this round decide between these errors:
 ///
-/// - Refusals made a majority impossible, alone or together with failures: another client holds the lock.
-/// - Failures alone made a majority impossible: there is no quorum.
+/// - [`AcquireError::NoQuorum`]: too many masters failed.
+/// - [`AcquireError::HeldByOther`]: enough masters could vote, but too many of them refused the lock.
 ///
-/// If no round shows the reason, the error is "no quorum", and the details come from the last round.
-///
-/// If the wait ends during a round, a master that has not answered counts as failed only if it had a whole node timeout
-/// to answer.
+/// If no round shows the reason, the error is [`AcquireError::NoQuorum`], and the details describe the last round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
@@ -155,8 +151,8 @@ pub struct Missed {
     /// The reply of each master in the round of requests that decided the error. Empty if no masters were asked,
     /// because this process itself held the lock.
     pub reports: Vec<NodeReport>,
-    /// Whether this [`Redlock`](crate::Redlock) or one of its clones holds the lock. If true, the holder may be the
-    /// caller itself, because locks are not re-entrant.
+    /// Whether this [`Redlock`](crate::Redlock) or one of its clones holds the lock. If true, check whether the caller
+    /// itself holds the lock: locks are not re-entrant.
     pub held_here: bool,
     /// The note of the lock's holder, if the holder has written one.
     pub note: Option<Box<Note>>,
@@ -220,7 +216,7 @@ impl Missed {
 }
 
 impl AcquireError {
-    /// The reply of each master in the round of requests that decided the error; empty if nothing was sent.
+    /// The reply of each master in the round of requests that decided the error. Empty if the acquire sent no request.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
             Self::HeldByOther(missed)
@@ -264,9 +260,9 @@ impl AcquireError {
             Self::HeldByOther(missed) => (missed, held(missed.held_here)),
             Self::NotJoinable(missed) => (
                 missed,
-                "is held by its owner, but the masters cannot grant the owner a further hold now: no majority reports \
-                 the same fencing token for the existing holds; if a process of the owner has crashed, try again when \
-                 the hold of this process has expired",
+                "is held by its owner, but the masters cannot grant the owner a further hold now: no majority of \
+                 them reports the same fencing token; if a process of the owner has crashed, try again when its hold \
+                 has expired",
             ),
             Self::OtherMasters(missed) => (
                 missed,
@@ -316,8 +312,8 @@ impl fmt::Display for AcquireError {
     }
 }
 
-// The text of an inner error is part of this error's text, so no error is returned as the source: otherwise a report
-// would print it twice.
+// This error's text contains the text of the inner error. So `source` returns no error: a report would print the inner
+// error twice.
 impl std::error::Error for AcquireError {}
 
 impl From<InvalidResource> for AcquireError {
@@ -401,8 +397,8 @@ impl<T> ScopeError<T> {
         }
     }
 
-    /// The same error without the value of the body. [`try_scope`](crate::Redlock::try_scope) converts this error into
-    /// the caller's error type.
+    /// Returns this error without the value of the body. [`try_scope`](crate::Redlock::try_scope) converts the returned
+    /// error into the caller's error type.
     pub fn without_value(self) -> ScopeError {
         match self {
             Self::NotAcquired(error) => ScopeError::NotAcquired(error),

@@ -1,8 +1,8 @@
 //! Where the library's tasks run: in the tokio runtime of the caller, or in a background runtime.
 //!
-//! A runtime with one thread makes progress only while a caller waits in its `block_on`. If such a runtime makes no
-//! progress for a while, the library drops its own tasks in that runtime. A shutdown of a runtime drops them as well.
-//! Each task that is dropped before its end starts a successor in the background runtime, which continues its work.
+//! A runtime with one thread makes progress only while a caller waits in its `block_on`. If it makes no progress for a
+//! while, or is shut down, the library's tasks in it are dropped. Each dropped task starts a successor in the
+//! background runtime, which continues its work.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,8 +17,7 @@ use tokio::runtime::{Builder, Handle, Id, RuntimeFlavor};
 const PERIOD: Duration = Duration::from_millis(250);
 
 /// If a runtime with one thread makes no progress for this time (750 ms), the background runtime takes over its tasks.
-/// The time is longer than a busy machine usually keeps a thread waiting for the CPU. It is shorter than the time that
-/// a request waits for a connection (1.5 s by default).
+/// A busy machine usually delays a thread for less. A request waits longer for a connection (1.5 s by default).
 const PATIENCE: Duration = Duration::from_millis(750);
 
 static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
@@ -206,7 +205,7 @@ async fn watch_over(host: Handle) {
             let count = tasks.len();
             tracing::debug!(
                 tasks = count,
-                "a tokio runtime runs no tasks: the library's tasks move to the background runtime"
+                "a tokio runtime runs no tasks any more: quorate continues its work on the background runtime"
             );
             for task in tasks {
                 drop(task.take());
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_runtime_loses_its_tasks_to_the_background_runtime_unless_its_clock_is_paused() {
+    fn tasks_of_an_idle_runtime_move_to_the_background_runtime_unless_time_is_paused() {
         let idle = builder().build().expect("a runtime");
         let paused = builder().start_paused(true).build().expect("a runtime");
         let (of_paused, of_idle) = (endless(&paused), endless(&idle));

@@ -29,8 +29,8 @@ pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// If several holds share a lock (readers, or the holds of one owner), each hold has a note of its own. Returns the key
-/// of that note: a prefix, the hold's lock value, and the lock key.
+/// The key of one hold's note, if several holds share the lock (readers, or the holds of one owner). It consists of a
+/// prefix, the hold's lock value and the lock key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
     [Family::OfHold.before().as_bytes(), value, b":", key].concat()

@@ -80,7 +80,7 @@
 //! | `master has lost its generation marker ..` | warn | `node` |
 //! | `no wake-up messages: waiters use only timers` | warn | `node`, `why` |
 //! | `an even number of masters ..` | warn | `masters` |
-//! | `a tokio runtime runs no tasks ..` | debug | `tasks` (the number of tasks) |
+//! | `a tokio runtime runs no tasks any more ..` | debug | `tasks` (the number of tasks) |
 //!
 //! No span or event contains a password.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -1,13 +1,11 @@
 //! Counters and histograms over the `metrics` facade, with the feature `metrics`.
 //!
-//! Install any recorder in your program, for example an exporter for Prometheus or `StatsD`. Without a recorder, or
-//! without the feature, nothing is counted. Call [`describe`] once after installing the recorder: it registers units
-//! and help texts. The recorder is looked up at every event, so a recorder that is installed late misses only earlier
-//! events.
+//! Install any recorder in your program, for example an exporter for Prometheus or `StatsD`. Then call [`describe`]
+//! once: it registers units and help texts. A recorder that is installed late misses only earlier events. Without a
+//! recorder, or without the feature, nothing is counted.
 //!
-//! Building a [`Redlock`](crate::Redlock) creates every series with the value 0. [`describe`] also creates the series
-//! that do not belong to a master. If a series were created by its first event, it would begin at 1, and an alert rule
-//! on an increase would miss that event.
+//! Building a [`Redlock`](crate::Redlock) creates every series with the value 0, so that an alert rule on an increase
+//! also notices the first event. [`describe`] also creates the series that do not belong to a master.
 //!
 //! No metric has a resource name as a label, because there may be millions of names. `docs/metrics.md` describes which
 //! metrics to watch, and has a dashboard and alert rules.

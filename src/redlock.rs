@@ -39,27 +39,24 @@ use crate::waiting::local_line::LocalLines;
 /// # Runtimes
 ///
 /// The connections and the renewal task run in the tokio runtime of the first caller that needs them. Several runtimes
-/// can share one `Redlock`, for example a `static` one in tests that have a runtime each.
+/// can share one `Redlock`.
 ///
-/// If a runtime does not run the library's tasks, a background thread takes over these tasks: renewals of held locks,
-/// releases, and requests from callers in other runtimes. The thread starts when it is first needed, and ends with the
-/// process. The thread takes over in these cases:
+/// If that runtime does not run the library's tasks, a background thread takes over the tasks. The thread starts when
+/// it is first needed, and ends with the process. It takes over in these cases:
 ///
-/// - The runtime was shut down. The thread takes over immediately.
-/// - A runtime with one thread (`current_thread`) runs nothing, because no caller is in its `block_on` or because a
-///   task blocks the thread. The background thread takes over within about a second. So a lock with a ttl of 3 s or
-///   more is still renewed.
-/// - There is no tokio runtime, because another executor polls the futures. The background thread then runs all
-///   connections, timers and renewals.
+/// - The runtime was shut down.
+/// - A runtime with one thread (`current_thread`) has run no task for about a second. Locks with a ttl of 3 s or more
+///   are still renewed in time.
+/// - There is no tokio runtime, because another executor polls the futures.
 ///
-/// In these cases, the tasks stay in their runtime until the runtime is shut down:
+/// In two cases, the tasks stay in their runtime until the runtime is shut down:
 ///
-/// - The runtime has several threads. At least one of them must not be blocked.
-/// - The `Redlock` has masters in memory (feature `testing`), or the clock of the runtime is paused
-///   (`tokio::time::pause`). On a different runtime, the tasks would have a different clock.
+/// - The runtime has several threads. Do not block all of them.
+/// - Another runtime would have a different clock: the `Redlock` has masters in memory (feature `testing`), or the
+///   clock of the runtime is paused (`tokio::time::pause`).
 ///
 /// When the thread takes over a connection, requests that were already sent on this connection fail with "connection
-/// lost (the connection to the master was shut down)". An acquire that waits asks the masters again.
+/// lost (the connection to the master was shut down)". A waiting acquire then asks the masters again.
 ///
 /// # Panics
 ///
@@ -194,8 +191,8 @@ impl Redlock {
     /// - [`ScopeError::Lost`]: the lock ended before the body did.
     ///
     /// If the body is suspended at an `.await` when the lock ends, the body is dropped. A body can still run to its end
-    /// if it blocks its thread, or if its process was paused. [`ScopeError::Lost`] then contains the body's value
-    /// ([`ScopeError::into_value`]), and another client may have held the lock meanwhile.
+    /// if it blocks its thread, or if its process was paused. In this case, [`ScopeError::Lost`] contains the body's
+    /// value ([`ScopeError::into_value`]). Another client could have acquired the lock before the body ended.
     ///
     /// # Cancel safety
     ///
@@ -334,15 +331,14 @@ impl Redlock {
     /// Waits until no request to any master is outstanding. Call `flush` with a timeout on **every** path that ends the
     /// program. A timeout as long as one node timeout is enough for all masters that answer.
     ///
-    /// The library sends these releases in the background:
+    /// The library sends these requests in the background:
     ///
     /// - the release of a guard that was dropped;
     /// - the release of keys that a failed [`try_acquire`](Self::try_acquire) got from a minority of the masters;
-    /// - the removal of the queue entry of a wait that ended or was dropped.
+    /// - the removal of a queue entry, after the wait ended or its future was dropped.
     ///
-    /// If the process ends before these releases are sent, the keys block other clients until the keys expire. Dropping
-    /// the tokio runtime does not help: the background thread then sends the releases, but the process does not wait
-    /// for this thread.
+    /// If the process ends before these requests are sent, other clients are blocked until the keys expire. Shutting
+    /// down the tokio runtime does not send the requests in time.
     ///
     /// `flush` does not wait for releases that are stored until an unreachable master can be reached again.
     ///

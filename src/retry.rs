@@ -52,8 +52,8 @@ impl Retry {
         }
     }
 
-    /// Sets the factor by which each delay is longer than the previous one. Default: 1.6. Values below 1, NaN and
-    /// infinity are replaced by 1.
+    /// Sets the factor by which each delay is longer than the previous one. Default: 1.6. NaN, infinity and values
+    /// below 1 are replaced by 1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = if factor.is_finite() {

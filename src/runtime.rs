@@ -37,8 +37,8 @@ pub trait Runtime: Send + Sync + 'static {
     fn sleep_until(&self, at: Instant) -> BoxFuture<()>;
     /// Spawns a task; returns `false` if there is no executor to run it on.
     fn spawn(&self, task: BoxFuture<()>) -> bool;
-    /// Continues the work of a task whose executor was shut down: calls `make` to create a new task, and spawns this
-    /// task on a different executor. Returns `false` if there is none, as this default implementation does.
+    /// Replaces a task whose executor was shut down: calls `make` to create a new task, and spawns the new task on a
+    /// different executor. Returns `false` if no other executor exists, as this default implementation does.
     fn take_over(&self, make: MakeTask) -> bool {
         drop(make);
         false

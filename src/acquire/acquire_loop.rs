@@ -1,9 +1,8 @@
 //! Acquires one lock: the loop that makes all attempts of one acquire.
 //!
-//! In fair order (the default) the loop waits until it is first in the local queue, and makes an attempt. If another
-//! client holds the lock or is ahead in the queue on the masters, the loop draws a ticket (its rank in the queue) and
-//! queues on every master. It makes another attempt when it is woken, or when its timer fires. In unordered mode the
-//! loop makes further attempts after jittered pauses, and the masters store no queue.
+//! - In fair order (the default), the loop first waits for its turn in the local queue. If the first attempt fails
+//!   because the lock is not free, the loop queues on every master. It tries again after a wake-up or a timer.
+//! - In unordered mode, the loop tries again after jittered pauses. The masters store no queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +34,8 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock keys to acquire. For a semaphore: the slot to ask for next.
     pub(crate) wanted: Wanted,
-    /// For a semaphore: the reservation of the slot that the next attempt asks for. While the slot is reserved,
-    /// other tasks of this process prefer other slots. `None` for other kinds of locks.
+    /// For a semaphore: reserves the slot that the next attempt asks for, so that other tasks of this process prefer
+    /// other slots. `None` if no slot is reserved.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
@@ -49,8 +48,7 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) observer: Option<&'a Observer>,
 }
 
-/// The number of attempts of one acquire that failed because no majority of the masters showed the same fencing token
-/// for all holds of the owner. The count stops at 8.
+/// Counts the attempts of one acquire that failed because of other holds of the same owner. The count stops at 8.
 #[derive(Default)]
 struct Meetings(u32);
 
@@ -127,8 +125,8 @@ impl<'a> AcquireLoop<'a> {
             tries.last_finding = place.as_ref().and_then(Place::shared_finding);
             tries.place = place;
         }
-        // The future that handles a failed attempt is boxed, so that a caller's future stays small. Most locks are
-        // acquired with the first attempt, and then no box is allocated.
+        // Box the future that handles a failed attempt, so that the caller's future stays small. Most acquires succeed
+        // with the first attempt, and allocate no box.
         loop {
             let began = self.core.coordinator.now();
             match self.next_attempt(&mut tries).await {
@@ -197,10 +195,9 @@ impl<'a> AcquireLoop<'a> {
 
     /// Waits before the next attempt:
     ///
-    /// - If the lock is held and this waiter is queued on the masters, waits for a wake-up or a timer.
-    /// - If the lock is held and this waiter is not queued there yet, makes its queue entry and returns. The next
-    ///   attempt sends the entry.
-    /// - Otherwise, and always in unordered mode, leaves the queue on the masters and pauses.
+    /// - If the lock is held and this waiter is queued on the masters: waits for a wake-up or a timer.
+    /// - If the lock is held and this waiter is not queued there: does not wait. The next attempt queues it.
+    /// - Otherwise, and always in unordered mode: leaves the queue on the masters and pauses.
     async fn rest(&self, tries: &mut Tries<'a>, missed: &FailedAttempt, began: Instant) {
         let meets = self.has_met(missed);
         let contended = missed.failure == Some(Failure::Contention) && !meets;
@@ -212,12 +209,8 @@ impl<'a> AcquireLoop<'a> {
             (Some(place), Some(line)) if contended => {
                 return self.wait(place, line, missed).await;
             }
-            // Leave the queue on the masters in two cases:
-            //
-            // - This waiter reaches only a minority of the masters. Its queue entries would starve the waiters behind
-            //   it.
-            // - This waiter competes with other holds of its owner. Each heartbeat is an attempt, and would leave one
-            //   more hold of this owner on some masters.
+            // Leave the queue on the masters: this waiter reaches only a minority of them, or competes with other holds
+            // of its owner. Its queue entry would hinder the others.
             (_, Some(line)) => {
                 self.until_over().wait(line.step_out()).await;
             }
@@ -269,8 +262,8 @@ impl<'a> AcquireLoop<'a> {
     /// Enters the local queue. Returns whether this acquire may ask the masters now, or must wait for the waiters
     /// ahead.
     ///
-    /// A `try_acquire` does not wait. It gets `Turn::Now(None)` if it may ask the masters without a place in the local
-    /// queue. It gets an error if other waiters already queue there: the reason why these waiters do not get the lock.
+    /// A `try_acquire` never waits. It may ask now, or gets an error: the reason why the first local waiter does not
+    /// get the lock.
     fn turn(&self, local_turn: LocalTurn) -> Result<Turn, LastFinding> {
         let lines = &self.core.lines;
         if local_turn == LocalTurn::Pass {
@@ -297,11 +290,9 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(place);
         }
-        // The wait has ended, but every acquire gets the result of at least one full attempt. If this waiter becomes
-        // the first in the local queue, it makes the attempt itself. Otherwise it uses the result that the first waiter
-        // shares: the reason why the lock is not available.
-        //
-        // A newly shared result wakes no waiter, so check for one after each node timeout.
+        // The wait has ended, but every acquire reports at least one full attempt. If this waiter becomes the first in
+        // the local queue, it makes the attempt itself. Otherwise it uses the first waiter's result. A new result wakes
+        // no waiter, so check for one after each node timeout.
         let coordinator = &self.core.coordinator;
         let until = coordinator.answered_by();
         while place.shared_finding().is_none() && !place.is_front() && coordinator.now() < until {
@@ -367,8 +358,7 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // If `ahead` is 0, the holder has no queue entry, because `ahead` would count its entry. The release of a
-        // holder without an entry possibly sends no wake-up, so poll.
+        // If `ahead` is 0, the holder has no queue entry. Its release possibly sends no wake-up, so poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.unqueued_holder;
@@ -400,12 +390,11 @@ impl<'a> AcquireLoop<'a> {
         owned && failed && quorum.is_met_by(granted)
     }
 
-    /// Pauses for a random time after a collision with other holds of the same owner. Then usually one hold tries
-    /// alone, and can agree on a fencing token (docs/protocol.md, "Several resources, readers, owners, semaphores"). If
-    /// all holds tried again at the same time, they would collide again and again.
+    /// Pauses for a random time after a collision with other holds of the same owner. Without the pause, all these
+    /// holds would try again at the same time, and collide again (docs/protocol.md, "Several resources, readers,
+    /// owners, semaphores").
     ///
-    /// The longest pause depends on the duration of the last attempt, and doubles with each call. It is at most the
-    /// ttl, because the keys of a crashed hold have expired by then.
+    /// The longest pause doubles with each call, up to the ttl.
     async fn keep_away(&self, met: &mut Meetings, began: Instant) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();

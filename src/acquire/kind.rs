@@ -34,11 +34,8 @@ pub(crate) enum Kind {
 impl Kind {
     /// Returns this kind of lock for a reader, or an invalid request if this kind has no readers.
     ///
-    /// A lock on several resources has no readers, because a later fencing token could be smaller than an earlier one:
-    ///
-    /// - A reader that joins other readers on all resources raises no counter. Its token is the largest of the
-    ///   counters.
-    /// - A later writer of a resource with a smaller counter could then get a smaller token than this reader.
+    /// A lock on several resources has no readers. A reader that joins other readers raises no counter; its token would
+    /// be the largest counter of its resources. A later writer of another of these resources could get a smaller token.
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,

@@ -20,8 +20,8 @@ const STAGGER: Duration = Duration::from_millis(10);
 /// if they receive no heartbeat for the whole heartbeat time.
 const BEATS: u32 = 3;
 
-/// Limits how often a waiter polls during a long hold. A waiter polls if the holder's release may send no wake-up. The
-/// pause between two polls is at least 1/`PATIENCE` of the time for which the waiter has observed this holder.
+/// Limits the polls during a long hold: the pause between two polls is at least 1/`PATIENCE` of the time for which the
+/// waiter has observed the holder.
 const PATIENCE: u32 = 20;
 
 /// The first pause between two polls if less than a majority of the masters sends wake-ups. Later pauses are longer, up
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn poll_pause_grows_while_the_waiter_observes_the_same_holder_without_a_queue_entry() {
+    fn poll_pause_grows_until_the_holder_changes() {
         let mut known = None;
         let mut look = |value: &[u8], after: Duration| {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;

@@ -35,8 +35,8 @@ impl AcquireLoop<'_> {
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let permit = &asked.permit;
         let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // A waiter that is queued on the masters waits on behalf of this whole process. It takes precedence over the
-        // other local waiters, and may even ask for a slot that one of them asks for.
+        // A waiter that is queued on the masters takes precedence over the other local waiters: it may even ask for a
+        // slot that one of them asks for.
         let taken = if queued { held } else { held | others };
         let certain = missed
             .round
@@ -51,8 +51,9 @@ impl AcquireLoop<'_> {
     }
 
     /// Chooses the slot of a semaphore to ask for: if possible, a slot that no other task of this process holds or asks
-    /// for. With such a slot, this waiter leaves the local queue while it asks, so that the next local waiter may ask
-    /// for another slot at the same time. A waiter that is queued on the masters stays in the local queue.
+    /// for. This waiter then leaves the local queue, so that the next local waiter can ask for another slot.
+    ///
+    /// A waiter that is queued on the masters stays in the local queue.
     pub(super) fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
         let Some(permit) = self.wanted.shape().permit() else {
             return;
@@ -83,9 +84,8 @@ impl AcquireLoop<'_> {
 
     /// Returns a waiter to the local queue after it has asked for a slot without success.
     ///
-    /// Returns true if the waiter is now the first in this queue. Only the first waiter may queue on the masters, on
-    /// behalf of the whole process. Otherwise waits until the waiter is the first, and returns false: the waiter must
-    /// ask for a slot again.
+    /// Returns true if the waiter is then the first in this queue, and may queue on the masters. If it is not the
+    /// first, waits until it is, and returns false: the waiter must ask for a slot again.
     pub(super) async fn is_first(&mut self, place: &mut Place) -> bool {
         if self.asked.is_none() {
             return true;

@@ -34,7 +34,7 @@ pub struct Observation {
     kept: Kept<election::Observation>,
 }
 
-/// The result of [`Observation::next_within`].
+/// The result of [`Observation::next_within`]: a new leader, no leader, or no change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// This leader was elected. It need not be this client.
@@ -86,8 +86,8 @@ impl Election {
         })
     }
 
-    /// Starts to observe the leader. Nothing is sent before the first call of [`Observation::next`] or
-    /// [`Observation::next_within`].
+    /// Creates an observer of the election. The observer sends no request before the first call of
+    /// [`Observation::next`] or [`Observation::next_within`].
     ///
     /// # Errors
     ///
@@ -153,7 +153,8 @@ impl Observation {
         home.wait(observation.next())
     }
 
-    /// Waits for the next change of the leader, at most for `within`.
+    /// Waits until the leader changes, but at most for `within`. Returns [`Change::Unchanged`] if the leader did not
+    /// change in that time.
     ///
     /// # Errors
     ///

@@ -12,12 +12,12 @@ use crate::hold::released::Released;
 use crate::kinds::shared::DowngradeError;
 use crate::outcome::LossCause;
 
-/// A held lock; the blocking version of [`quorate::LockGuard`](crate::LockGuard). This guard dereferences to that type,
-/// so methods such as [`fencing_token`](crate::LockGuard::fencing_token), [`is_valid`](crate::LockGuard::is_valid) and
-/// [`remaining`](crate::LockGuard::remaining) can be called on it.
+/// A held lock; the blocking version of [`quorate::LockGuard`](crate::LockGuard). This guard dereferences to
+/// `quorate::LockGuard`. So it also has the methods [`fencing_token`](crate::LockGuard::fencing_token),
+/// [`is_valid`](crate::LockGuard::is_valid) and [`remaining`](crate::LockGuard::remaining).
 ///
-/// A background thread renews the lock, even while the calling thread is blocked. If the lock is lost, code that blocks
-/// is not stopped. Therefore:
+/// A background thread renews the lock, even while the calling thread is blocked. If the lock is lost, the library
+/// cannot stop your code. Therefore:
 ///
 /// - Check [`is_valid`](crate::LockGuard::is_valid) right before each step that needs the lock, or register a callback
 ///   with [`on_lost`](Self::on_lost).

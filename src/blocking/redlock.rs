@@ -84,11 +84,11 @@ impl Redlock {
             .expect("building a `Redlock` over 1 to 64 masters in memory must succeed")
     }
 
-    /// Returns a handle for the threads of `tokio::task::spawn_blocking`. Calls through this handle do not check
-    /// whether the current thread may block.
+    /// Returns a handle for the threads of `tokio::task::spawn_blocking`. Calls through this handle never return
+    /// [`CannotBlock`].
     ///
-    /// Do not use the handle on other threads of a Tokio runtime: there, a call blocks all other tasks of the thread.
-    /// If the call needs one of these tasks, for example the task that holds the lock, the call never returns.
+    /// Do not use the handle in async tasks. A call would block the thread, and could wait forever for another task of
+    /// the same thread.
     ///
     /// ```
     /// # #[cfg(feature = "testing")]
@@ -121,7 +121,7 @@ impl Redlock {
         self.lock(resource).acquire()
     }
 
-    /// Makes one attempt to take the lock, without waiting for its holder; see
+    /// Tries once to take the lock, and does not wait if another client holds the lock; see
     /// [`quorate::Redlock::try_acquire`](crate::Redlock::try_acquire).
     ///
     /// # Errors
@@ -163,7 +163,7 @@ impl Redlock {
 
     /// Takes the lock, runs `body`, and releases the lock.
     ///
-    /// If the lock is lost, a body that blocks is not stopped: it runs to its end. The body should check
+    /// If the lock is lost, the library cannot stop `body`: it runs to its end. The body should check
     /// [`is_valid`](crate::LockGuard::is_valid) between its steps, and pass the fencing token to every system that it
     /// writes to.
     ///
@@ -246,7 +246,7 @@ impl Redlock {
         Ok(self.home.wait(self.redlock.break_permit(name, slot))??)
     }
 
-    /// Reads the configuration of every master and the rights of its user, to find problems; see
+    /// Reads every master's configuration and the rights of the configured user, to find problems; see
     /// [`quorate::Redlock::inspect`](crate::Redlock::inspect).
     ///
     /// # Errors
@@ -277,7 +277,7 @@ impl Redlock {
         Ok(flushed.is_some())
     }
 
-    /// The names of the masters, without credentials, in the order in which the builder named them.
+    /// The names of the masters, without credentials, in the order in which they were added to the builder.
     pub fn masters(&self) -> impl Iterator<Item = &NodeName> {
         self.redlock.masters()
     }

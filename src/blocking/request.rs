@@ -37,7 +37,7 @@ impl TryAcquire {
 /// A request is independent of the `Redlock` that made it: it can be cloned, stored, and moved into another thread. The
 /// background thread runs as long as the request exists.
 ///
-/// If a request is dropped that was neither cloned nor used to acquire a lock, the library logs a warning.
+/// The library logs a warning if you drop a request that was never used and never cloned.
 ///
 /// ```
 /// # #[cfg(feature = "testing")] {
@@ -120,7 +120,7 @@ impl LockRequest {
         Ok(LockGuard::new(guard, &self.home))
     }
 
-    /// Makes one attempt to acquire the lock, without waiting for its holder; see
+    /// Tries once to acquire the lock, and does not wait if another client holds the lock; see
     /// [`Redlock::try_acquire`](super::Redlock::try_acquire).
     ///
     /// # Errors

@@ -62,7 +62,7 @@ impl Quota {
         Self { quota, ..self }
     }
 
-    /// Reports to `observer` that a method of this quota waits for the lock of the quota; see
+    /// Calls `observer` while a method of this quota waits for the lock that protects the quota; see
     /// [`quorate::Quota::waiting`](crate::Quota::waiting).
     #[must_use]
     pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
@@ -121,7 +121,7 @@ impl Once {
         Self { once, ..self }
     }
 
-    /// Reports to `observer` that a method waits for the lock under which the work runs; see
+    /// Calls `observer` while a method waits for the lock under which the work runs; see
     /// [`quorate::Once::waiting`](crate::Once::waiting).
     #[must_use]
     pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
@@ -129,7 +129,7 @@ impl Once {
         Self { once, ..self }
     }
 
-    /// Creates the record of the last period whose work is done. At first the record contains no period; see
+    /// Creates the record that stores the last period whose work is done. A new record stores no period; see
     /// [`quorate::Once::create`](crate::Once::create).
     ///
     /// # Errors
@@ -174,8 +174,8 @@ impl Once {
         wait(&self.home, self.once.at_least_once(body))
     }
 
-    /// Removes from every master the record of the last period whose work is done. Returns true if at least one master
-    /// had the record; see [`quorate::Once::drop_record`](crate::Once::drop_record).
+    /// Removes the record of this `Once` from every master. Returns true if at least one master had the record; see
+    /// [`quorate::Once::drop_record`](crate::Once::drop_record).
     ///
     /// # Errors
     ///

@@ -24,8 +24,8 @@ const MAX_MASTERS: usize = 64;
 const LONGEST_CONNECT: Duration = Duration::from_secs(3600);
 
 impl RedlockBuilder {
-    /// Checks the settings and builds the [`Redlock`]. Never connects, and needs no runtime, so a service can start
-    /// while masters are down.
+    /// Checks the settings and builds the [`Redlock`]. Does not connect, so a service can start while masters are down.
+    /// Can be called without a Tokio runtime.
     ///
     /// # Errors
     ///

@@ -7,32 +7,29 @@ use crate::protocol::marker::Marker;
 use crate::redlock::Redlock;
 
 impl Redlock {
-    /// Writes the generation marker to all masters. From then on, a master without a marker has lost its data, or
-    /// another server has taken the master's address. Clients ignore the votes of such a master for `max_ttl`.
+    /// Writes the generation marker to all masters. From then on, a missing marker shows that a master has lost its
+    /// data, or that another server has taken its address. Clients ignore the votes of such a master for `max_ttl`.
     ///
-    /// Connected clients are not affected. If masters have lost their markers, call this function again to restore the
-    /// markers.
+    /// Connected clients are not affected. To restore markers that masters have lost, call this function again.
     ///
     /// # Errors
     ///
     /// - [`ChangeError::NothingToChange`] if the masters cannot store a marker.
-    /// - [`ChangeError::Missing`], which lists all conditions that are not met.
+    /// - [`ChangeError::Missing`], which lists all problems.
     ///
-    /// Conditions that are not met are, for example:
+    /// No marker is written in these cases, for example:
     ///
-    /// - A master has another marker.
-    /// - A client is configured with other masters.
+    /// - A master already has a different marker.
+    /// - A connected client uses a different set of masters.
     /// - [`next_masters`](crate::RedlockBuilder::next_masters) is set.
-    /// - No master has a marker, and a master cannot be reached.
+    /// - No master has a marker, and at least one master cannot be reached.
     ///
-    /// No marker is written in these cases. If a master becomes unreachable during the call, some markers may have been
-    /// written.
+    /// If a master fails during the call, other masters may already have the marker.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        // If no master has a marker, every master must be reachable. If only some masters got the marker, clients would
-        // conclude that the masters without a marker have lost it. If any master has a marker, a missing marker is
-        // restored.
+        // If any master has a marker, restore the missing markers. Otherwise every master must be reachable: clients
+        // would conclude that a master without a marker has lost it.
         let restores = (before.masters.iter()).any(|master| master.marker().is_some());
         let mut missing = before.unmarkable();
         if !restores {

@@ -19,7 +19,8 @@ const SLACK: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeStage {
-    /// No majority of the masters has a generation marker of this replacement.
+    /// The largest permitted difference between the masters' clocks is `max_ttl` minus `SLACK`, or 1 s if that is
+    /// longer. Up to this difference, fencing tokens rise even if all masters lose their memory.
     Untouched,
     /// Both sets of masters have generation markers. Two groups of clients get votes: those that know only the old
     /// masters, and those that know both sets.
@@ -43,15 +44,14 @@ pub enum ChangeStage {
 pub struct Survey {
     /// The state of each master.
     pub masters: Vec<MasterSeen>,
-    /// The values (quotas and once-per-period records) that the step has copied to the next masters, or has removed
-    /// from them. Empty if the step copies no values.
+    /// The values (quotas and once-per-period records) that a step of the replacement has copied to the next masters
+    /// or removed from them. Empty if the call was not a step that copies values.
     pub carried: Vec<CarriedValue>,
     pub(super) advice: Vec<String>,
     pub(super) configuration: Configuration,
     pub(super) quorum: Quorum,
-    /// The time at which this step finished raising the generation markers. By then, the masters have also ended the
-    /// connections of clients that know only the old masters. `None` if the step only read the state of the masters, or
-    /// only wrote the first markers.
+    /// The time at which this step had raised the generation markers, and had ended the connections of clients that
+    /// know only the old masters. `None` for a step that only reads the state or writes the first markers.
     pub(super) closed_at: Option<Instant>,
 }
 
@@ -111,8 +111,8 @@ impl Survey {
         self.marked(2) != MasterSet::default()
     }
 
-    /// Whether the marker was written for other masters: at the marker's number, this configuration expects a
-    /// different fingerprint of the masters.
+    /// Whether the marker was written for other masters: its fingerprint differs from the fingerprint that this
+    /// configuration expects for the marker's number.
     pub(super) fn is_of_others(&self, marker: Marker) -> bool {
         let ours = self.configuration.print_at(marker.number);
         ours.is_some_and(|ours| ours != marker.print)
@@ -351,8 +351,8 @@ impl Survey {
         missing
     }
 
-    /// Whether `client` is configured with other masters than this `Redlock`, or names the same masters differently
-    /// (for example by another host name). False if this `Redlock` does not know which masters the client should use.
+    /// Whether `client` uses a different set of masters than this `Redlock`, or names the same masters differently (for
+    /// example by another host name). False if the two sets cannot be compared.
     pub fn is_of_other_masters(&self, client: &ClientSeen) -> bool {
         let ClientKind::AtStep(step, print) = client.kind else {
             return false;
@@ -361,9 +361,8 @@ impl Survey {
         ours.is_some_and(|ours| ours.number() != print)
     }
 
-    /// A number that orders the configurations of clients over all replacements: twice the
-    /// [generation](crate::RedlockBuilder::masters_generation), plus one if next masters are configured. This method
-    /// returns the number of this `Redlock`; [`ClientKind::AtStep`] contains the number of a client.
+    /// The step of this `Redlock`: twice its [generation](crate::RedlockBuilder::masters_generation), plus one if next
+    /// masters are configured. A client with a lower step ([`ClientKind::AtStep`]) has an older configuration.
     pub fn step(&self) -> u64 {
         self.configuration.step()
     }
@@ -387,7 +386,7 @@ impl Survey {
         !self.quorum.possible_without(refused)
     }
 
-    /// Advice for the operator. A step is executed even if there is advice.
+    /// Advice for the operator. Advice does not prevent a step of the replacement.
     pub fn advice(&self) -> &[String] {
         &self.advice
     }

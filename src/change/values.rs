@@ -41,8 +41,8 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// How many times the copy of one value is attempted. The first attempt also restores the value on masters that have
-/// lost it, but does not count these masters towards the majority. A later attempt counts them.
+/// How many times the copy of one value is attempted. The first attempt restores the value on masters that have lost
+/// it. Only later attempts count these masters towards the majority.
 const ATTEMPTS: u32 = 3;
 
 /// How many values are copied at the same time.
@@ -159,8 +159,7 @@ impl Copied {
             }),
             Ok(Carried::Lost(shown)) => self.left.push(format!(
                 "{name:?}: lost, or only partly created or removed: no majority of the old masters has this value \
-                 ({shown}); drop the value with quorate quota drop or quorate once --drop, and set both masters and \
-                 next_masters for this command"
+                 ({shown}): run quorate quota drop or quorate once --drop with both masters and next_masters set"
             )),
             Ok(Carried::Undecided(shown)) => self.left.push(format!(
                 "{name:?}: not copied: too few masters could store it ({shown}): run this step again"
@@ -171,7 +170,7 @@ impl Copied {
             Err(error) => {
                 let is_denied = |fault: &Fault| matches!(fault, Fault::Denied(_));
                 let denied = failed_with(error.reports(), is_denied);
-                // If a majority remains without the masters that refuse this user, the right is not the problem.
+                // If the other masters are a majority, the missing right did not prevent the copy.
                 let lines = if quorum.possible_without(denied) {
                     &mut self.left
                 } else {

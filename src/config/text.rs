@@ -50,9 +50,8 @@ pub fn switch(text: &str) -> Result<bool, String> {
 
 /// Splits a text at its commas into URLs, without surrounding spaces. Two kinds of commas do not separate URLs:
 ///
-/// - A comma within a password: there is an `@` between the comma and the next part that contains `://`.
-/// - A comma between the hosts of a `zk://` or `mysql://` URL. Such a URL is invalid, but it stays in one part, so that
-///   the error can name this mistake.
+/// - a comma within a password: an `@` follows before the next part that contains `://`;
+/// - a comma between the hosts of a `zk://` or `mysql://` URL: such a URL is invalid, and the error shows it in full.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
@@ -71,8 +70,7 @@ pub(super) fn urls(text: &str) -> Vec<String> {
     urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
-/// Whether `url` is a ZooKeeper or MySQL URL that ends within its list of hosts, so that `piece` is probably another
-/// host.
+/// Whether `url` is a ZooKeeper or MySQL URL without a path, so that `piece` is probably a further host.
 fn lists_hosts(url: &str, piece: &str) -> bool {
     let has_path = |scheme: &str| {
         let names = ["zk", "mysql", "mysqls"];

@@ -114,7 +114,7 @@ impl Collect for ExtendAnswers {
         {
             note_again(&core.coordinator, &self.held);
         }
-        // Apply the result here. The future that waits for it may be polled much later, or may have been dropped.
+        // Apply the result here, because the waiting future may be polled much later, or may have been dropped.
         match outcome {
             Extension::Pending => return false,
             Extension::Renewed(until) => {

@@ -58,15 +58,14 @@ impl LockGuard {
         }
     }
 
-    /// Whether the value under the lock (quota or record) may still be written. The first call returns true, and all
-    /// later calls return false. A second write would have the same fencing token as the first, and a late copy of the
-    /// first write could undo it.
+    /// Whether the value under the lock (quota or record) may still be written. Only the first call returns true:
+    /// if two writes had the same fencing token, a delayed copy of the first could overwrite the second.
     pub(crate) fn may_write(&self) -> bool {
         !self.wrote.swap(true, Ordering::Relaxed)
     }
 
-    /// Runs `body` while the lock is held, and drops `body` when the lock is lost. If the body ran to its end after the
-    /// lock had ended, for example because the process was paused, the error contains the body's value.
+    /// Runs `body` while the lock is held, and drops `body` when the lock is lost. If the body ended after the loss but
+    /// before the drop, the error contains the body's value.
     pub(crate) async fn while_held<T>(
         &self,
         body: impl AsyncFnOnce(&Self) -> T,
@@ -202,10 +201,13 @@ impl LockGuard {
         !self.remaining().is_zero()
     }
 
-    /// Resolves with the cause when the lock is no longer held. This happens at the end of the validity even if a
-    /// renewal hangs, and immediately if a majority of the masters reports that this client does not hold the lock.
+    /// Resolves with the cause when the lock is no longer held:
     ///
-    /// The future does not borrow the guard. It may outlive the guard, and then resolves to [`LossCause::Released`].
+    /// - at the end of the validity, even if a renewal hangs;
+    /// - earlier if a majority of the masters reports that this client does not hold the lock.
+    ///
+    /// The future does not borrow the guard. If the guard is released or dropped first, the future resolves to
+    /// [`LossCause::Released`].
     ///
     /// # Cancel safety
     ///
@@ -330,8 +332,8 @@ impl LockGuard {
 
 /// The time until which a lock is valid; `None` once the library has recorded the end of the lock. For tests.
 ///
-/// This function reads no clock and changes nothing, unlike [`is_valid`](LockGuard::is_valid). After the lock has
-/// expired, it returns `None` only when another call has noticed the expiry.
+/// This function reads no clock and changes nothing, unlike [`is_valid`](LockGuard::is_valid). So it can return a time
+/// in the past.
 #[cfg(any(test, feature = "testing"))]
 pub fn look(guard: &LockGuard) -> Option<Instant> {
     guard.held.look()

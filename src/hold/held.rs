@@ -29,8 +29,7 @@ pub(crate) struct Holding {
 /// How long a lock must be held before its note is written, so that short holds cost no additional message.
 const NOTED_AFTER: Duration = Duration::from_millis(100);
 
-/// Every sixth renewal of a lock also renews its note. A lock is renewed every third of its ttl, so six renewals take
-/// two ttls: half of the note's lifetime.
+/// A lock is renewed every third of its ttl. Every sixth renewal also renews the note, at half of the note's lifetime.
 const KEPT_EVERY: u8 = 6;
 
 /// One held lock. A process may hold very many locks, so this struct is kept small
@@ -221,13 +220,13 @@ impl Held {
         self.state().renews
     }
 
-    /// Records the end of the lock in the local queues. If the lock was acquired through a local queue, the next waiter
-    /// in that queue is now allowed to ask the masters.
+    /// Records the end of the lock in the local queues. Does nothing if `ended` is `None`: the end has been recorded
+    /// already.
     ///
-    /// `ended` contains the local queues, and whether the lock was acquired through one of them. `None` means that the
-    /// end has been recorded already.
+    /// The bool in `ended` is true if the lock was acquired through a local queue. The next waiter of that queue is
+    /// then allowed to ask the masters.
     ///
-    /// Call this once per lock, and never while the mutex of the lock's state is held.
+    /// Never call this while the mutex of the lock's state is held.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
             Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
@@ -283,7 +282,7 @@ impl Held {
     }
 
     /// Ends the lock unless it has ended already, and lets the next local waiter ask the masters. Queue the lock's
-    /// releases before this call, because the next waiter's requests must be sent after them.
+    /// releases before this call: the releases must be sent before the next waiter's requests.
     pub(crate) fn end(&self, cause: LossCause) {
         let (first, lines) = {
             let mut state = self.state();
@@ -366,8 +365,8 @@ mod tests {
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // The sizes in bytes of the structs of one held lock. The budget of a held lock is 600 bytes: it includes these
-        // structs, the stored replies, and the lock's entry in the local queue.
+        // The sizes in bytes of the structs of one held lock. With the stored replies and the lock's entry in the local
+        // queue, a held lock must fit into 600 bytes.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);

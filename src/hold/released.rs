@@ -12,15 +12,15 @@ use crate::rounds::release::ReleaseAnswers;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Released {
-    /// Whether the lock was still valid when the release began. If not, another client may have held the lock in the
-    /// meantime.
+    /// Whether the lock was still valid when the release began. If false, another client may already have acquired the
+    /// lock.
     pub was_valid: bool,
     /// How many masters had the lock key and deleted it.
     pub on: usize,
     /// How many masters no longer had the lock key: it had expired, or had never been set there.
     pub expired_on: usize,
-    /// How many masters failed to release the lock. On such a master the key stays until the client can reach the
-    /// master again and deletes it, or until the key expires.
+    /// How many masters failed to release the lock. The client deletes the key on such a master when it can reach the
+    /// master again, unless the key has expired by then.
     pub unreachable: usize,
     /// How many masters had not answered when the result was decided. Their releases have been queued or sent.
     pub pending: usize,

@@ -1,11 +1,11 @@
 //! One task renews all held locks in batches, and ends expired locks.
 //!
-//! - The task sends renewals and never waits for replies. Each batch collects its own replies, and counts the votes for
-//!   each lock separately. So a slow master does not delay a lock that has its majority.
-//! - [`Held::lost`] has its own timer, so a holder notices an expired lease even if the task is late.
-//! - If many locks are due at the same time, the task sends the next batch only after a majority has replied to earlier
-//!   batches. This limits the memory for renewals, and keeps the request queues short for other requests.
+//! - The task never waits for replies. Each batch counts the votes for each lock separately, so a slow master does not
+//!   delay a lock that has its majority.
+//! - If many locks are due at the same time, the task sends the next batch after a majority has replied to earlier
+//!   batches. This limits the memory and the request queues.
 //! - If the masters are slow or silent, the task still sends one batch every few milliseconds.
+//! - [`Held::lost`] has its own timer, so a holder notices an expired lease even if the task is late.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -55,8 +55,8 @@ pub(crate) fn watch(
     true
 }
 
-/// The state of the renewal task. A runtime that is shut down drops the task together with this state. `Drop` then
-/// starts the task again in another runtime. If there is no other runtime, the next acquired lock starts a new task.
+/// The state of the renewal task. If a runtime is shut down and drops the task, `Drop` starts the task again in another
+/// runtime. If there is none, the next acquired lock starts a new task.
 struct Ends {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,

@@ -24,11 +24,11 @@ const NOTES: usize = 64;
 /// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// The shortest time between two batches (5 ms), in two cases:
+/// The shortest time between two batches:
 ///
-/// - Batches of renewals, while [`OPEN`] or more of them lack the replies of a majority. If the renewals are late,
-///   [`SOON`] applies instead (1 ms).
-/// - Batches of notes that are written for the first time.
+/// - of notes that are written for the first time;
+/// - of renewals, while as many batches as [`OPEN`] lack the replies of a majority. For late renewals, [`SOON`] applies
+///   instead.
 const PACE: Duration = Duration::from_millis(5);
 
 /// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
@@ -293,8 +293,8 @@ impl Schedule {
         at < self.wakes_at
     }
 
-    /// When the renewal task must call `take_due` again. The time is not in the future if a lock is due now. `None` if
-    /// no lock is scheduled.
+    /// When the renewal task must call `take_due` again: `now` or earlier if a lock is already due. `None` if no lock
+    /// is scheduled.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
         let renewal = self.next_batch(now);

@@ -114,7 +114,7 @@ impl Election {
         Ok(Leadership { guard, term })
     }
 
-    /// Starts to observe the leader. Nothing is sent before the first [`Observation::next`].
+    /// Creates an observer of the election. It sends no request before the first call of [`Observation::next`].
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl Leadership {
         self.term
     }
 
-    /// The guard of the underlying lock, with its validity, report and extension.
+    /// The guard of the lock that this leader holds. It shows the lock's validity and the masters' replies.
     pub fn guard(&self) -> &LockGuard {
         &self.guard
     }
@@ -237,17 +237,15 @@ impl Observation {
     ///
     /// The result may be outdated when it arrives. Decide by the term, not by the leader's identity.
     ///
-    /// The announcement of a new leader wakes the observer. The observer also polls the masters three times within a
-    /// ttl. It only polls, without announcements, in two cases: the order is
-    /// [`Order::Unordered`](crate::Order::Unordered), or the user lacks the right to subscribe to channels.
+    /// The observer polls the masters three times within a ttl. It notices a new leader sooner if the masters announce
+    /// the leader. Announcements need the default order [`Order::Fair`](crate::Order::Fair) and the right to subscribe
+    /// to channels.
     ///
-    /// A client that holds the lock with this name without having campaigned may be returned as the leader, until the
-    /// observer has read that client's note.
+    /// If a client acquires this lock without campaigning, the observer can return it as the leader for a short time.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no change, but the next call repeats a request that was in progress. If the caller
-    /// drops every future before the masters can answer, it never gets a result.
+    /// Dropping the future loses no change. The next call repeats a request that was in progress.
     pub async fn next(&mut self) -> Option<Leader> {
         loop {
             self.wait().await;
@@ -385,11 +383,10 @@ fn elected_value(state: &KeyState) -> Option<u128> {
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The lock value of a client that holds the lock but was not elected. The note of such a holder has no term. `None` if
-/// the master shows no such holder.
+/// The lock value of a holder that was not elected: its note has no term. `None` if the master shows no such holder.
 ///
-/// Observers ignore this lock value on all masters. Otherwise, on a master without the note, the observer would use the
-/// fencing counter as the term. The counter can belong to another holder.
+/// Observers ignore this lock value on all masters. On a master that lacks the note, they would use the fencing counter
+/// as the term, and this counter can belong to another holder.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)

@@ -13,8 +13,8 @@ use crate::redlock::Redlock;
 use crate::redlock::request::LockRequest;
 use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 
-/// An owner can hold the same lock several times at once: in several tasks, processes and machines. Each of these holds
-/// has its own guard. For example, several services that process the same customer order can act as one owner.
+/// An owner can hold the same lock several times, in several tasks, processes and machines. Each of these holds has its
+/// own guard. For example, several services that process the same customer order can act as one owner.
 ///
 /// Made with [`Redlock::owner`].
 ///
@@ -26,9 +26,9 @@ use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 /// If the holds of an owner overlap without end, other clients never get the lock. Release all holds from time to time,
 /// for example after each step of the work.
 ///
-/// **Within a process**, a further [`acquire`](Self::acquire) on the same `Owner` or its clones sends no request. It
-/// returns a clone of the existing guard, with the same state. If this hold is lost, it is lost for all clones of the
-/// guard; the next [`acquire`](Self::acquire) makes a new hold.
+/// **Within a process**, a further [`acquire`](Self::acquire) on the same `Owner` or its clones sends no request: it
+/// returns a clone of the existing guard. After that guard has lost its lock, the next [`acquire`](Self::acquire) makes
+/// a new hold.
 ///
 /// ```no_run
 /// # async fn example(redlock: quorate::Redlock) -> Result<(), Box<dyn std::error::Error>> {

@@ -11,8 +11,8 @@ use crate::resource::{InvalidResource, MAX_PERMITS};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SemaphoreStatus {
-    /// The slots that have a holder on any master, in order of their numbers. A permit is held only if a majority shows
-    /// the same holder ([`Status::verdict`]).
+    /// The slots that have a holder on at least one master, in order of their numbers. A permit is held only if a
+    /// majority of the masters stores the same holder ([`Status::verdict`]).
     pub permits: Vec<Listed>,
     /// The semaphore's queue on each master: its waiters. This status never contains a holder; `permits` contains the
     /// holders.

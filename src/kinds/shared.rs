@@ -15,8 +15,8 @@ use crate::rounds::wanted::Wanted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DowngradeError {
-    /// The lock ended before this method was called, or before a majority of the masters answered. Nothing is held any
-    /// more; remaining keys are released in the background.
+    /// The lock ended before a majority of the masters had converted it. Nothing is held any more; remaining keys are
+    /// released in the background.
     #[error("the lock is lost ({0}) and cannot be downgraded: acquire it again with shared()")]
     Lost(LossCause),
     /// Only a lock that is held exclusively on a single resource can be converted. This lock is one of these: a

@@ -16,13 +16,13 @@ pub struct KeyState {
     pub ttl_left: Option<Duration>,
     /// The fencing counter of the lock; `None` if it does not exist on the master.
     pub counter: Option<u64>,
-    /// The waiters in the queue, in order; at most 100. The first entry can be the holder: a holder that has waited in
-    /// the queue stays there until it releases the lock, or until one heartbeat time after its last heartbeat.
+    /// The waiters in the queue, in order; at most 100. The first entry can be the holder itself: a waiter that gets
+    /// the lock stays in the queue for a time.
     pub queue: Vec<Waiter>,
     /// The holder's note; `None` if the holder wrote none.
     pub note: Option<Note>,
-    /// The leader's term, which the holder's note contains; `None` if the note contains no term, because the holder was
-    /// not elected.
+    /// The leader's term, from the holder's note; `None` if the note contains no term. Only the leader of an election
+    /// writes a term.
     pub term: Option<u64>,
     /// The holds that share the lock, if it is held by readers or by one owner; otherwise empty. If there are more than
     /// 100, only the 100 with the longest remaining TTL are listed.

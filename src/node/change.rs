@@ -35,15 +35,15 @@ pub enum ChangeOrder {
     /// the number. Then closes the connections of the clients whose step of the replacement is below `step`. The master
     /// rejects these clients when they connect again.
     Raise {
-        /// The new number in the generation marker. Replacing generation `g` raises the number from `4 * g` to `4 * (g
-        /// + 1)` in several operations.
+        /// The new number in the generation marker. If `g` is the current generation, a replacement raises the number
+        /// from `4 * g` to `4 * (g + 1)`, in several operations.
         number: u64,
         /// The fingerprint of the set of masters that is written into the marker.
         print: Arc<str>,
         /// Clients whose step of the replacement is lower than this lose their connections.
         step: u64,
-        /// Matters only if the master has no marker. True: the master has lost its marker. Clients then ignore its
-        /// votes until the longest TTL has passed. False: the master gets its first marker.
+        /// Used only if the master has no marker. If true, the master has lost its marker, and clients ignore its votes
+        /// until the longest TTL has passed. If false, the master gets its first marker.
         restores: bool,
     },
     /// Reads the fencing counters that are behind the master's clock by at most this duration, or ahead of it. A
@@ -75,18 +75,19 @@ pub struct ChangeSeen {
     pub run_id: Option<String>,
     /// The time since the server was started; `None` if unknown.
     pub uptime: Option<Duration>,
-    /// The eviction policy (`maxmemory-policy`); `None` if the server has no memory limit.
+    /// The eviction policy (`maxmemory-policy`); `None` if the server has no memory limit, or if the policy is
+    /// unknown.
     pub eviction: Option<String>,
     /// The server's clock minus this machine's clock, in milliseconds; `None` if unknown.
     pub clock_offset_ms: Option<i64>,
-    /// The clients connected to the master that may take locks.
+    /// The connections of this library's clients, and of unknown clients that seem to take locks.
     pub clients: Vec<ClientSeen>,
     /// The number of client connections that the operation closed.
     pub ended: usize,
     /// The fencing counters that the operation [`ChangeOrder::Counters`] read.
     pub counters: Vec<Counter>,
-    /// The fencing counters that [`ChangeOrder::Carry`] did not raise, because an owner holds the lock: all holds of an
-    /// owner must keep the same fencing token. Each pair is the key of the counter and the value of the lock key.
+    /// The fencing counters that [`ChangeOrder::Carry`] did not raise, because an owner holds the lock. Each pair is
+    /// the key of the counter and the value of the lock key.
     pub owned: Vec<(Vec<u8>, Vec<u8>)>,
     /// The number of values (quotas and once-per-period records) that the master stores; at most 1000 are counted.
     pub values: usize,
@@ -118,8 +119,7 @@ pub struct ClientSeen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
     /// A client of this library that notices a replacement. The first field is the client's step of the replacement.
-    /// The second field is the fingerprint of the client's next masters, or of its current masters if it knows no next
-    /// masters.
+    /// The second field is the fingerprint of the client's next masters; without next masters, of its current masters.
     AtStep(u64, u64),
     /// A client of this library that does not notice a replacement. Either its version is too old, or its user has no
     /// right to read the generation marker.
@@ -129,7 +129,7 @@ pub enum ClientKind {
     Stranger,
 }
 
-/// The beginnings of the names of commands with which other Redlock clients take locks.
+/// Prefixes of the names of commands with which other Redlock clients take locks.
 const TAKES: [&str; 4] = ["eval", "fcall", "set", "exec"];
 
 /// Parses the part of a connection's name after `quorate/`: the client's step of the replacement, and the fingerprint
@@ -162,8 +162,8 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // The connection's name is not one of this library. Count the client if its last command can take a lock.
-            // Also count it if it has subscriptions but no name, as waiters of other libraries do.
+            // A client of another library. Count it if its last command can take a lock. Also count it if it has
+            // subscriptions but no name, as waiters of other libraries do.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger
@@ -182,7 +182,8 @@ impl ClientSeen {
     }
 }
 
-/// Parses the whole reply to `CLIENT LIST`, and returns the clients that may take locks. For simulations.
+/// Parses the whole reply to `CLIENT LIST`. Returns the connections of this library's clients, and of unknown clients
+/// that seem to take locks. For simulations.
 #[cfg(any(test, feature = "testing"))]
 pub fn clients(list: &str) -> Vec<ClientSeen> {
     list.lines().filter_map(ClientSeen::read).collect()

@@ -34,7 +34,8 @@ pub enum Fairness {
     Unordered,
 }
 
-/// One attempt to take one lock. Every request of the attempt refers to the claim.
+/// One attempt to take one lock: its keys, its random value and its options. All requests of the attempt share one
+/// claim.
 #[derive(Debug)]
 pub struct Claim {
     key: Arc<[u8]>,
@@ -113,8 +114,8 @@ impl Claim {
         }
     }
 
-    /// Stores the fencing number on which the masters agreed. Only a claim with the shape `Group` stores the number:
-    /// its renewals need the number to restore the lock.
+    /// Stores the fencing number on which the masters agreed, if the claim has the shape `Group`. Renewals of such a
+    /// claim need the number to restore the lock.
     pub(crate) fn agreed(&self, number: Option<u64>) {
         if let (Shape::Group(group), Some(number)) = (self.shape(), number) {
             group.agreed(number);
@@ -140,8 +141,7 @@ impl Claim {
         alone.into_iter().chain(parts.iter().map(|part| &part.mode))
     }
 
-    /// The fencing number on which the masters agreed, if this claim has the shape `Group`; otherwise 0. Renewals of
-    /// such a claim need the number to restore the lock.
+    /// The fencing number on which the masters agreed; 0 if the claim has another shape than `Group`.
     pub(crate) fn number(&self) -> u64 {
         match self.shape() {
             Shape::Group(group) => group.number(),
@@ -208,14 +208,14 @@ impl Claim {
         self.fenced
     }
 
-    /// Withdraws the claim: from now on, the node sends only releases for it. Call this method before the releases are
-    /// queued. Otherwise the node could send an acquire or an extension after a release.
+    /// Withdraws the claim: from now on, the node sends only releases for it. Call this method before you queue the
+    /// releases. Otherwise the node could send an acquire or an extension after a release.
     pub fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Records that a master can store a note of this holder from now on. The release then also deletes the note. Call
-    /// this method before the request that writes the note is queued.
+    /// Records that this holder writes a note. The release then also deletes the note. Call this method before you
+    /// queue the request that writes the note.
     pub fn take_note(&self) {
         self.noted.store(true, Ordering::Release);
     }

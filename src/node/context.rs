@@ -7,11 +7,11 @@ use super::actor::trust::Roster;
 use crate::runtime::Runtime;
 use crate::settings::RestartGuard;
 
-/// The largest number of steps that making one connection takes. For Redis, the steps are opening the connection and
-/// the two messages of the handshake.
+/// The largest number of steps in making one connection. Redis needs three: opening the connection, and the two
+/// messages of the handshake.
 ///
-/// Each step may take one connect timeout. So the client does not abandon an attempt that makes progress on a busy
-/// machine (`slow_handshake_that_makes_progress_does_not_time_out`).
+/// Each step may take one connect timeout, so an attempt with slow progress is not abandoned
+/// (`slow_handshake_that_makes_progress_does_not_time_out`).
 pub(crate) const CONNECT_STEPS: u32 = 3;
 
 /// The settings that all masters of one `Redlock` share.
@@ -24,7 +24,8 @@ pub struct Context {
     pub max_ttl: Duration,
     /// The time limit for connecting to a master.
     ///
-    /// - Redis: the limit for each of three steps: opening the connection, and each of the two handshake messages.
+    /// - Redis: a limit for each of three steps: the opening of the connection, the first handshake message, and the
+    ///   second handshake message.
     /// - Databases and ZooKeeper: the limit for the whole attempt to connect.
     pub connect_timeout: Duration,
     /// The setting of the restart guard, which withholds the votes of masters that restarted recently.
@@ -50,8 +51,8 @@ impl Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether the master notifies a waiting client when the lock becomes free. If fewer than a majority of the masters
-    /// do this, waiting clients poll.
+    /// Whether the master notifies a waiting client when the lock becomes free. If no majority of the masters sends
+    /// such notifications, waiting clients poll.
     pub wakes: bool,
     /// The answer timeout of this kind of master. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,

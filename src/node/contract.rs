@@ -14,15 +14,14 @@ use super::wake::Subscriber;
 
 /// One independent master.
 ///
-/// An implementation must keep the contract below. The same tests check the contract for every implementation in this
-/// repository.
+/// An implementation must keep this contract:
 ///
 /// - Requests to the same `Node` take effect in the order in which they were sent.
 /// - Every request is answered exactly once. If the master does not answer within its answer timeout, the `Node`
 ///   answers with a [`Fault`](super::Fault).
 /// - [`send`](Self::send) never blocks.
-/// - If [`Fault::left_nothing`](super::Fault::left_nothing) is true for a fault, the request that failed with this
-///   fault has changed nothing on the master.
+/// - A request has changed nothing on the master if it failed with a fault for which
+///   [`left_nothing`](super::Fault::left_nothing) is true.
 pub trait Node: Send + Sync + 'static {
     /// The master's name in reports and errors.
     fn name(&self) -> &NodeName;

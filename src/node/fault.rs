@@ -117,8 +117,8 @@ impl Fault {
         )
     }
 
-    /// Whether the fault may end without an operator's intervention. False for a permanent fault. If less than a
-    /// majority of the masters is free of permanent faults, an acquire fails without further waiting.
+    /// Whether the fault can end without an operator's intervention. False for a permanent fault. An acquire stops
+    /// waiting and fails if the masters without a permanent fault are not a majority.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,

@@ -14,9 +14,8 @@ use super::text::sanitize;
 pub struct Inspection {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// Why locks would fail on this master, for example because there is no connection. `None` if no such fault was
-    /// found. If the server refused a part of the handshake, the other fields still contain the facts that the server
-    /// reported.
+    /// Why this master cannot be used for locks, for example because there is no connection. `None` if no such fault
+    /// was found. Other fields can be set even if there is a fault.
     pub fault: Option<Fault>,
     /// The time that connecting took, including the handshake; `None` if it failed.
     pub connecting: Option<Duration>,
@@ -60,19 +59,18 @@ pub struct Inspection {
     pub append_fsync: Option<String>,
     /// Whether the server takes snapshots; `None` if unknown.
     pub snapshots: Option<bool>,
-    /// The server's clock minus this machine's clock, in milliseconds; `None` if unknown. The error is at most one
-    /// round trip.
+    /// The server's clock minus this machine's clock, in milliseconds; `None` if unknown. The measurement error is at
+    /// most one round trip.
     pub clock_offset_ms: Option<i64>,
     /// The rights that locks need and that the client's user lacks.
     pub missing: Vec<MissingRight>,
     /// Whether the server can notify a waiting client when a lock becomes free. Also false if the client uses no queues
     /// ([`Order::Unordered`](crate::Order::Unordered)). Without notifications, waiting clients poll.
     pub wake_ups: bool,
-    /// The remaining time in which the server's votes do not count because of the restart guard; `None` if its votes
-    /// count.
+    /// How long the restart guard still excludes the server's votes; `None` if the votes count now.
     pub quarantined: Option<Duration>,
-    /// Whether the server has a generation marker. A server without a marker may have lost its data, or may be another
-    /// server at the same address. `None` if this kind of server has no markers, or if the marker could not be read.
+    /// Whether the server has a generation marker (`docs/protocol.md`, "Generation markers"). A server without a marker
+    /// may have lost its data. `None` if this kind of server has no markers, or if the marker could not be read.
     pub marked: Option<bool>,
 }
 

@@ -1,7 +1,7 @@
 //! The requests to one master, and the answers of the master.
 //!
-//! [`Node::send`] queues a request and passes the answer to a [`Reply`]. If the caller drops its future, its queued
-//! requests are still sent, in the order of queueing. So the release of a lock always follows the acquire of this lock.
+//! [`Node::send`] queues a request and passes the answer to a [`Reply`]. A queued request is sent even if the caller no
+//! longer waits for the answer. Requests for one lock keep their order, so a release always follows the acquire.
 //!
 //! A node never decides that a lock is held: the answer of a node is only one vote.
 

@@ -9,9 +9,8 @@ use super::text::sanitize;
 /// The maximum length of the text in a holder's note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
-/// The expiry of a note is this multiple of the TTL of its lock, so that most renewals of the lock need not renew the
-/// note. A note can therefore exist longer than its lock. This does no harm: a note begins with the lock value of its
-/// holder, and other clients see the note only while the lock key has this value.
+/// The expiry of a note is this multiple of the TTL of its lock, so most renewals of the lock need not renew the note.
+/// If a note outlives its lock, clients ignore the note, because its lock value differs from the value of the lock key.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
 /// The largest number of bytes of a note that a master returns. Every note of this library is shorter. The limit
@@ -34,7 +33,8 @@ const END_OF_TIME: Duration = Duration::from_secs(253_402_300_800);
 /// Separates the parts of a stored note. No part contains this character, because control characters are replaced.
 const BETWEEN: char = '\t';
 
-/// Describes the holder of a lock: host, process, start time, and an optional text. The holder writes the note.
+/// Describes the holder of a lock: its host and process, the time at which the hold began, and an optional text. The
+/// holder writes the note.
 ///
 /// A note is for information only: no decision depends on it. A lock has no note in these cases:
 ///

@@ -75,8 +75,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Creates a reply that passes the answer to `sink`, together with two facts about the request: the index `node` of
-    /// the master, and the `phase`.
+    /// Creates a reply that passes the answer to `sink`. `node` is the master's index, and `phase` is the kind of the
+    /// request.
     pub fn new(sink: Arc<dyn ReplySink>, node: usize, phase: Phase) -> Self {
         let node = u16::try_from(node).unwrap_or(u16::MAX);
         Self {

@@ -13,7 +13,7 @@ use crate::protocol::instant::Instant;
 pub struct ExtendItem {
     /// The claim whose lock is extended.
     pub claim: Arc<Claim>,
-    /// The new remaining TTL of the lock. A master on which the remaining TTL is longer does not shorten it.
+    /// The TTL to set. A master with a longer remaining TTL keeps the longer one.
     pub ttl: Duration,
     /// Whether the request also extends the expiry of the holder's note. Most renewals do not, because a note gets a
     /// longer TTL than its lock.
@@ -30,7 +30,7 @@ pub struct NoteItem {
     pub says: Arc<str>,
     /// The time at which the lock was acquired, in milliseconds since 1970 by the wall clock.
     pub since: u64,
-    /// Whether to notify the observers of the election that the holder is a new leader.
+    /// Whether the master announces the new leader to the election's observers.
     pub announce: bool,
 }
 
@@ -89,17 +89,16 @@ pub enum Request {
         /// The lock key that is deleted.
         key: Arc<[u8]>,
     },
-    /// Read the value that is stored under a held lock, and set the lock's fencing counter to the claim's fencing
-    /// number, as [`Confirm`](Self::Confirm) does. The master then refuses all writes with a smaller number, so they
-    /// cannot replace the value.
+    /// Read the value that is stored under a held lock. Also set the lock's fencing counter to the claim's fencing
+    /// number, as [`Confirm`](Self::Confirm) does, so that the master refuses later writes with a smaller number.
     Read {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
         /// The fencing number of the claim, to which the counter is set.
         token: u64,
     },
-    /// Write the value that is stored under a lock, unless the master has seen a larger fencing number. The request is
-    /// never sent again on another connection, even if the connection breaks.
+    /// Write the value that is stored under a lock, unless the master has seen a larger fencing number. If the
+    /// connection breaks, the client never sends this request again.
     Write {
         /// The claim under whose lock the value is written.
         claim: Arc<Claim>,
@@ -129,9 +128,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// The shape of the claim in this request, which decides how the request is encoded. If at least one claim of an
-    /// extension is a group, all claims of the extension are encoded as groups. A request without a claim is encoded as
-    /// for a plain lock.
+    /// The shape of the claim in this request, which decides how the request is encoded. An extension has the shape of
+    /// a group if at least one of its claims is a group. A request without a claim has the shape of a plain lock.
     pub(crate) fn shape(&self) -> &Shape {
         let is_group = |shape: &&Shape| matches!(shape, Shape::Group(_));
         match self {
@@ -154,8 +152,7 @@ impl Request {
 
     /// Whether the request need not be sent, because the callers have withdrawn all its claims.
     ///
-    /// Always false for releases, for requests without a claim, and for a write to a known server run
-    /// ([`NewValue::run`]).
+    /// Always false for releases, for requests without a claim, and for writes that have a [`NewValue::run`].
     pub fn is_withdrawn(&self) -> bool {
         match self {
             Self::Acquire { claim, .. }
@@ -172,10 +169,10 @@ impl Request {
         }
     }
 
-    /// Whether this request is a write of a value that must no longer be sent. There are two cases:
+    /// Whether this request is an outdated write, which the client must not send. A write is outdated in two cases:
     ///
-    /// - The deadline of the write ([`NewValue::until`]) has been reached at `now`.
-    /// - The write is for another run of the server ([`NewValue::run`]) than `run`, the current one.
+    /// - Its deadline ([`NewValue::until`]) has been reached at `now`.
+    /// - It is for a server run ([`NewValue::run`]) that differs from the current run, `run`.
     pub fn is_void(&self, now: Instant, run: &ServerRun) -> bool {
         let Self::Write { value, .. } = self else {
             return false;
@@ -194,8 +191,8 @@ impl Request {
 
     /// Whether the restart guard withholds this request from a master that restarted recently.
     ///
-    /// - True for votes, and for requests for the state or the list of locks. The master may have forgotten a lock, and
-    ///   would report the lock as free.
+    /// - True for requests for votes, and for requests for the state or the list of locks. A restarted master may have
+    ///   forgotten a lock, and would report the lock as free.
     /// - False for all other requests. For example, a force-release must reach every master that may have the key.
     pub fn rests_on_memory(&self) -> bool {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
@@ -204,7 +201,6 @@ impl Request {
     /// Whether this request may be sent only to the current masters.
     ///
     /// - True for requests for votes, for the state or the list of locks, for force-releases, and for writes of values.
-    ///   Replaced masters do not know which locks are held now, and do not pass a new value on to the current masters.
     /// - False for all other requests. For example, releases are sent to replaced masters too.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(

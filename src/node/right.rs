@@ -80,8 +80,8 @@ impl Purpose {
         Self::Releases,
     ];
 
-    /// Whether acquiring a lock fails if the Redis user lacks the rights for this purpose. For a feature such as
-    /// fencing, this applies only to locks that use the feature.
+    /// Whether acquiring a lock fails if the Redis user lacks the rights for this purpose. If the purpose is a feature
+    /// such as fencing, only locks that use the feature fail.
     pub fn is_needed(self) -> bool {
         matches!(
             self,
@@ -162,8 +162,8 @@ impl MissingRight {
         }
     }
 
-    /// Creates the entry for a missing right on a table of a database, for example `DELETE`. The right is needed for
-    /// `purpose`.
+    /// Creates the entry for a missing `right`, for example `DELETE`, on a table of a database. `purpose` says why the
+    /// right is needed.
     pub fn on_table(right: &str, database: &str, table: &str, purpose: Purpose) -> Self {
         let right = Right::Table {
             right: right.to_owned(),
@@ -179,8 +179,8 @@ impl MissingRight {
 
     /// The rule with which an operator grants the right.
     ///
-    /// - Redis: the ACL rule for `ACL SETUSER`, for example `+time`, `~lock:*` or `&quorate:wake:*`. Empty if the
-    ///   server does not know the command.
+    /// - Redis: the ACL rule for `ACL SETUSER`, for example `+time`, `~lock:*` or `&quorate:wake:*`. Empty if the right
+    ///   is for a command that the server does not have.
     /// - Databases: the `GRANT` statement, with `USER` in place of the user's name.
     pub fn rule(&self) -> &str {
         &self.rule

@@ -1,6 +1,6 @@
 //! The scope of an inspection: the settings of locks that decide which rights are checked.
 
-/// The settings of a client's locks that decide which rights an inspection checks.
+/// The settings of a `Redlock` that decide which rights an inspection checks.
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// The prefix that the lock keys have.

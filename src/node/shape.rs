@@ -1,7 +1,6 @@
 //! The shape of a claim: its keys, and how the claim holds each of them.
 //!
-//! Every kind of lock has one [`Shape`]. The code of acquire, confirm, extend and release matches on the shape once, or
-//! calls one of the methods in this file. So a new kind of lock is added in this file and in `src/acquire/kind.rs`.
+//! Every kind of lock has one [`Shape`]. To add a kind of lock, begin in this file and in `src/acquire/kind.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,8 +43,8 @@ pub(crate) enum Numbering {
     Raised,
     /// The lock gets a new fencing number, or the fencing number of other holds that share its key.
     Joined,
-    /// The lock must get the fencing number of its owner's other holds. The client waits for the answers of all
-    /// masters, because it must know this number before it writes any fencing counter.
+    /// The lock must get the fencing number of its owner's other holds. To find this number, the client waits for the
+    /// answers of all masters before it writes a fencing counter.
     OfOwner,
 }
 
@@ -62,8 +61,7 @@ impl Shape {
         matches!(self, Self::Plain)
     }
 
-    /// The keys of a group, and how each is held. Empty for a plain lock and for a slot: each has only one exclusive
-    /// key.
+    /// The keys of a group, and how the claim holds each key. Empty for a plain lock and for a slot of a semaphore.
     pub(crate) fn parts(&self) -> &[Part] {
         match self {
             Self::Group(group) => group.parts(),
@@ -205,8 +203,8 @@ impl Part {
 #[derive(Debug)]
 pub struct Group {
     parts: Arc<[Part]>,
-    /// The random value of the lock that this claim replaces; `None` if it replaces none. For this claim, a lock key
-    /// with this value is free. So a writer can become a reader without releasing its lock.
+    /// The random value of the lock that this claim replaces; `None` if it replaces none. Masters treat a lock key with
+    /// this value as free, so a writer can become a reader without a gap.
     instead: Option<Token>,
     /// The fencing number on which the masters agreed; 0 before they agree.
     number: AtomicU64,

@@ -10,7 +10,7 @@ use crate::protocol::instant::Instant;
 pub struct ServerRun(Arc<str>);
 
 impl ServerRun {
-    /// Creates the id of a server run from `name`, which is the server's own id of the run. `name` must be one word.
+    /// Creates the id of a server run from `name`: one word by which the server identifies this run.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
@@ -39,13 +39,13 @@ pub struct StoredValue {
 pub struct NewValue {
     /// The bytes to store; `None` removes the stored value.
     pub bytes: Option<Arc<[u8]>>,
-    /// The deadline for sending: the client must not send the write at this time or later. A master that has
-    /// restarted could otherwise execute a late write, and so replace the value that a later holder wrote.
+    /// The client must send the write before this time. A write that a restarted master executes late could overwrite
+    /// the value of a later holder.
     pub until: Instant,
     /// The server run that answered the client's read of the value; `None` if this master did not answer the read.
     ///
-    /// - If the run is known, the client sends the write only to this run, even after the lock was released. In this
-    ///   run, the master refuses the write if a later holder has a larger fencing number.
-    /// - If `None`, the client does not send the write after the claim was withdrawn.
+    /// - `Some`: the client sends the write only to this run, even after the lock was released. The master refuses the
+    ///   write if a later holder has a larger fencing number.
+    /// - `None`: the client does not send the write after the claim was withdrawn.
     pub run: Option<ServerRun>,
 }

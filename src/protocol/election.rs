@@ -34,9 +34,11 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Records what the masters show now, and returns whether the observer must be notified. `found` contains the
-    /// leader's lock value, its term, and whether the leader has a note; `None` if there is no leader. A term below the
-    /// largest known term comes from an outdated answer and is ignored.
+    /// Records what the masters show now, and returns whether the observer must be notified. Ignores an outdated term
+    /// (smaller than the largest known term).
+    ///
+    /// `found` contains the leader's lock value, its term, and whether the leader has a note; `None` if there is no
+    /// leader.
     pub(crate) fn takes(&mut self, found: Option<(u128, u64, bool)>) -> bool {
         match found {
             Some((_, term, _)) if term < self.term => false,
@@ -51,8 +53,8 @@ impl Observed {
         }
     }
 
-    /// Whether the last notified leader has the term `term`, but a lock value other than `value`. If so, the holder
-    /// with the lock value `value` was not elected, and has no term.
+    /// Whether the last notified leader has the term `term`, but not the lock value `value`. Then the holder with this
+    /// lock value was not elected.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }

@@ -53,12 +53,11 @@ pub(crate) const COUNTER_TTL_US: u64 = 86_400_000_000;
 /// The length of a period of fencing numbers: 1,000 s, in microseconds.
 ///
 /// On masters that expire keys by their own clock, only the first number of a period sets the expiry of the fencing
-/// counter. Later numbers of the period keep this expiry, because setting an expiry costs time (`fence/raise.lua`). So
-/// the expiry is longer than [`COUNTER_TTL_US`] by one period and by [`PROPOSAL_SLACK_US`].
+/// counter, to save time. So the expiry is longer than [`COUNTER_TTL_US`] by one period and by [`PROPOSAL_SLACK_US`].
 pub(crate) const COUNTER_PERIOD_US: u64 = 1_000_000_000;
 
-/// After a master raised a proposal to its lower limit, the next proposal is this far above the limit, in microseconds.
-/// The lower limit is the master's clock minus [`PROPOSAL_SLACK_US`].
+/// How far the next proposal is above the lower limit of a master that raised the last proposal to this limit, in
+/// microseconds. The limit is the master's clock minus [`PROPOSAL_SLACK_US`].
 const EDGE_US: i64 = 5_000;
 
 /// Differences up to this many microseconds are attributed to network delay, not to clocks.
@@ -88,9 +87,8 @@ impl ClockOffset {
             // The master lowered the proposal to its own clock plus `PROPOSAL_SLACK_US`.
             Self(seen.saturating_sub(slack).saturating_sub(wall))
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
-            // The master raised the proposal to its lower limit: move the estimate, so that the next proposal is above
-            // the limit. Move it by at most twice `PROPOSAL_SLACK_US`, because the counter may be far ahead of all
-            // clocks.
+            // The master raised the proposal to its lower limit: move the next proposal above this limit. Move the
+            // estimate by at most twice `PROPOSAL_SLACK_US`, because the counter may be far ahead of all clocks.
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {

@@ -1,7 +1,7 @@
 //! The finding of a round of requests: why a waiter did not get the lock, if the masters' answers prove the reason.
 //!
-//! [`Finding::of`] judges a single round. If a wait has several rounds, usually the last finding decides the error that
-//! the caller gets ([`Finding::replaces`]). If the wait ends during a round, only the answers received by then count.
+//! [`Finding::of`] judges a single round by the answers that arrived. If a wait has several rounds, the error usually
+//! reports the last finding ([`Finding::replaces`]).
 
 use super::quorum::Tally;
 
@@ -35,13 +35,11 @@ impl Finding {
         }
     }
 
-    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none). A finding
-    /// replaces the last finding, with two exceptions:
+    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none). True, with
+    /// two exceptions:
     ///
-    /// - `Split` does not replace a different finding, because its refusals may come from leftover keys without a
-    ///   holder.
-    /// - `Late` does not replace `NotJoinable`: the client was late because it asked again for the fencing token of the
-    ///   owner's other holds.
+    /// - `Split` does not replace a different finding. Its refusals may come from keys that no client holds any more.
+    /// - `Late` does not replace `NotJoinable`, which is why the client was late.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
         match self {
             Self::Split => matches!(before, None | Some(Self::Split)),
@@ -58,7 +56,7 @@ mod tests {
     use crate::protocol::quorum::Quorum;
 
     #[test]
-    fn finding_states_whether_a_holder_an_outage_or_a_split_prevents_a_majority() {
+    fn finding_names_the_reason_why_a_majority_is_impossible() {
         // Each row: number of masters, of grants, of refusals, of faults, and the finding. The other masters are
         // silent.
         for (nodes, yes, no, faults, proves) in [
@@ -80,8 +78,7 @@ mod tests {
             (5, 0, 2, 1, None),
             (1, 0, 1, 0, Some(Held)),
             (1, 0, 0, 1, Some(Outage)),
-            // An even number of masters: the refusals alone prevent a majority, and so do the faults alone. The result
-            // is an outage, because no client can hold the lock now.
+            // Of four masters, two refusals prevent a majority, and so do two faults. The outage takes precedence.
             (4, 0, 2, 2, Some(Outage)),
             (4, 2, 2, 0, Some(Held)),
         ] {
@@ -96,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn later_finding_replaces_the_earlier_finding_unless_it_is_less_specific() {
+    fn earlier_finding_is_replaced_unless_the_later_finding_is_less_specific() {
         for (rounds, told) in [
             (&[None, None][..], None),
             (&[Some(Held), None], Some(Held)),

@@ -6,17 +6,15 @@
 //! - Step 1: the first and the second set. Step 2: the second set.
 //! - Step 3: the second and the third set. Step 4: the third set, and so on.
 //!
-//! The **generation** of a client's masters is the number of earlier replacements. The step is twice the generation,
-//! plus one if the client knows the next masters. An operator raises the generation in the configuration of each
-//! client. Masters reject a client whose generation was not raised.
+//! The **generation** of a client's masters is the number of earlier replacements. An operator sets it in the
+//! configuration of each client. The step is twice the generation, plus one if the client knows the next masters.
 //!
 //! Every master stores a **generation marker**: a number that only rises, and the fingerprint of the set of masters to
 //! which the number belongs (`Configuration::print_at`). A master votes for a client at step `s` if the number is from
-//! `2s - 2` to `2s`. So a master never votes for two clients whose majorities may have no master in common. In the
-//! first replacement, the numbers have these effects:
+//! `2s - 2` to `2s`. In the first replacement, the numbers have these effects:
 //!
-//! - 1 closes the first set: masters reject clients that know only this set.
-//! - 2 opens the second set: masters accept clients that know only this set.
+//! - 1: masters reject clients that know only the first set.
+//! - 2: masters accept clients that know only the second set.
 //! - 4: masters also reject clients that know both sets.
 
 use std::fmt;
@@ -85,15 +83,15 @@ impl Marker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     Admitted,
-    /// The marker's number is above the client's range: the client's masters have been closed.
+    /// The marker's number is above the client's range, so the client's configuration is outdated.
     Outdated,
-    /// The marker's number is below the client's range: the client's masters are not open yet.
+    /// The marker's number is below the client's range: the replacement has not reached the client's masters yet.
     Early,
     /// The marker's fingerprint differs from that of the client's configured masters.
     Other,
 }
 
-/// The masters that a client is configured with: their generation, their fingerprint, and that of the next masters.
+/// The configured masters of a client: their generation, their fingerprint, and the fingerprint of the next masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Configuration {
     generation: u64,
@@ -272,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprint_in_client_tags_is_known_only_for_current_and_adjacent_steps() {
+    fn tagged_returns_a_fingerprint_only_for_the_current_and_adjacent_steps() {
         let [a, b, _] = prints();
         let change = Configuration::new(3, a, Some(b));
         let tags: Vec<_> = (5..10).map(|step| change.tagged(step)).collect();
@@ -282,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn only_text_in_the_format_of_a_generation_marker_is_read_as_one() {
+    fn marker_read_accepts_only_well_formed_markers() {
         let marker = Marker {
             number: 5,
             print: prints()[0],

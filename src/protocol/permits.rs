@@ -25,17 +25,10 @@ pub(crate) enum NextSlot {
     Open,
 }
 
-/// Chooses the slot to ask for next, searching from `start` on:
+/// Chooses the slot to ask for next: the first slot, from `start` on, that a majority shows as free. If there is none,
+/// chooses the first slot that may be free on a majority.
 ///
-/// - the first slot that a majority shows as free;
-/// - if there is none, the first slot that may be free on a majority.
-///
-/// A master that granted the requested slot does not report its other slots, so the client assumes that they are free.
-/// Otherwise a client of three masters could ask for the same slot forever: one master grants the slot, one refuses it,
-/// and one is down. But a different slot is free on the two masters that answer.
-///
-/// The client asks every master for the same slot. If each master chose a slot, the masters would grant different
-/// slots.
+/// A master that granted the requested slot does not report its other slots, so they may be free.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
     let free = |slot: u8| -> MasterSet {
         let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);
@@ -113,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn next_slot_is_the_requested_slot_if_a_majority_grants_or_shows_it_free() {
+    fn next_slot_is_the_slot_that_a_majority_grants_or_shows_as_free() {
         assert_eq!(next(&[0b0001], 1, 0, 0), Some(0));
         assert_eq!(next(&[0b1000, 0b1000], 1, 0, 0), Some(3));
     }

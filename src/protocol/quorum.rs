@@ -54,13 +54,11 @@ impl FromIterator<usize> for MasterSet {
     }
 }
 
-/// Which of the configured masters make a majority. Faults never reduce the required number of masters. Otherwise two
-/// clients could get the lock, one in each half of a partitioned network.
+/// The rule that decides which masters are a majority. Faults never reduce the required number of masters.
 ///
-/// While masters are replaced, there are two sets, and a quorum is a majority of **each** set. A majority of the union,
-/// or of one set alone, would not exclude a second holder (`docs/protocol.md`, "Replacing masters"). If a master
-/// belongs to both sets, a client asks it once, and its vote counts for each set. If no replacement is in progress,
-/// both sets are the same.
+/// While masters are replaced, there are two sets, and a quorum is a majority of **each** set (`docs/protocol.md`,
+/// "Replacing masters"). The vote of a master in both sets counts for each set. If no replacement is in progress, both
+/// sets are the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quorum {
     sets: [MasterSet; 2],
@@ -133,10 +131,7 @@ impl Quorum {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
-    /// Whether these masters include a majority of at least one set:
-    ///
-    /// - If they refuse a claim, the claim cannot get a majority of each set any more.
-    /// - If they show the same holder, it may hold the lock: a client that knows only one set needs only its majority.
+    /// Whether these masters include a majority of at least one set. If such masters refuse a claim, the claim is lost.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
@@ -146,9 +141,8 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// Sorts `said`, which has pairs of a value and a master's index. Adds the masters in this order, until they
-    /// include a majority of each set. Returns the value of the last added master; `None` if all masters in `said` are
-    /// not enough.
+    /// The smallest value that is not below the values of a majority of each set; `None` if there is no such majority.
+    /// `said` has pairs of a value and a master's index, and is sorted by this call.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -251,8 +245,7 @@ impl Tally {
         self.quorum.possible_without(self.no)
     }
 
-    /// Whether a majority of at least one set refused. Faults alone cannot cause a majority of refusals, although they
-    /// can prevent a majority of grants.
+    /// Whether a majority of at least one set refused.
     pub(crate) fn majority_said_no(&self) -> bool {
         self.quorum.is_met_somewhere(self.no)
     }
@@ -461,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn joint_quorum_is_reached_at_the_later_of_both_majorities() {
+    fn joint_quorum_is_reached_when_both_sets_have_a_majority() {
         let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());
         let mut said = [(9, 3), (1, 0), (2, 1), (3, 2), (4, 4)];
         assert_eq!(quorum.first_met(&mut said), Some(9));

@@ -220,8 +220,8 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
 /// A master in `written` counts in two cases:
 ///
 /// - The master showed a value in the read.
-/// - The master showed no value, and is a next master that is neither an old master nor in `open`. Only clients that
-///   know both sets write to such a master. Each of their acknowledged writes is also on a majority of the old masters.
+/// - The master showed no value, and is a next master that is neither an old master nor in `open`. Every acknowledged
+///   write to such a master is also on a majority of the old masters.
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn carry_never_drops_a_value_that_the_old_masters_acknowledged() {
+    fn value_acknowledged_by_the_old_masters_is_never_dropped() {
         for quorum in [sets(3, 1, 3), sets(2, 1, 2), sets(3, 2, 2), sets(2, 2, 3)] {
             for votes in all_votes(quorum.nodes()) {
                 let of_old = |such: fn(&ReadVote) -> bool| {

@@ -6,12 +6,10 @@ use std::time::Duration;
 use super::instant::Instant;
 use super::marker::RESTORED;
 
-/// The time until which clients ignore the votes of a master that has been up for `uptime` whole seconds. `None` if
-/// every lock that the master may have forgotten has expired.
+/// The time until which clients ignore the votes of a master. At `answered`, the master reported that it has been up
+/// for `uptime` whole seconds. `None` if every lock that the master may have forgotten has expired.
 ///
-/// - The remaining time starts at the master's answer. The master read its uptime before that, so the time is never too
-///   short.
-/// - The uptime can be one second too large, because it is the difference of two times that are cut to whole seconds.
+/// The uptime can be one second too large, because it is the difference of two times that are cut to whole seconds.
 pub(crate) fn quarantined_until(
     answered: Instant,
     uptime: u64,
@@ -25,9 +23,8 @@ pub(crate) fn quarantined_until(
 /// How long clients must still ignore the votes of a master. `left_ms` is the remaining expiry (`PTTL`) of its
 /// generation marker, in milliseconds. A negative number means that the marker was never lost.
 ///
-/// A client restores a lost marker with the expiry [`RESTORED`]. The votes count again `max_ttl` after that. By then,
-/// two kinds of locks have expired: locks that the master may have forgotten, and locks that another server granted at
-/// the master's address.
+/// A client restores a lost marker with the expiry [`RESTORED`]. The master's votes count again `max_ttl` after the
+/// client restored the marker. By then, every lock that the master may have forgotten has expired.
 pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;
@@ -62,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn restarted_master_votes_only_after_the_longest_ttl_since_its_start() {
+    fn quarantine_of_a_restarted_master_lasts_for_max_ttl_after_its_start() {
         let answered = Instant::from_nanos(7_000_000_000);
         let max_ttl = Duration::from_secs(30);
         for (uptime, left) in [

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_round_is_lost_early_only_while_the_reason_is_uncertain() {
+    fn is_lost_early_is_true_only_while_the_loss_reason_is_uncertain() {
         let refused_by = |quorum, nodes: &[usize]| {
             let mut round = Round::open(quorum);
             let mut early = Vec::new();

@@ -1,4 +1,4 @@
-//! A request for one lock with its own options, and how it becomes a guard.
+//! The request for a lock: its options, and the methods that acquire the lock.
 
 use std::fmt;
 use std::io::Write as _;
@@ -89,10 +89,9 @@ impl Redlock {
     /// - Each permit is a numbered slot ([`LockGuard::slot`]), and each slot is a lock with fencing tokens of its own.
     ///   A system that checks tokens must keep the largest token **per slot**.
     /// - The callers choose the number of permits. If callers choose different numbers, the largest number applies.
-    /// - If all callers reduce the number, the holders of the removed slots keep their permits until they release them.
-    ///   Until then, the number of holders can exceed the new number.
-    /// - A semaphore and the plain lock with the same name have different keys, even if the semaphore has only one
-    ///   permit.
+    /// - To lower the number, change it in all callers. Permits that are already held stay valid until their holders
+    ///   release them.
+    /// - A semaphore and the plain lock with the same name have different keys.
     ///
     /// The rules are in `docs/protocol.md`, "Several resources, readers, owners, semaphores".
     ///
@@ -245,8 +244,8 @@ impl LockRequest {
     /// [`Redlock::status`] and the observers of waiters ([`waiting`](Self::waiting)) show this text in the holder's
     /// note. The note also contains the holder's host, process id, program name and the time of the acquire.
     ///
-    /// With `None`, the lock has no note. While the request waits, [`Redlock::status`] then does not show the waiter's
-    /// host and process either.
+    /// With `None`, the lock has no note. While such a request waits, [`Redlock::status`] does not show its host and
+    /// process.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -392,22 +391,17 @@ impl LockRequest {
     }
 
     /// Acquires the lock as a reader. Several readers can hold the lock at the same time, but not together with a
-    /// writer. Readers and writers are served in order of arrival. Readers that are next to each other in the queue get
-    /// the lock together. So neither readers nor writers starve.
+    /// writer. Readers and writers are served in order of arrival, so neither readers nor writers starve.
     ///
     /// A reader's [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier writer and smaller
-    /// than that of every later writer. Several readers may have the same token. The protected system must check tokens
-    /// by these rules:
+    /// than that of every later writer. Several readers can have the same token. The protected system must refuse these
+    /// operations:
     ///
-    /// - Refuse a **write** if its token is below the largest token of all earlier reads and writes.
-    /// - Refuse a **read** if its token is below the largest token of all earlier writes. Never refuse a read because
-    ///   of another read.
+    /// - a **write** if its token is below the largest token of all earlier reads and writes;
+    /// - a **read** if its token is below the largest token of all earlier writes. Earlier reads do not matter.
     ///
-    /// Acquiring as a reader costs two messages per master, like a plain lock. Use a reader's lock for long reads, not
-    /// for a cache that is read every microsecond.
-    ///
-    /// Only a lock on a single resource has readers. For several resources, a semaphore or an owner, the acquire
-    /// returns [`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders). The rules are in `docs/protocol.md`,
+    /// For several resources, a semaphore or an owner, the acquire returns
+    /// [`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders). The rules are in `docs/protocol.md`,
     /// "Several resources, readers, owners, semaphores".
     ///
     /// ```no_run

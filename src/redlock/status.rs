@@ -11,8 +11,9 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 pub struct Status {
     /// The lock's state on each master, in the order in which the masters were given to the builder.
     pub nodes: Vec<NodeStatus>,
-    /// The number of masters that make a majority. While masters are being replaced, the smallest number of masters
-    /// that can include a majority of the old masters and a majority of the new masters.
+    /// The number of masters that make a majority. While masters are being replaced, a lock needs a majority of the old
+    /// masters and a majority of the new masters. This field is then the smallest number of masters that can satisfy
+    /// both.
     pub quorum: usize,
     /// The rule that decides which sets of masters are a majority.
     pub(super) majority: Quorum,
@@ -38,8 +39,8 @@ pub enum StatusVerdict {
     Held(Vec<u8>),
     /// A majority of the masters answered, and the lock is free on enough masters for a client to acquire it.
     Free,
-    /// A majority of the masters answered, but no holder has the lock on a majority. Several holders have the lock on
-    /// some masters each, or one holder has it on a minority only.
+    /// A majority of the masters answered, but no holder has the lock on a majority, and the lock is free on too few
+    /// masters.
     Split,
     /// Less than a majority of the masters answered. A master that restarted and may have forgotten the lock is treated
     /// as a master that did not answer ([`Fault::Quarantined`]).
@@ -89,8 +90,9 @@ impl Status {
         known.any(|state| state.holder.is_some())
     }
 
-    /// The holds of readers, or of one owner, that a majority of the masters reports, with their notes. The holds are
-    /// sorted by remaining TTL, shortest first. The remaining TTL of a hold is the longest that any master reports.
+    /// The holds that share the lock (holds of readers, or of one owner), with their notes. The list contains only
+    /// holds that a majority of the masters reports. It is sorted by remaining TTL, shortest first. If masters report
+    /// different TTLs for a hold, the longest counts.
     pub fn holds(&self) -> Vec<Hold> {
         let known = self.nodes.iter().enumerate();
         let known = known.filter_map(|(node, said)| Some((node, said.state.as_ref().ok()?)));

@@ -58,7 +58,7 @@ impl Coordinator {
         let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
         let proposal = offset.proposal(wall);
 
-        // The lease starts before the first byte is sent, because a master may start the ttl as early as that.
+        // Read the clock before sending the first request: no master can start the ttl earlier.
         let started = self.now();
         let answers = AcquireAnswers::open(self.quorum, started);
         let round = FanOut::new(self.runtime.clone(), answers);
@@ -149,8 +149,8 @@ impl Coordinator {
         mut limit: Limit<'_>,
     ) -> FailedAttempt {
         let round = cleanup.round.clone();
-        // If the reason depends on missing answers, do not withdraw the claim yet. Nodes do not send a withdrawn
-        // acquire, so the waiter would be missing in some queues, and later waiters would overtake it.
+        // If the reason depends on missing answers, do not withdraw the claim yet. A node does not send a withdrawn
+        // acquire, so the waiter would not join the queue on that master.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
             // Release the granted keys now. Keep the cleanup armed, because masters that have not answered yet may

@@ -99,12 +99,10 @@ impl Coordinator {
     }
 
     /// Asks the masters again for the fencing token of an owner's other holds (docs/protocol.md, "Several resources,
-    /// readers, owners, semaphores"). If no majority returns the same token, the new hold cannot join the other holds,
-    /// and the attempt fails.
+    /// readers, owners, semaphores"). The attempt fails if no majority returns the same token.
     ///
     /// The attempt also fails if the token is below `confirmed`, the number that this client asked the masters to
-    /// confirm. A master may execute that request late, after the other holds have ended, and raise its counter to
-    /// `confirmed`. A later hold of the owner would then get a larger token than this hold.
+    /// confirm. A master may still raise its counter to `confirmed`, and give a later hold a larger token.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
@@ -121,7 +119,8 @@ impl Coordinator {
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;
             }
-            // Ask only masters that granted, because a new grant of any other master would never be released.
+            // Ask only masters that granted: if the attempt fails, the cleanup does not release keys on a master that
+            // refused in this round.
             let granted: Vec<usize> = round.answers().round.granted().collect();
             let answers = OwnerAnswers {
                 quorum: self.quorum,

@@ -1,7 +1,6 @@
 //! Collects the answers to requests that were sent to several masters at the same time (a fan-out).
 //!
-//! There is no task and no channel per message: nodes deliver their answers under a short mutex, and wake the waiting
-//! future when the result is decided.
+//! Nodes record their answers under a mutex, and wake the waiting future when it should check the result.
 
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
@@ -111,7 +110,7 @@ mod models {
     }
 
     #[test]
-    fn no_interleaving_misses_the_wake_up_of_an_answer() {
+    fn until_notices_the_last_answer_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let wanted = 2;
             let answers = All { answers: 0, wanted };

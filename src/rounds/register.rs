@@ -29,8 +29,8 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // Give the other masters time to answer: they usually answer at almost the same moment. The caller needs the
-        // answers of all masters to send the release right after a write (`BegunWrite::may_be_followed`).
+        // Wait a moment for the other masters. If all masters answer, the release can be sent right after a write
+        // (`BegunWrite::may_be_followed`).
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
                 break;
@@ -151,7 +151,7 @@ impl ValueAnswers {
         before
     }
 
-    /// Whether every master has executed the read. Each such answer contains the id of the server run.
+    /// Whether every master has executed the read.
     pub(crate) fn all_read(&self) -> bool {
         (0..self.said.len()).all(|node| self.run(node).is_some())
     }

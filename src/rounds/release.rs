@@ -55,8 +55,7 @@ pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
 impl Undoing {
     /// Waits until every master has acknowledged the release or failed.
     ///
-    /// Without this wait, a master could refuse a waiter's next attempt because it still has the keys of the waiter's
-    /// failed attempt. Several waiters that retry could then prevent each other from a majority forever.
+    /// Without this wait, the keys of one waiter's failed attempt could make the next attempts of all waiters fail.
     pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
         let fan_out = self.0.clone();
         async move {

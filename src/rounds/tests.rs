@@ -105,7 +105,7 @@ fn refused_round_reports_holder_and_queue() {
     );
     answers.count(from(4, 1), refused(40, 3, 6, Some("b")));
     answers.count(from(2, 1), refused(60, 1, 9, None));
-    // The masters are free in 0, 40, 60 and 90 ms. So three of five masters, a majority, are free in 60 ms.
+    // The lock is free on four masters in 0, 40, 60 and 90 ms. So it is free on a majority of the five in 60 ms.
     assert_eq!(answers.free_in(), Some(ms(60)));
     assert_eq!(answers.ttl_left(), Some(ms(90)));
     let refusals = answers.refusals().expect("three");

@@ -1,4 +1,4 @@
--- ACQUIRE of many (docs/protocol.md, "Queue"): requests many locks, none of them for a queued waiter. The script treats
+-- ACQUIRE of many (docs/protocol.md, "Queue"): requests many locks for clients that are not queued. The script treats
 -- each lock as acquire_fair.lua does, or as acquire.lua does if clients use no queues.
 -- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and proposed
 -- counter in microseconds.
@@ -7,10 +7,10 @@
 -- - another counter: granted with this counter
 -- - a list or an error: the refusal or the error that a single request would get
 -- - 0: nothing was done; the client must send a single request for this lock
--- A full server accepts all writes of a script after the script's first write. So a lock may be granted here although
--- the server would refuse the single request.
--- To save time, all counters are read with one MGET, and counters of 16 digits (dates from 2001 to 2286) are compared
--- as text. The function `attempt` handles all locks for which this shortcut is not possible.
+-- A full server refuses the first write of a script if this write needs memory, but accepts all later writes.
+-- So this script may grant a lock that the server would refuse to a single request.
+-- To save time, the script reads all counters with one MGET, and compares counters of 16 digits as text.
+-- The function `attempt` handles all locks for which this shortcut is not possible.
 if tonumber(ARGV[1]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -32,7 +32,7 @@ local usual, find = #lowest == 16 and #highest == 16, string.find
 local began = string.sub(highest, 1, 7) .. '000000000'
 
 -- Handles one lock as a single request would. `taken` is the last lock that this function took. If the function fails
--- after it took the lock, the reply for the lock is the error. The reply 0 would make the client repeat the request.
+-- after it took the lock, the reply for the lock is the error and not 0, which means that nothing was done.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil

@@ -35,8 +35,8 @@ if held then
     -- Limit the record to 16 KiB, and drop the oldest values. This size is enough for one force-release every three
     -- minutes during the longest TTL.
     local all = string.sub(table.concat(lines, '\n'), 1, 16384)
-    -- Keep the record for two days, twice the longest TTL that a client can configure: a renewal by the holder, or this
-    -- force-release on another master, can be late.
+    -- Keep the record for two days, twice the longest TTL that a client can configure. A late renewal by the holder
+    -- must still find the record.
     redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', 2 * FENCE_TTL)
   end
   redis.call('DEL', KEYS[1])

@@ -21,8 +21,8 @@ local function extend(key, value, ttl, noted)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The client's user lacks the right to read the key, but the client may still hold the lock. So the result is an
-    -- error and not 0: read the key again with `call`, which raises the error.
+    -- The client's user lacks the right to read the key. Read the key again with `call`, which raises the error. The
+    -- result 0 would be wrong, because the client may still hold the lock.
     held = call('GET', key)
   end
   if held == value then

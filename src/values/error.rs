@@ -51,8 +51,8 @@ pub enum ValueError {
         /// The beginning of the stored value, as text.
         found: String,
     },
-    /// A period begins more than a minute in the future by the masters' clocks, so some clock is wrong. No work was run
-    /// and nothing was recorded.
+    /// The last recorded period, or the period of this call, begins more than a minute after the masters' time: some
+    /// clock is wrong. No work was run and nothing was recorded.
     Ahead {
         /// The name of the once-per-period record.
         name: String,
@@ -133,8 +133,8 @@ impl ValueError {
             ),
             Self::Unknown(trouble) => (
                 trouble,
-                "may or may not have been written: treat this call as failed; the requested units or the period of \
-                 this call may be lost",
+                "may or may not have been written: treat this call as failed; its units or its period \
+                 are possibly used up",
             ),
             _ => return None,
         })
@@ -205,14 +205,14 @@ fn write_ahead(
     if recorded {
         return write!(
             f,
-            "the last recorded period of {name:?} begins {ahead} after the masters' time: a machine with a clock that \
-             was ahead has recorded this period; drop the record and create it again"
+            "the last recorded period of {name:?} begins {ahead} after the masters' time: a machine whose clock \
+             was ahead recorded this period; drop the record and create it again"
         );
     }
     write!(
         f,
         "the current period of {name:?} begins {ahead} after the masters' time: the clock of this machine is ahead, \
-         or the masters' clocks are behind; correct the clocks (the work of this period has not run)"
+         or the masters' clocks are behind; nothing ran; correct the clocks"
     )
 }
 

@@ -19,18 +19,16 @@ use crate::waiting::Waiting;
 /// Work that runs once per period across all machines, for example a nightly report or a monthly invoice.
 ///
 /// Made by [`Redlock::once`]. The masters store a record of the last period done, under the lock with the same name.
-/// The record is needed because the lock itself ends with its ttl, and does not survive a restart of the masters.
 ///
 /// Rules for periods:
 ///
 /// - Periods are counted from 1970, UTC: a period of 24 h begins at midnight UTC. For days, weeks and months of a
 ///   calendar, use [`Redlock::once_in`].
-/// - A call is for the period in which the call was made, by the wall clock of the caller. If the next period begins
-///   while the call waits for the lock, the call does not do the work of that period.
-/// - A machine whose clock is ahead does the work of the next period early, and the other machines then skip that
-///   period. No work is done twice because of a wrong clock.
-/// - A period that begins more than a minute after the masters' time is an error ([`ValueError::Ahead`]), and is not
-///   recorded.
+/// - A call does the work of the period in which the call was made, by the caller's wall clock. This period does not
+///   change while the call waits for the lock.
+/// - If a machine's clock is ahead, this machine does the work of the next period early. The other machines then skip
+///   that period.
+/// - If a period begins more than a minute after the masters' time, the call fails with [`ValueError::Ahead`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -52,8 +50,8 @@ use crate::waiting::Waiting;
 /// # Ok(()) }
 /// ```
 ///
-/// The promises, their limits and the requirements on the masters are those of a [`Quota`](crate::Quota).
-/// [`at_most_once`](Self::at_most_once) never runs a period twice; at worst it skips one.
+/// The promises and the requirements of a [`Quota`](crate::Quota) apply here too. [`at_most_once`](Self::at_most_once)
+/// never runs a period twice, but can skip a period.
 #[derive(Clone, Debug)]
 pub struct Once {
     value: NamedValue,
@@ -126,7 +124,7 @@ impl Turn<'_> {
     /// [`ValueError::Unknown`] if the period may or may not have been recorded. After any other error, nothing was
     /// recorded.
     ///
-    /// You can record only one period under a lock. To record the next period, acquire the lock again.
+    /// You can record only one period for each time that you acquire the lock.
     ///
     /// # Cancel safety
     ///
@@ -332,14 +330,12 @@ impl Once {
         })
     }
 
-    /// Writes the record again to masters that have lost it. The new copies protect the record if
-    /// more masters lose it later.
+    /// Writes the record again to masters that have lost it.
     ///
-    /// Use this method if you hold the lock yourself (see [`due`](Self::due)) and the period was already done.
+    /// Call this method if you hold the lock yourself (see [`due`](Self::due)) and the period was already done.
     /// [`at_most_once`](Self::at_most_once) and [`at_least_once`](Self::at_least_once) do this automatically.
     ///
-    /// You can write a record only once under a lock. If this call has written the record, acquire the lock again to
-    /// record a period.
+    /// If this call has written the record, you must acquire the lock again before you can record a period.
     ///
     /// # Errors
     ///
@@ -405,8 +401,8 @@ impl Once {
         }))
     }
 
-    /// Rejects a period that begins more than [`SLACK`] (one minute) after the masters' time, because some clock is
-    /// wrong. If it were recorded as done, all earlier periods would count as done.
+    /// Rejects a period that begins more than [`SLACK`] (one minute) after the masters' time: some clock is wrong. If
+    /// such a period were recorded as done, all earlier periods would count as done.
     fn has_come(&self, start: u64, masters: u64, recorded: bool) -> Result<(), ValueError> {
         let ahead = start.saturating_sub(masters);
         if ahead <= SLACK {
@@ -424,8 +420,7 @@ impl Once {
         &self,
         body: impl AsyncFnOnce(&LockGuard, Turn<'_>) -> Result<OnceOutcome<T>, ValueError>,
     ) -> Result<OnceOutcome<T>, ValueError> {
-        // Read the clock before waiting for the lock. Otherwise a call that waits past the end of its period would do
-        // the work of the next period too early.
+        // Read the clock before waiting for the lock: a call belongs to the period in which it was made.
         let period = self.now()?;
         let run = async |guard: &LockGuard| match self.look(guard, period).await? {
             Looked::Due(turn) => body(guard, turn).await,
@@ -459,8 +454,8 @@ impl Once {
     }
 }
 
-/// The maximum time in milliseconds by which a period may begin after the masters' time. It allows for small
-/// differences between clocks.
+/// How far in the future a period may begin by the masters' time, in milliseconds. Allows for small differences between
+/// clocks.
 const SLACK: u64 = 60_000;
 
 /// An estimate of the masters' time in milliseconds since 1970: the fencing token, which is a time in microseconds,

@@ -14,8 +14,7 @@ use crate::waiting::Waiting;
 /// twice.
 ///
 /// Made by [`Redlock::quota`]. The masters store the number of units left, under the lock with the same name. Each call
-/// takes and releases this lock. Fencing tokens and majorities decide which stored number is current; clocks do not. So
-/// a pause, a late or repeated message, or a wrong clock never hands out a unit twice.
+/// takes and releases this lock. A pause, a late or repeated message, or a wrong clock never hands out a unit twice.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -38,15 +37,16 @@ use crate::waiting::Waiting;
 ///
 /// # Promises and their limits
 ///
-/// - At most as many units are handed out as were created. This holds even if masters lose their memory one after
-///   another, provided that a [`take`](Self::take) or [`left`](Self::left) succeeds between two losses. If a majority
-///   loses its memory without such a call in between, calls return [`Lost`](ValueError::Lost) and hand out nothing.
-/// - A crash during a call, a dropped future, or an [`Unknown`](ValueError::Unknown) write can waste units. Wasted
+/// - A quota never hands out more units than were created. This holds even if masters lose their memory one after
+///   another, provided that a [`take`](Self::take) or [`left`](Self::left) succeeds between two losses.
+/// - If a majority of the masters loses its memory without such a call in between, calls return
+///   [`Lost`](ValueError::Lost) and hand out nothing.
+/// - A crash during a call, a dropped future, or an [`Unknown`](ValueError::Unknown) error can waste units. Wasted
 ///   units are not handed out again.
 /// - The masters must not evict keys (`noeviction`).
-/// - Before an operator stops a majority of the masters on purpose, the masters must be configured to lose nothing:
-///   `appendfsync always`, and the restart guard [`Off`](crate::RestartGuard::Off) on every client.
-/// - Fencing tokens are required: a quota does not work with `fencing(false)`.
+/// - An operator must not stop a majority of the masters unless a restart of a master loses nothing. This requires
+///   `appendfsync always` on the masters, and the restart guard [`Off`](crate::RestartGuard::Off) on every client.
+/// - A quota does not work with `fencing(false)`.
 ///
 /// If you have a database, use a single statement there instead: `UPDATE .. SET left = left - 1 WHERE left > 0`.
 ///
@@ -103,10 +103,11 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// [`ValueError::Exists`] if a master has a value with this name, [`ValueError::Incomplete`] if a master does not
-    /// answer, and the errors of [`take`](Self::take). After [`ValueError::Unknown`], call [`left`](Self::left) to see
-    /// whether the quota exists. If `left` returns neither a number nor `Missing`, [drop the quota](Self::drop_quota)
-    /// and create it again.
+    /// - [`ValueError::Exists`]: a master has a value with this name.
+    /// - [`ValueError::Incomplete`]: a master did not answer.
+    /// - [`ValueError::Unknown`]: the quota may have been created. Call [`left`](Self::left) to check. If the result is
+    ///   neither a number nor `Missing`, [drop the quota](Self::drop_quota) and create it again.
+    /// - Any other error: see [`take`](Self::take).
     ///
     /// # Cancel safety
     ///
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_text_in_the_format_of_a_quota_is_read_as_one() {
+    fn quota_record_in_another_format_is_rejected() {
         let quota = Redlock::in_memory(1).quota("prizes");
         for left in [0, 1, 10, u64::MAX] {
             let text = quota.0.text(&left.to_string());

@@ -33,7 +33,8 @@ pub(crate) enum Carried {
     Both,
     /// No old master had the value, so it was removed from the next masters.
     Removed,
-    /// Nothing was changed. Either no master had a value, or only next masters had one and `removes` was false.
+    /// Nothing was changed: no master had a value, or only next masters had one and the parameter `removes` of
+    /// [`Register::carry`] was false.
     Nowhere,
     /// No majority of the old masters shows the last value that was written.
     Lost(String),
@@ -133,8 +134,8 @@ impl<'a> Register<'a> {
     /// - `removes`: whether to remove the value from all masters if only next masters have one.
     /// - `open`: the next masters that already vote for clients that know only the next masters.
     ///
-    /// Cancel safety: if the future is dropped, the change may have reached only some masters, so call this
-    /// method again. The current value does not change.
+    /// Cancel safety: if the future is dropped, the copy or the removal may have reached only some masters. Then call
+    /// this method again.
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
         let (read, _) = self.ask(ValueAnswers::complete).await;
         let carrying = read.carrying();
@@ -205,9 +206,8 @@ impl Known<'_> {
         &self.bytes
     }
 
-    /// Leaves the value unchanged. First waits for slow masters. If some master has no value or a copy from before a
-    /// restart, writes the value again, so that it survives further losses. The caller does not learn whether the
-    /// masters accept this write.
+    /// Leaves the value unchanged. Waits until every master has answered or failed. If some master has no value or only
+    /// a copy from before a restart, writes the same value again and ignores the result.
     pub(crate) async fn keep(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
         let complete = coordinator.answers(&self.asked, ValueAnswers::complete);

@@ -55,7 +55,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[test]
-    fn earlier_finding_is_kept_if_a_round_finds_a_split_or_nothing() {
+    fn earlier_finding_is_kept_if_the_next_round_finds_a_split_or_no_reason() {
         let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
         let mut last_finding = None;

@@ -4,8 +4,8 @@
 //! masters. So a thousand waiters send no more requests than one. The masters grant the locks; the local queue only
 //! decides which waiter asks them.
 //!
-//! A holder keeps its place at the front until it releases the lock. The requests of the next waiter follow the
-//! releases on the same connections, and need not wait for the replies to the releases.
+//! A holder keeps its place at the front until it releases the lock. The next waiter then sends its requests behind the
+//! releases on the same connections, and does not wait for the replies to the releases.
 
 mod line;
 pub(crate) mod place;

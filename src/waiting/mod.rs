@@ -29,8 +29,8 @@ pub struct Waiting {
     /// The number of masters that are not in `trouble`. It includes masters that had not answered yet when the answers
     /// of other masters decided the attempt.
     pub answering: usize,
-    /// Whether the masters that are not in `trouble` are a majority. While masters are being replaced, whether they
-    /// include a majority of the old masters and a majority of the new masters.
+    /// Whether the masters that are not in `trouble` are a majority. While masters are being replaced, this must be
+    /// true of the old masters and of the new masters.
     pub majority_answers: bool,
     /// The masters that failed in the last attempt, with the fault; the most informative fault first.
     pub trouble: Vec<NodeReport>,

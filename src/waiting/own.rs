@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(
             (none.permit.slot(), none.alone),
             (2, false),
-            "if this process holds all slots, the masters must decide"
+            "if this process holds all slots, the slot of the given permit must be chosen"
         );
     }
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn requested_slots_include_only_slots_that_other_tasks_request() {
+    fn slots_omits_a_slot_that_only_the_calling_task_requests() {
         let own = holding(&[1]);
         let mine = asks(&own, 3, 0);
         let other = asks(&own, 2, 0);

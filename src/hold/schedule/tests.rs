@@ -116,7 +116,7 @@ fn ids(due: &[Due]) -> Vec<u64> {
 }
 
 #[test]
-fn renewal_due_soon_joins_the_batch_of_a_renewal_due_now() {
+fn renewal_due_within_a_sixtieth_of_the_ttl_joins_the_current_batch() {
     let mut schedule = Schedule::default();
     let first = schedule.insert(held(None, true), at(3_000));
     // A batch also takes locks that are due within the next sixtieth of the ttl, here 150 ms.
@@ -135,8 +135,7 @@ fn renewal_due_soon_joins_the_batch_of_a_renewal_due_now() {
 #[test]
 fn take_due_returns_each_lock_once_per_due_time() {
     let mut schedule = Schedule::default();
-    // A lock whose end was due becomes due again after the interval `SOON`, until the lock is removed from the
-    // schedule.
+    // A lock that has ended becomes due again every `SOON`, until it is removed from the schedule.
     let fixed = schedule.insert(held(None, false), at(9_000));
     assert_eq!(ids(&schedule.take_due(at(9_000))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(9_000))), []);
@@ -195,7 +194,7 @@ fn due_time_of_a_renewal_can_be_moved_earlier_but_not_later() {
 }
 
 #[test]
-fn extension_changes_validity_and_renewal_time_within_max_hold() {
+fn extension_lengthens_the_validity_up_to_max_hold() {
     let held = held(Some(Duration::from_secs(15)), true);
     assert_eq!(held.valid_until(), at(9_000));
     assert!(held.extend_lease(at(10_000), 2 * TTL, at(1)));

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn reconnect_pauses_are_long_after_a_refusal_that_a_person_must_fix() {
+    fn reconnect_pauses_are_long_if_the_server_refuses_the_connection() {
         for fault in [
             Fault::Denied("WRONGPASS".into()),
             Fault::Server("ERR max number of clients reached".into()),

@@ -18,8 +18,8 @@ use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 /// this long only if callers send more requests than the master can answer within a node timeout.
 const CAPACITY: usize = 16_384;
 
-/// A release is refused only if at least this many requests are queued. The limit is twice [`CAPACITY`], so that
-/// releases are accepted even if the queue is full for other requests. Each release frees a lock.
+/// A release is refused only if at least this many requests are queued. The limit is higher than [`CAPACITY`], because
+/// each release frees a lock.
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
 /// A request to one master, and the receiver of its answer.
@@ -28,11 +28,8 @@ pub(in crate::node) struct Queued {
     reply: Reply,
     /// Whether the request is sent for the second time. The first time, the master did not have the script.
     pub(in crate::node) resent: bool,
-    /// Whether the request must be sent as a script call of its own, because the master could not execute the request
-    /// in one of these forms:
-    ///
-    /// - as the built-in delete command;
-    /// - in one script call together with other requests.
+    /// Whether the request must be sent as a script call of its own. The master could not execute the request as the
+    /// built-in delete command, or in one script call with other requests.
     pub(in crate::node) apart: bool,
     /// Whether this release was sent as the server's built-in compare-and-delete command (`DELIFEQ`). If the server
     /// refuses the command, the release is sent again as a script call.
@@ -105,8 +102,8 @@ struct Inbox {
     closed: bool,
     /// The number of requests that have been taken from `queue` so far.
     gone: u64,
-    /// The time of the last check for overdue requests. The number counts all requests that were added to `queue`
-    /// before that time, including requests that have been taken. `None` if the queue was empty.
+    /// The time of the last check for overdue requests, and the number of requests that had been added to `queue` by
+    /// then (including requests already taken). `None` if the queue was empty.
     looked: Option<(Instant, u64)>,
 }
 
@@ -165,8 +162,8 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests other than renewals that have been queued for at least `limit`. The queue stores no arrival
-    /// times. So even if this method is called often, some requests are taken only after almost twice `limit`.
+    /// Takes the requests, other than renewals, that have been queued for at least `limit`. Some are taken only after
+    /// almost twice `limit`, because the queue stores no arrival times.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
@@ -288,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn overdue_returns_a_request_queued_for_one_to_two_times_the_limit() {
+    fn overdue_returns_a_request_after_at_least_the_limit_and_at_most_twice_the_limit() {
         let limit = Duration::from_millis(100);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mailbox = Mailbox::new();

@@ -108,11 +108,10 @@ impl Markers {
 impl Seen {
     /// The marker that a master without a marker has lost.
     ///
-    /// An operator writes the markers of all masters together. So if another master shows a marker that admits this
-    /// client, a master without a marker has lost its own.
-    ///
-    /// Markers that do not admit this client count only if a majority of the masters shows markers. Otherwise they may
-    /// be on foreign masters that were configured by mistake.
+    /// - If a majority of the masters shows markers: the marker with the largest number.
+    /// - Otherwise, if any marker admits this client: a marker with an unknown number. An operator writes the markers
+    ///   of all masters together.
+    /// - Otherwise nothing: the markers may be on foreign masters that were configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn masters_without_a_marker_are_doubted_if_one_marker_admits_the_client() {
+    fn doubts_is_true_for_a_master_without_a_marker_if_another_master_has_one() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&b, marker(5), false);
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn master_without_a_marker_is_not_doubted_if_no_master_has_a_marker() {
+    fn doubts_is_false_if_no_master_has_a_marker() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, _] = names();
         for name in [&a, &b] {

@@ -129,8 +129,8 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Handles the requests in `open`, which were outstanding on a broken connection. Puts the releases among them in
-    /// front of all earlier pending releases, and drops the last releases if the list becomes too long. Returns all
+    /// Puts the releases among `open` in front of all earlier pending releases. `open` contains the requests that were
+    /// outstanding on a broken connection. If the list becomes too long, drops releases from its end. Returns all
     /// requests of `open`.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);

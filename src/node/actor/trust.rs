@@ -47,8 +47,8 @@ struct Seen {
     /// The run id of the server on the last connection, and the client id that the server gave that connection; `None`
     /// before the first connection.
     last: Option<(String, i64)>,
-    /// The latest run id, and the time until which the restart guard withholds the master's votes. The time is 0 if the
-    /// run id has never changed. `None` before the first connection.
+    /// The latest run id, and the time at which the restart guard ends: until then the master's votes do not count. The
+    /// time is 0 if the run id has never changed. `None` before the first connection.
     run: Option<(String, Instant)>,
 }
 
@@ -67,8 +67,8 @@ impl Acquaintance {
     /// Records the run id `run`, which the master reported at `answered`. Returns the time until which the restart
     /// guard withholds the master's votes: `max_ttl` after the run id last changed, or 0 if it has never changed.
     ///
-    /// The server's uptime does not matter. If the address leads to another server than before, that server may have
-    /// been up for long, but has none of the earlier grants.
+    /// The server's uptime is not used: another server at the same address can have a long uptime, but no earlier
+    /// grants.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,
@@ -101,8 +101,8 @@ impl Acquaintance {
     }
 }
 
-/// The server (by its run id) to which each address of one `Redlock` leads. The list ensures that one server with two
-/// addresses does not get two votes.
+/// For each server's run id, the address of one `Redlock` that leads to the server. Prevents a server with two
+/// addresses from getting two votes.
 #[derive(Debug, Default)]
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 
@@ -110,9 +110,8 @@ impl Roster {
     /// Records that the address `name` leads to the server with the run id `run`. If another address already leads to
     /// that server, returns that address as an error.
     ///
-    /// The entry of an address stays after its connection has ended: the server has recently voted under this address,
-    /// and must not vote again under another address. The entry is replaced only when the address leads to another
-    /// server.
+    /// The entry stays after the connection has ended: the server has voted under this address, and must not vote under
+    /// another address. The entry is replaced only when the address leads to another server.
     pub(in crate::node) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match runs.get(run) {
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_value_is_trusted_if_written_in_this_server_run_or_on_a_durable_server() {
+    fn value_written_in_an_earlier_server_run_is_trusted_only_on_a_durable_server() {
         let memory = |lasts| Memory::of(Some("run"), lasts);
         assert!(memory(false).vouches_for(b"run") && !memory(false).vouches_for(b"other"));
         assert!(memory(true).vouches_for(b"other"));

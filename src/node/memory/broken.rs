@@ -77,8 +77,8 @@ impl Master {
     /// Whether a force-release has ended this hold of a shared lock. True in two cases:
     ///
     /// - The break record contains the value of the hold.
-    /// - The hold's number is not larger than the fencing counter that the break record stores for these readers or
-    ///   this owner.
+    /// - The break record stores a fencing counter for these readers or this owner, and the number of the hold is not
+    ///   larger.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,

@@ -192,14 +192,14 @@ impl Master {
         found
     }
 
-    /// Whether the attempt with the random value `value` holds the key of `part`, exclusively or as one of several
-    /// holds. `held` is the current value of that lock key.
+    /// Whether the claim with the random value `value` holds the key of `part`. `held` is the current value of that
+    /// key.
     fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
         let is_member = || part.class().is_none() || self.is_member(now, &part.key, value);
         held == Some(&part.mode.holder(&value)[..]) && is_member()
     }
 
-    /// Why this claim cannot have one of its keys; `None` if it can have the key.
+    /// Returns the reason why this claim cannot take the key of `part`; `None` if the claim can take the key.
     fn obstacle(
         &mut self,
         now: u64,
@@ -215,9 +215,8 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // Refuse the claim if it replaces a lock that was force-released: another writer may have held the key
-            // since then. If the token of the replaced lock is still the value of the key, that lock was not
-            // force-released.
+            // Refuse the claim if the lock that it replaces was force-released, because another writer may have held
+            // the key since. A lock whose token is still the value of the key was not force-released.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -516,8 +515,8 @@ impl Master {
         }
     }
 
-    /// Wakes the first waiter of the queue if it is not a reader. Otherwise wakes all readers in front of the first
-    /// writer.
+    /// If the first waiter of the queue is a reader, wakes all readers ahead of the first writer. Otherwise wakes only
+    /// the first waiter.
     pub(super) fn wake_next(&mut self, key: &[u8]) {
         let Some(line) = self.lines.get(key) else {
             return;

@@ -6,8 +6,7 @@ use super::master::{Master, Waiting};
 use crate::keys::Family;
 use crate::protocol::fencing::COUNTER_TTL_US;
 
-/// One entry that a master keeps until it expires: a key, a waiter's place in a queue, or one of the holds of a shared
-/// lock.
+/// An entry on a master: a key, a waiter's place in a queue, or one of the holds of a shared lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) struct Item {
     pub(in crate::node) id: Id,
@@ -50,8 +49,8 @@ impl Item {
 
     /// Whether this item is a fencing counter that must be kept at the time `date` (microseconds since 1970).
     ///
-    /// The number of a counter is also a time: microseconds since 1970. The counter is kept until one day after that
-    /// time. Without the counter, the next number would be derived from `date`, and could be smaller.
+    /// The number of a counter is also a time in microseconds since 1970. A counter is kept for one day after that
+    /// time.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
         let is_counter = self.id.kind == Kind::Text
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
@@ -62,10 +61,11 @@ impl Item {
 }
 
 impl Master {
-    /// All items that have not expired, and also:
+    /// Returns these items:
     ///
-    /// - the expired places in queues that have not expired: a waiter that repeats its request keeps its expired place;
-    /// - the holds that expired less than a day ago.
+    /// - all items that have not expired;
+    /// - expired places in a queue, if the queue has not expired: a waiter can still renew its expired place;
+    /// - holds that expired less than a day ago.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {
             let kind = text.map_or(Kind::Foreign, |_| Kind::Text);

@@ -48,8 +48,8 @@ pub(in crate::node) enum Dates {
     Own,
     /// Another clock, which now shows this many microseconds since 1970.
     Shown(u64),
-    /// The clock of the requesting client. This clock can be behind the clocks of other clients. So fencing counters
-    /// never expire: without the counter, the next number could be smaller than an earlier number.
+    /// The clock of the requesting client. Fencing counters never expire, because this clock can be behind the clocks
+    /// of other clients.
     Unknown,
 }
 
@@ -63,8 +63,7 @@ impl Default for Run {
     }
 }
 
-/// A fast hash without a random seed. It must be fast because a simulated master gets millions of requests a second. It
-/// needs no protection against chosen keys, and a random seed would make simulation runs unrepeatable.
+/// A fast hash without a random seed. Simulations send millions of requests a second, and must be repeatable.
 pub(super) type Quick = BuildHasherDefault<PlainHasher>;
 
 #[derive(Clone, Debug, Default)]
@@ -107,7 +106,7 @@ pub(super) struct Waiting {
 /// The state of a lock on a [`Master`]. Reading this state does not change the master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peek<'a> {
-    /// The value of the lock key; `None` if the lock is free, or if the key holds a value of another type than string.
+    /// The value of the lock key; `None` if the lock is free, or if the value is not a string.
     pub holder: Option<&'a [u8]>,
     /// When the lock key expires, in microseconds on the master's clock; `None` if the lock is free or its key has no
     /// expiry.
@@ -166,8 +165,8 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // A server extends groups with the script KEEP, which does not renew the notes of plain locks. So if
-                // the request contains a group, do not renew these notes here either.
+                // If the request contains a group, do not renew the notes of plain locks: the script KEEP does not
+                // renew them either.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -213,8 +212,8 @@ impl Master {
         }
     }
 
-    /// The holds of readers, or of one owner, that share the lock key `key`. Each entry is the random value of a hold,
-    /// and its expiry in milliseconds on the master's clock. Expired holds may still be listed.
+    /// The holds that share the lock key `key`: holds of readers, or holds of one owner. Each entry is the hold's
+    /// random value, and its expiry in milliseconds on the master's clock. The list can contain expired holds.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
         if self.holds.is_empty() {
             return &[];
@@ -245,8 +244,8 @@ impl Master {
         &self.run.0
     }
 
-    /// Deletes the key with the last ticket number of a lock's queue. Simulates an eviction of this key, or an operator
-    /// who deletes it.
+    /// Deletes the key that stores the last ticket number in the queue of the lock `lock`. Simulates an eviction of
+    /// this key.
     pub fn forget_ticket(&mut self, lock: &[u8]) {
         if let Some(line) = self.lines.get_mut(lock) {
             line.ticket = 0;
@@ -261,7 +260,7 @@ impl Master {
     }
 
     /// Raises the fencing counter of the lock `key` to `number` and returns true. If the counter is `number` or higher,
-    /// changes nothing and returns false. Operators carry counters over in this way when they replace masters.
+    /// changes nothing and returns false.
     pub fn carry(&mut self, now: u64, key: &[u8], number: u64) -> bool {
         let below = self.peek(now, key).counter.unwrap_or(0) < number;
         if below {
@@ -270,7 +269,7 @@ impl Master {
         below
     }
 
-    /// Stores a value under `key` whose type is not string.
+    /// Stores a value that is not a string under `key`.
     pub fn put_foreign(&mut self, key: &[u8]) {
         self.keys.insert(
             key.to_vec(),
@@ -588,8 +587,8 @@ impl Master {
         counter: u64,
     ) -> u64 {
         let number = raised(self.date(now), proposal, counter);
-        // Keep the expiry if the counter's old number is in the same period (`COUNTER_PERIOD_US`) as the new number. If
-        // numbers and expiries follow different clocks, always set a new expiry.
+        // Keep the expiry if the old and the new number are in the same period (`COUNTER_PERIOD_US`). If expiries
+        // follow a different clock than the numbers, always set a new expiry.
         let keeps =
             matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
         let fence = Family::Fence.of(key);

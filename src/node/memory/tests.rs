@@ -102,7 +102,7 @@ fn key_count_of_a_master_includes_a_queue_until_the_last_waiter_expires() {
 }
 
 #[test]
-fn extension_of_plain_and_group_locks_together_ignores_a_missing_note() {
+fn missing_note_is_not_reported_if_the_request_also_extends_a_shared_lock() {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Class(Class::Shared),

@@ -24,15 +24,14 @@ const READS: usize = 8;
 
 /// Runs the task until the handle of the master is dropped and no request or pending release is left.
 ///
-/// If the tokio runtime is shut down earlier, another actor continues in the background runtime. `pending` are the
+/// If the tokio runtime is shut down before that, another actor continues in the background runtime. `pending` are the
 /// releases that an earlier actor could not deliver.
 pub(super) fn run(
     shared: Arc<Shared>,
     pending: PendingReleases,
 ) -> impl Future<Output = ()> + Send + 'static {
-    // Create the actor's state here, not at the first poll. A runtime that is shutting down drops the task without
-    // polling it, and the requests in the mailbox must be answered even then
-    // (`redlock_continues_to_work_in_another_tokio_runtime`).
+    // Create the actor here, not at the first poll: its `drop` must answer the queued requests even if a runtime that
+    // is shutting down never polls the task (`redlock_continues_to_work_in_another_tokio_runtime`).
     let mut actor = Actor::new(shared, pending);
     std::future::poll_fn(move |cx| actor.poll(cx))
 }
@@ -169,9 +168,8 @@ impl Actor {
 
     /// Moves bytes in both directions between the link and the socket. Returns what the actor does next.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
-        // If several replies are outstanding, read and then yield once, so that callers whose replies have arrived can
-        // queue new requests. The next write sends all of these requests. With only one outstanding reply, there is
-        // nothing to combine.
+        // If several replies are outstanding, read and then yield once. Callers whose replies have arrived can then
+        // queue new requests, and one write sends all of them.
         if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);
@@ -243,11 +241,10 @@ impl Actor {
                 self.armed = None;
                 return Next::Wait;
             };
-            // Check the clock in addition to the timer, because tokio's timer does not fire while the task has no
-            // budget left.
+            // Check the clock too: tokio's timer does not fire after the task has used up its budget.
             //
-            // While the link is connecting, check only the timer. The master's answer may have arrived already, and
-            // when the timer fires, tokio has also checked the socket for input.
+            // Exception: while the link connects, check only the timer. Before it fires, tokio also checks the socket
+            // for the master's answer.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;
@@ -258,8 +255,7 @@ impl Actor {
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(tick)));
-            // If the timer is set to an earlier time, leave it unchanged. When the timer fires, the loop continues and
-            // sets the timer to the next deadline. So most requests do not change the timer.
+            // Do not move the timer to a later time: when the timer fires, the loop sets it to the next deadline.
             if self.armed.is_none_or(|armed| armed > at) {
                 self.armed = Some(at);
                 timer.as_mut().reset(tick);

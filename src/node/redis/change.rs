@@ -222,8 +222,8 @@ impl Talk {
             let Some(right) = need.missing(&scope.prefix, value) else {
                 return;
             };
-            // Without a configured prefix, the names of the locks are unknown here. `missing_rights_to` checks the
-            // rights to the keys that exist.
+            // Without a configured prefix, the names of the locks are unknown. Skip rights to keys: `missing_rights_to`
+            // checks them later for the keys that exist.
             let unclear = scope.prefix.is_empty() && need.is_about_a_lock();
             if !(unclear && matches!(right, Right::Keys(_))) {
                 MissingRight::add(missing, right, need.purposes());
@@ -369,9 +369,9 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises each fencing counter to its number in `counters`, and never lowers a counter. The counter of a lock that
-    /// an owner holds is not raised, because all holds of an owner share one number. Returns these counters, each with
-    /// the value of the lock key.
+    /// Raises each fencing counter to its number in `counters`, but never lowers a counter. Skips the counters of locks
+    /// that an owner holds, because all holds of an owner share one number. Returns the keys of these skipped counters,
+    /// each with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = self.load(&with_parts(CARRY.source)).await?;
         let mut owned = Vec::new();

@@ -28,8 +28,7 @@ impl NoAnswer {
     }
 }
 
-/// Decodes a reply into the answer to its request. `memory` shows whether a stored value is trusted, depending on the
-/// server run that wrote the value.
+/// Decodes a reply into the answer to its request. `memory` decides whether a stored value is trusted.
 pub(super) fn decode(
     request: &Request,
     value: &Value<'_>,

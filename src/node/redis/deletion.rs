@@ -1,10 +1,8 @@
 //! Chooses how a client releases a lock: with a script of this library, or with a built-in command of the server, which
 //! takes about half the time. Both delete the lock key if the key still has the client's value.
 //!
-//! The server's version shows whether the server has the command. But the user may lack the right to the command, or a
-//! proxy may not forward the command. So each connection first makes a trial: directly after a release by script, the
-//! client sends the same release as a command. Even if the trial fails, the lock is released: the script has already
-//! deleted the key.
+//! Even if the server has the command, the user may lack the right to it, or a proxy may block it. So each connection
+//! first makes a trial: after a release by script, the client repeats this release with the command.
 
 use super::resp::{Command, Value};
 use super::script::Script;
@@ -41,8 +39,8 @@ impl Deletion {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// Appends the trial if no trial was sent before, and if the command can execute at least one of the `written`
-    /// requests. The trial repeats the first such request. Returns whether the trial was appended.
+    /// Appends a trial if none was sent before: repeats the first request in `written` that the command can execute.
+    /// Returns whether a trial was appended.
     pub(super) fn try_behind<'a>(
         &mut self,
         mut written: impl Iterator<Item = &'a Request>,
@@ -86,11 +84,8 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
 /// Whether the built-in command can execute this release, because the release only has to compare the value and delete
 /// the key.
 ///
-/// The claim must be withdrawn: the client never sends the acquire of a withdrawn claim again. Suppose that the claim
-/// is not withdrawn, and that the master has lost its scripts when it receives the acquire and then the release:
-///
-/// - A release by script fails like the acquire. The client sends both again, in the same order.
-/// - A release by command does not fail. The client would send only the acquire again, and the lock would stay held.
+/// The client must have withdrawn the claim, so that its acquire is never sent again. Otherwise, a master that lost its
+/// scripts could execute this release first and the repeated acquire later.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()

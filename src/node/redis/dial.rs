@@ -23,10 +23,10 @@ const STAGGER: Duration = Duration::from_millis(100);
 /// The largest number of addresses that are tried for one host name.
 const MOST_ADDRESSES: usize = 8;
 
-/// The lower limit of the TCP user timeout: 1 s. The kernel ends a connection if the server does not acknowledge sent
-/// data for the TCP user timeout.
+/// The lower limit of the TCP user timeout: 1 s. The kernel closes a connection if sent data stays unacknowledged for
+/// this timeout.
 ///
-/// The TCP user timeout equals the connect timeout, unless a limit applies: this limit or [`LONGEST_UNACKNOWLEDGED`].
+/// The TCP user timeout is the connect timeout, raised to this limit or lowered to [`LONGEST_UNACKNOWLEDGED`].
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
 /// The upper limit of the TCP user timeout: 60 s.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);

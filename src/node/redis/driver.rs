@@ -23,7 +23,7 @@ use crate::runtime::BoxFuture;
 /// - Call [`tick`](Self::tick) at the time [`wake_at`](Wants::wake_at).
 /// - Take all times from one monotonic clock.
 ///
-/// The driver passes answers to the senders of the requests only during calls of the driver's methods.
+/// The driver delivers answers only while one of its methods runs.
 pub struct Driver {
     shared: Arc<Shared>,
     seed: u64,
@@ -70,8 +70,8 @@ impl Driver {
         self.link(now, |link| receive(link, bytes, now));
     }
 
-    /// Returns the next actions of the caller. In the stage [`Stage::Talk`], first adds queued requests to the bytes to
-    /// write, until the limit on unanswered requests is reached.
+    /// Returns the next actions of the caller. In the stage [`Stage::Talk`], the bytes to write include queued
+    /// requests, up to the limit on unanswered requests.
     pub fn turn(&self, now: Instant) -> Wants {
         self.link(now, |link| turn(link, now))
     }

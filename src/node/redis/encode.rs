@@ -282,8 +282,8 @@ impl Scripts {
             command.arg(key);
         }
         for item in items {
-            // A withdrawn claim stays in the list with an empty note, and the script skips it, because no note may be
-            // written after a release.
+            // A withdrawn claim stays in the list with an empty note. The script skips an empty note: a note must not
+            // be written after the release.
             let note = if item.claim.is_withdrawn() {
                 String::new()
             } else {

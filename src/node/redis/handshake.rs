@@ -38,8 +38,8 @@ pub(super) struct Negotiated {
     /// The time at which this client found no generation marker on the master; `None` if there is a marker, or if this
     /// user has no right to read it.
     pub(super) unmarked: Option<Instant>,
-    /// How long after the handshake the master's votes do not count because the master had lost its generation marker.
-    /// `None` if the master has not lost its marker, or if this time has passed.
+    /// How long after the handshake the master's votes do not count, because its generation marker was lost and
+    /// restored. `None` if no such time is left.
     pub(super) restored: Option<Duration>,
     /// The smallest number of acquires for which one combined call is faster on this server than single calls.
     pub(super) least_acquires: usize,
@@ -276,9 +276,8 @@ impl Handshake {
 
     /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters").
     ///
-    /// A client can be configured with new masters before an operator opens these masters. This method does not refuse
-    /// such a client, because the operator may open the masters while the client is connected. Until then, the scripts
-    /// refuse the client's requests.
+    /// This method does not refuse a client whose generation the marker has not reached yet. The scripts refuse the
+    /// client's requests until an operator raises the marker.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
@@ -352,8 +351,8 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        // The time until which the master must not vote because its run id has changed: the address may lead to another
-        // server now.
+        // If the run id has changed, the address may lead to a different server. This server must not vote before the
+        // time `other`.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
@@ -425,9 +424,8 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
     }
 }
 
-/// Converts an error reply to HELLO into a fault. Servers quote words that they do not accept, and such words may
-/// contain the password or a part of it. So if the connection uses a password (`secret` is true), the fault does not
-/// quote the server.
+/// Converts an error reply to HELLO into a fault. If the connection uses a password (`secret` is true), the fault does
+/// not quote the reply, because servers may quote a part of the password.
 fn hello_fault(error: &[u8], secret: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
     let lower = text.to_ascii_lowercase();

@@ -127,8 +127,7 @@ fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
         MissingRight::add(&mut found.missing, right, need.purposes());
     }
-    // In the table of rights, SUBSCRIBE comes before PUBLISH. So if the user has the rights to both commands, this
-    // connection is a receiver of the message. The reply to PUBLISH is the number of receivers.
+    // PUBLISH returns the number of receivers. This connection is a receiver if the earlier SUBSCRIBE succeeded.
     if need.is("PUBLISH {wake} x") {
         found.wake_ups = matches!(value, Value::Int(1..));
     }

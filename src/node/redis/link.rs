@@ -32,9 +32,8 @@ use crate::repeats::warn_seldom;
 /// How long a link continues to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a request may wait in this process because the master is slow, as a multiple of the node timeout. The
-/// request's own node timeout begins only after this wait, when the request is sent
-/// (`client_queues_excess_requests_to_a_slow_master_so_that_none_times_out`).
+/// How long a request may wait before it is sent to a slow master, in node timeouts. Its own node timeout begins when
+/// it is sent (`client_queues_excess_requests_to_a_slow_master_so_that_none_times_out`).
 const BURST_TIMEOUTS: u32 = 10;
 
 /// The text of the fault that requests get when the runtime of the link was shut down.
@@ -79,8 +78,7 @@ enum State {
     Over,
 }
 
-/// The next action that a connection to a Redis master needs from its driver. The driver is the code that opens the
-/// connection and moves the bytes.
+/// The next step for the code that opens a connection to a Redis master and moves its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
 pub enum Stage {
@@ -179,8 +177,8 @@ impl Link {
         self.tick(now);
     }
 
-    /// Begins the next step of connecting at `now`, and returns the time limit of this step. If requests wait for the
-    /// connection until the previous limit (`before`), they now wait until the new limit.
+    /// Returns the time limit of the connecting step that begins at `now`. Requests that were allowed to wait until
+    /// `before`, the previous limit, can now wait until the new limit.
     fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
         if self.patience == Some(before) {
@@ -278,8 +276,8 @@ impl Link {
     /// can be sent now.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // While the link connects, requests wait until `patience`, and are refused after this time. If the
-            // connection attempt has timed out, `tick` refuses them with the fault of this timeout.
+            // While the link connects, requests can wait until `patience`. If the connection attempt itself has timed
+            // out, `tick` refuses these requests.
             if matches!(self.state, State::Dialing { until } | State::Handshaking { until, .. } if now < until)
             {
                 self.lose_patience(now);
@@ -400,16 +398,16 @@ impl Link {
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // The link refuses requests with `self.fault` before it sends them. So store a fault that says that a request
-        // was not sent. Its text is the reason for the loss of the connection.
+        // Later requests are refused with `self.fault` and are not sent. So the fault of a lost connection becomes
+        // `Down`, which means "not sent".
         self.fault = match (lived, fault) {
             (None, fault)
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // After the loss of an established connection, requests wait one node timeout for the next connection, because
-        // a master often restarts quickly. Requests do not wait if the master had stopped answering, or if requests
-        // began to wait for a connection less than `STEADY` ago.
+        // Let requests wait one node timeout for the next connection, because a master often restarts quickly. Refuse
+        // them instead if no connection was established, if the master had stopped answering, or if requests began to
+        // wait less than `STEADY` ago.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {

@@ -50,9 +50,9 @@ fn check(configuration: Configuration) -> String {
 }
 
 impl Scripts {
-    /// The scripts of a client with this configuration. If the client's masters were never replaced, the scripts do not
-    /// check the generation marker, to save time. The check in the handshake is then enough, because a replacement of
-    /// the masters closes the client's connections.
+    /// The scripts of a client with this configuration. They check the generation marker only if the client's masters
+    /// were replaced before. For other clients, the check in the handshake is enough: a replacement of masters closes
+    /// their connections.
     pub(super) fn of(configuration: Configuration) -> Self {
         if configuration.step() == 0 {
             Self::default()

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn slow_name_lookup_continues_when_its_caller_gives_up_and_serves_the_next_caller() {
+    async fn later_caller_receives_the_result_of_a_name_lookup_that_earlier_callers_abandoned() {
         let asked = Arc::new(AtomicUsize::new(0));
         let lookup = Lookup::default();
         let mut given_up = 0;

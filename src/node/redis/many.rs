@@ -74,8 +74,7 @@ impl Member for Queued {
 impl Scripts {
     /// Writes a run as one command. A run consists of requests of one kind for different locks.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        // Choose the script by fields that never change. Exactly one command must be written, even if a claim was
-        // withdrawn or got a note after its request was queued.
+        // Write exactly one command. So choose the script by fields that cannot change while the request is queued.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
@@ -214,7 +213,7 @@ mod tests {
     use crate::node::{Reply, Token};
 
     #[test]
-    fn combined_release_contains_every_lock_even_if_a_note_is_added_while_queued() {
+    fn combined_release_contains_a_lock_whose_note_was_added_after_queueing() {
         let claims = [1, 2].map(|n| {
             let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
             std::sync::Arc::new(claim)

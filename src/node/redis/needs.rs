@@ -1,9 +1,9 @@
-//! The rights that the user of a master needs, as one table. Each line has the purpose of the right, and a command with
-//! its keys or channels.
+//! The table of rights that the user of a master needs. Each line has a purpose, and a command with its keys or
+//! channels.
 //!
-//! An inspection runs the commands of the lines one by one, to find the rights that the user lacks.
-//! `docs/operations.md` (Rights) shows the same table, which a test checks. The tests in `tests/all/needs.rs` run as a
-//! user with exactly these rights.
+//! - An inspection runs these commands to find missing rights.
+//! - A test compares the table with `docs/operations.md` (Rights).
+//! - The tests in `tests/all/needs.rs` run as a user with exactly these rights.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Order, "PTTL {ticket}"),
     (Purpose::Order, "PEXPIRE {ticket} 1"),
     (Purpose::Order, "PTTL {lines}"),
-    // The key {lines} can exist. This command then sets the value that the key already has.
+    // If the key {lines} exists, its value is already 1, so this command changes nothing.
     (Purpose::Order, "SET {lines} 1 XX KEEPTTL"),
     (Purpose::Order, "EXISTS {lines}"),
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),
@@ -164,8 +164,8 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
                 true
             }
-            // Old servers do not have the commands for `Naming` and `Releases`, and locks work fully without these
-            // commands. Only operators need the rights for `Changing`. `Removal` is a right on tables of MySQL.
+            // Locks work without these rights. Old servers lack the commands for `Naming` and `Releases`, only
+            // operators need `Changing`, and `Removal` is a right on tables of MySQL.
             Purpose::Naming | Purpose::Releases | Purpose::Changing | Purpose::Removal => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,

@@ -197,8 +197,8 @@ impl Online {
         Ok(())
     }
 
-    /// If the master could not execute a request in the form that was sent, queues the request in another form, and
-    /// returns `None`. Otherwise returns the request unchanged.
+    /// If the master could not execute the command of a request, queues the request to be sent with a different command
+    /// or after loading scripts, and returns `None`. Otherwise returns the request unchanged.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -304,8 +304,8 @@ impl Online {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // The reply to SCRIPT LOAD contains the digest by which requests call the script. If an earlier load
-                // has returned all digests, send the requests immediately. Otherwise wait for the replies.
+                // Requests call a script by the digest in the reply to SCRIPT LOAD. If an earlier load has returned all
+                // digests, send the requests immediately. Otherwise wait for the replies.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -328,9 +328,8 @@ impl Online {
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Return true if any request was taken, even if none was sent. The actor then calls `take` again. Otherwise
-        // requests could stay in the mailbox, because a new request wakes the actor only if the mailbox was empty
-        // (`every_request_is_answered_exactly_once`).
+        // Return true if any request was taken, so that the actor calls `take` again. A new request wakes the actor
+        // only if the mailbox was empty (`every_request_is_answered_exactly_once`).
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
@@ -478,8 +477,7 @@ impl Online {
     }
 }
 
-/// Handles a wake-up, or the announcement of a new leader. The content of the push is the key of the lock that may be
-/// free or has a new leader.
+/// Handles a wake-up or the announcement of a new leader. The last element of the push is the lock key.
 fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
     if let (Some(subscriber), [kind, channel, key]) = (subscriber, push)
         && kind.text() == Some(b"message")

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generation_marker_error_of_a_script_becomes_an_other_masters_fault() {
+    fn generation_marker_error_of_a_script_becomes_the_fault_other_masters() {
         let error = b"ERR quorate: masters 2 0123456789abcdef";
         let said = Fault::OtherMasters("2 0123456789abcdef".into());
         assert_eq!(server_fault(error), said);

@@ -103,8 +103,8 @@ pub(super) const LARGEST: usize = 8 << 20;
 /// The largest number of bytes of a reply outside of bulk strings: 64 KiB, far more than any reply to this library
 /// needs.
 ///
-/// An incomplete reply is parsed again from its beginning whenever more bytes arrive. Without the limit, an endless
-/// reply would block other tasks of the thread (`endless_reply_is_an_error_after_a_limited_number_of_bytes`).
+/// Each time more bytes arrive, an incomplete reply is parsed again from its beginning. The limit stops an endless
+/// reply (`endless_reply_is_an_error_after_a_limited_number_of_bytes`).
 pub(super) const LINES: usize = 64 << 10;
 
 /// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if the reply is incomplete.
@@ -129,7 +129,7 @@ enum Stop {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The remaining limit on the length of this reply's lines, in bytes. The limit for all lines is [`LINES`].
+    /// The number of bytes that the remaining lines of this reply can have; at first [`LINES`].
     lines: usize,
 }
 

@@ -182,7 +182,7 @@ scripts! {
         purposes: &[Locking, Fencing, Order, Groups, WakeUps, Notes],
         keys: Keys::Many("lock keys"),
         args: Args {
-            first: &["value", "ttl ms", "proposed counter in microseconds", "value of the lock that this claim replaces", "id", "ticket", "heartbeat ms"],
+            first: &["value", "ttl ms", "proposed counter in microseconds", "value of the lock to replace", "id", "ticket", "heartbeat ms"],
             each: &["marker"],
             last: &[],
         },
@@ -352,8 +352,8 @@ impl Script {
         &ROWS[self as usize]
     }
 
-    /// The Lua source of the script, including the parts that several scripts share. It does not include the line of
-    /// constants that a client puts in front of the source to load it.
+    /// The Lua source of the script, including the parts that several scripts share. A client adds one line of
+    /// constants at the top before it loads the script.
     pub fn source(self) -> &'static str {
         static WHOLE: LazyLock<[String; ROWS.len()]> =
             LazyLock::new(|| Script::ALL.map(|script| with_parts(script.row().source)));
@@ -372,7 +372,7 @@ impl Script {
         self.row().checks_marker
     }
 
-    /// Whether the script can be called with this number of keys and of arguments.
+    /// Whether the script accepts `keys` keys and `args` arguments.
     pub fn takes(self, keys: usize, args: usize) -> bool {
         let row = self.row();
         let counted = match row.keys {

@@ -23,7 +23,7 @@ pub(super) fn settle(
             let marker = Marker::read(marker.as_bytes());
             let fault = not_admitted(shared.options.configuration, marker);
             Err(fault.unwrap_or(Fault::Server(
-                "the master refused this client, although its generation marker admits the client"
+                "the master refused this client, although the master's generation marker admits it"
                     .into(),
             )))
         }

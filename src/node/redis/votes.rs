@@ -30,7 +30,7 @@ pub(super) struct Votes {
     ///
     /// - The key of the marker has a value.
     /// - The user has no right to read the key.
-    /// - This client has learned later which marker was lost.
+    /// - The client has since learned which marker the master lost.
     unmarked: Option<Instant>,
     /// Whether the loss of the master's generation marker was already detected on this connection.
     missed: bool,
@@ -65,10 +65,9 @@ impl Votes {
     /// a different server now has its address.
     ///
     /// - With the restart guard, the votes of the master do not count for `max_ttl`.
-    /// - As soon as the client knows which marker was lost, it restores the marker. The master then again refuses
-    ///   clients that this marker does not admit.
-    /// - Until `max_ttl` has passed, the client restores the marker with an expiry. While the marker has an expiry,
-    ///   clients that connect later do not count the votes either.
+    /// - When the client knows the lost marker, it restores the marker.
+    /// - If the marker is restored before `max_ttl` has passed, it gets an expiry. The expiry shows other clients that
+    ///   the votes do not count yet.
     ///
     /// Writes the commands to `out`, and appends them to `sent`.
     pub(super) fn handle_missing_marker(
@@ -91,8 +90,8 @@ impl Votes {
         if marker.is_some() {
             self.unmarked = None;
         }
-        // Only the operator may write the first marker on the next masters. If a client's configuration names wrong
-        // servers as next masters, a marker from this client would shut out the users of those servers.
+        // Only the operator may write the first marker on the next masters. If a client wrote it to a wrong address,
+        // the marker would shut out the users of that server.
         let may_restore = |marker: &Marker| {
             let begun = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()

@@ -8,23 +8,18 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// The number of records that the cache may hold. Above this number, it drops all records that were not used in the
-/// last 64 batches of requests.
-///
-/// The client must read a dropped record again before it uses it. In a store without a clock, the client then also
-/// waits again for an item's whole duration before it considers the item expired.
+/// If the cache has more records than this, it drops all records that were not used in the last 64 batches of requests.
 const MOST: usize = 16_384;
 
 /// The records of the store that one session has read or written, with their content.
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
-    /// Records with an unanswered change: this session has sent the change, and does not know whether the change took
-    /// effect. The value is the number of the batch in which the change was sent.
+    /// The records of changes that this session has sent and the store has not answered. The value is the number of the
+    /// batch in which the change was sent.
     ///
-    /// An unanswered change may still take effect. So the next request for the record always writes the record, and
-    /// gives the record a new version. If the store executes the unanswered change after this write, the unanswered
-    /// change fails.
+    /// Such a change may still take effect. To prevent this, the next request for the record writes the record with a
+    /// new version.
     dirty: HashMap<Name, u64>,
     /// The number of the current batch of requests. Records that were read or written in this batch are fresh.
     round: u64,
@@ -41,11 +36,11 @@ struct CachedRecord {
 }
 
 impl CachedRecord {
-    /// Whether the record contains no item that must be kept: all items have expired at `now`, and no fencing counter
-    /// must be kept at `date`.
+    /// Whether all items of the record have expired at `now`, and none is a fencing counter that must be kept at
+    /// `date`.
     ///
-    /// `date` is the earlier of the wall clocks of the store and of this process, in microseconds since 1970. `None`
-    /// means that the store gives no date. Expired fencing counters are not kept then.
+    /// `date` is the earlier of the wall clocks of the store and of this process, in microseconds since 1970. If `date`
+    /// is `None`, no fencing counter is kept after its expiry.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -148,8 +143,8 @@ impl RecordCache {
         }
     }
 
-    /// Marks all records as doubtful, because a restart may have lost the server's last changes. The versions do not
-    /// show the loss: the server may have used the versions of the lost changes again.
+    /// Marks all records as doubtful, because a restart may have lost the server's last changes. After such a loss, two
+    /// different contents of a record can have the same version.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
             cached.doubtful = true;
@@ -252,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn record_cache_over_its_limit_forgets_that_old_records_are_dirty() {
+    fn record_cache_over_its_limit_drops_the_dirty_marks_of_old_records() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
         cache.start_batch();

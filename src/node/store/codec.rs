@@ -28,9 +28,8 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// Whether this client can rely on the item's expiry time. False if another client could consider the item expired
-    /// earlier. This is possible if this client has read the stamp from the store: another client may have read the
-    /// same stamp earlier.
+    /// Whether this client can rely on the item's expiry time. False if this client has read the stamp from the store:
+    /// another client may have read the stamp earlier, and would consider the item expired earlier.
     sure: bool,
 }
 
@@ -161,14 +160,11 @@ impl StoredItem {
         Some(Self { item, when, sure })
     }
 
-    /// Returns the new content of a record that contained `before`. The record will contain `items`, and `now` is the
-    /// time of the write.
+    /// Returns the new content of a record that contained `before`. The new content consists of `items`, written at the
+    /// time `now`.
     ///
-    /// An unchanged item keeps its stored expiry, unless all of these conditions are met:
-    ///
-    /// - A lease in `promised` depends on the item.
-    /// - This lease counts from now ([`Since`]).
-    /// - Another client could consider the item expired before the lease ends.
+    /// An unchanged item keeps its stored expiry. Exception: it gets a later expiry if a lease in `promised` that
+    /// counts from now ([`Since`]) needs it.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -337,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_expiry_is_raised_if_it_is_less_than_promised_end_plus_slack() {
+    fn stored_expiry_is_never_earlier_than_the_promised_lease_end_plus_clock_slack() {
         let slack = 300_000;
         let stored = StoredItem::new(held(4_000_000), 0, Clock::Server { slack: 0 });
         let after = |until: u64, slack: u64| {
@@ -381,7 +377,7 @@ mod tests {
     /// Another client may have read the old stamp earlier than this client. For the other client, the extended lease
     /// would expire too early.
     #[test]
-    fn extension_writes_a_new_stamp_if_another_client_wrote_the_stored_stamp() {
+    fn extension_replaces_the_clock_stamp_of_another_client() {
         let (stamp, life) = (7, 500_000);
         let written = StoredItem::new(held(life), 0, Clock::Own { stamp });
         let state = StoredItem::write(&[written]);

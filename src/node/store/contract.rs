@@ -63,10 +63,10 @@ pub struct Traits {
     pub batch: usize,
     /// Whether the store wakes waiters; by default `true`. If not, waiters poll.
     pub wakes: bool,
-    /// Whether the listener must poll because the store cannot notify it; by default `false`.
+    /// Whether the listener must poll, because the store cannot notify it; by default `false`.
     ///
-    /// If `true`, commits contain [wait locks](WaitLock). Instead of polling, the listener can block on a wait lock.
-    /// The pacer that the listener gets from [`Listener::follow`] names this wait lock.
+    /// If `true`, commits contain [wait locks](WaitLock). Instead of polling, the listener can block on the wait lock
+    /// that [`Pace::Behind`](super::Pace::Behind) names.
     pub looks: bool,
 }
 
@@ -94,8 +94,8 @@ impl Traits {
         Self { batch, ..self }
     }
 
-    /// Declares that the listener must poll because the store cannot notify it. Commits then contain
-    /// [wait locks](WaitLock). Instead of polling, the listener can block on a wait lock.
+    /// Declares that the store cannot notify the listener. The listener must then poll or block on a [wait
+    /// lock](WaitLock).
     #[must_use]
     pub fn looks(self) -> Self {
         Self {
@@ -182,15 +182,13 @@ pub trait Session: Send + 'static {
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The date that the server gave to this session's last answered change, in microseconds since 1970; `None` by
-    /// default. Clients derive fencing numbers from this date.
+    /// The date that the server gave to this session's last answered change, in microseconds since 1970. `None`, the
+    /// default, if the store gives no dates.
     ///
-    /// Only a store that dates changes, but has no clock that can measure leases, needs to return dates:
+    /// Clients derive fencing numbers from this date, unless the store returns a time in [`Clocked::clock`]. If the
+    /// store returns neither, clients keep all fencing counters forever.
     ///
-    /// - A session that returns dates must return one even before its first change.
-    /// - If such a store returns no dates, clients keep the fencing counter of each lock forever.
-    ///
-    /// If the store returns a time in [`Clocked::clock`], clients ignore the date.
+    /// A session that returns dates must return a date even before its first change.
     fn date(&self) -> Option<u64> {
         None
     }
@@ -264,11 +262,14 @@ pub struct Commit {
 
 /// An instruction to a session to take or to release a wait lock.
 ///
-/// A wait lock is a named lock of the server, such as `GET_LOCK` in MySQL. The server releases it when the session
-/// ends. While a client is queued in a record or holds a lock, the client's session keeps a wait lock. The listener of
-/// the next waiter blocks on this wait lock instead of polling.
+/// A wait lock is a named lock of the server, such as `GET_LOCK` in MySQL. With wait locks, a waiter can block instead
+/// of polling:
 ///
-/// A wait lock is only a hint: a session may fail to get a wait lock, and may lose it.
+/// - A client keeps a wait lock while it is queued or holds a lock.
+/// - The next waiter blocks on this wait lock.
+/// - The server releases the wait lock when the client's session ends.
+///
+/// A wait lock is only a hint: a session can fail to get a wait lock, and can lose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitLock {
     /// Take the wait lock with this name, and keep it until a `Release` names it. The name consists of at most 48

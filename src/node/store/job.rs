@@ -146,8 +146,8 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // The fencing counter has expired too early: the store's clock was ahead when the counter got its
-                // number, and has been corrected since. Keep the counter for another day.
+                // This fencing counter has expired too early, because the store's clock was ahead and was then
+                // corrected. Keep the counter for another day.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
@@ -240,9 +240,7 @@ impl Job {
 
     /// Whether at least one request of the job is refused.
     ///
-    /// Most waiters request a lock because they were woken, so a refusal suggests that the cached record is outdated.
-    /// The task then reads the record again before it commits, because a commit that is based on an outdated record
-    /// fails.
+    /// A refusal suggests that the cached record is outdated. The task then reads the record again before it commits.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
@@ -339,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn answered_extension_promises_one_lease_for_each_extended_key() {
+    fn answer_to_an_extension_promises_a_lease_only_for_extended_keys() {
         use Extended::{Kept, NotOurs, Restored, Unnoted, Withdrawn};
         let unknown = || Extended::Unknown(Fault::OutOfMemory);
         let items = vec![

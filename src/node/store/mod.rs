@@ -1,10 +1,10 @@
 //! A master made of a store, which keeps records and changes them by compare-and-set.
 //!
-//! The client decides each request with the state machine of the [master in memory](super::memory), based on the record
-//! of the resource. So the same rules apply to all stores. The store does not lock the record while the client decides.
+//! The client decides each request with the state machine of the [master in memory](super::memory), so the same rules
+//! apply to all stores. The store does not lock the record during the decision.
 //!
-//! A change of a lost session can arrive at the store late. The next session writes the record again before it uses the
-//! record. So the late change names an old version, and has no effect.
+//! A change of a lost session can arrive at the store late. It has no effect, because the next session first writes the
+//! record again with a new version.
 
 mod cache;
 mod codec;

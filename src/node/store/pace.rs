@@ -12,15 +12,15 @@ pub enum Pace {
     Idle,
     /// The process only observes elections. The announcement of a new leader is not urgent.
     Observing,
-    /// At least one waiter of this process is queued, but the conditions of [`Behind`](Self::Behind) are not met. The
-    /// listener must wait for wake-up messages, because blocking on one wait lock is not enough.
+    /// At least one waiter of this process is queued, and [`Behind`](Self::Behind) does not apply. The listener must
+    /// wait for wake-up messages instead of a wait lock.
     Waiting,
     /// One waiter of this process is queued, directly behind another client.
     Behind {
         /// The id of the waiter.
         waiter: Arc<str>,
-        /// The [wait lock](super::WaitLock) of the client ahead. The session of that client releases the wait lock when
-        /// the client leaves the queue, or releases the lock that it holds.
+        /// The [wait lock](super::WaitLock) of the client ahead. The server grants it to the listener when that client
+        /// leaves the queue or releases its lock.
         wait_lock: Arc<str>,
     },
 }

@@ -7,9 +7,8 @@
 //! - A request that waits for a new session, after a session was lost: the store's timeout.
 //! - A request that waits behind a burst of other requests: [`BURST_TIMEOUTS`] times the store's timeout.
 //!
-//! The task drops a session that does not answer in time. Unanswered changes of this session may still arrive at the
-//! store. So the next session writes the records of these changes again before it bases an answer on them. The records
-//! then have other versions, and the late changes have no effect.
+//! The task drops a session that does not answer in time. An unanswered change may still arrive at the store. It has no
+//! effect, because the next session first writes the record again with a new version.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -55,9 +54,10 @@ const IDLE: Duration = Duration::from_secs(2);
 /// Runs the task for the session with the index `number`. `pending` are the releases that an earlier task could not
 /// deliver.
 ///
-/// The task ends when the store's handle has been dropped and no request is left. Before the task ends, it tries to
-/// deliver pending releases for at most [`LINGER`]. If the tokio runtime is shut down earlier, another task continues
-/// in the background runtime.
+/// The task ends when the store's handle was dropped and no request is left. It first tries to deliver pending releases
+/// for at most [`LINGER`].
+///
+/// If the tokio runtime is shut down before that, another task continues in the background runtime.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
@@ -523,11 +523,10 @@ impl<S: Store> SessionTask<S> {
         self.list(online).await
     }
 
-    /// Answers the remaining jobs with `Overloaded`. These jobs have changed nothing: whenever a job was committed,
-    /// another session had already changed one of its records.
+    /// Answers the remaining jobs with `Overloaded`. None of their commits took effect, because other sessions changed
+    /// the records first.
     ///
-    /// The task answers these jobs before the store's timeout, because a timeout would end the session although the
-    /// store works.
+    /// The task does this before the store's timeout, which would end the session.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -577,8 +576,8 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Answers every request that needs the record `name`; the answer is `fault`. A request for several locks is split,
-    /// so that the requests for the other locks are executed.
+    /// Answers every request that needs the record `name` with `fault`. Splits a request for several locks, so that the
+    /// other locks can still get an answer.
     fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
         let of = |job: &Job| job.names.contains(name);
         let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
@@ -625,8 +624,8 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // Keep the records of earlier chunks in `risky` until the last chunk is answered. If a later chunk fails,
-            // the requests of all chunks are answered with a fault.
+            // Keep the records of all chunks in `risky` until the last chunk is answered. If one chunk fails, the
+            // requests of all chunks get a fault.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;

@@ -22,8 +22,8 @@ pub(super) struct Shared<S> {
     pub(super) listening: Listening,
     /// Limits how often warnings about the sessions with this store are logged.
     pub(super) repeats: Repeats,
-    /// The index of the session that searches the store for obsolete records of other clients. Only the session that
-    /// first begins such a search does this.
+    /// The index of the session that searches the store for obsolete records of other clients. This is the session that
+    /// first began a search.
     pub(super) pager: OnceLock<usize>,
     /// The receiver of the wake-ups. Unset if no client of this process needs wake-ups.
     pub(super) subscriber: OnceLock<Subscriber>,

@@ -1,13 +1,12 @@
 //! Removes obsolete records from a store, a few at a time. A record is obsolete if all its items have expired, and no
 //! later change needs them.
 //!
-//! - Every 30 s, a session searches its cache for obsolete records. It removes those that no request has used since the
-//!   previous search.
-//! - One session per process also reads a page of the store's records every 30 s, to find obsolete records of other
-//!   clients.
+//! - Every 30 s, each session searches its cache for obsolete records that no request has used since its last search.
+//!   It removes these records from the store.
+//! - One session per process also reads a page of the store's records, to find obsolete records of other clients.
 //!
-//! A removal names the record's version, so it never removes a record that has changed since. Any client may remove an
-//! obsolete record at any time, and may repeat the removal.
+//! A removal names the record's version, so it never removes a record that has changed since. Several clients can try
+//! to remove the same record.
 
 use std::time::Duration;
 
@@ -67,7 +66,8 @@ impl Sweep {
         self.page
     }
 
-    /// True if the store has no clock. This process's own clock is then used instead.
+    /// Moves the search behind a page on which `found` records were found. After the last page, the search begins
+    /// again.
     pub(super) fn looked(&mut self, found: usize) {
         let more = found >= PAGE as usize;
         self.page = if more { self.page + found as u64 } else { 0 };

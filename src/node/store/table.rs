@@ -35,8 +35,8 @@ struct State {
 }
 
 impl Table {
-    /// Creates an empty store. If `clocked` is true, the answers contain the time of the store's clock
-    /// ([`Clocked::clock`]). Otherwise, a session only reports when its last change was made ([`Session::date`]).
+    /// Creates an empty store. If `clocked` is true, answers contain the store's time ([`Clocked::clock`]). If false,
+    /// sessions report only the time of their last change ([`Session::date`]).
     pub fn new(name: &str, clocked: bool) -> Self {
         Self {
             name: NodeName::new(name),

@@ -9,12 +9,10 @@ use crate::node::memory::Dates;
 /// default drift of a lease.
 const RATE: u64 = 10;
 
-/// How long this client uses a date that the store gave to a change: 12 hours, in microseconds. This is half of the
-/// lifetime of a fencing counter.
+/// How long this client uses a date that the store gave to a change: 12 hours, in microseconds.
 ///
-/// If the store's clock is corrected, a client may continue to use an earlier date for at most this time. Fencing
-/// counters live longer, so all counters that were written after the correction still exist. The client finds the
-/// counter of its lock, and draws a larger number.
+/// This is half of the lifetime of a fencing counter. If the store's clock is corrected, a client stops using its old
+/// date while all counters that were written after the correction still exist.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
@@ -83,8 +81,7 @@ impl StoreTime {
     }
 
     /// The date from which this client derives fencing numbers. If the store has no clock, the date comes from the
-    /// store's changes and never from this process's clock. Otherwise, a client with a slower clock could draw a
-    /// smaller fencing number later.
+    /// store's changes, because the clocks of clients differ.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -244,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn time_for_a_store_without_a_clock_is_the_start_time_plus_elapsed_time() {
+    fn store_time_without_a_server_clock_is_the_initial_time_plus_elapsed_time() {
         let mut time = StoreTime::new(5_000_000, at(100));
         time.learn(None, at(100), at(400));
         assert_eq!(time.now(at(700)), Some((5_000_600, 0)));

@@ -1,11 +1,11 @@
-//! Wait locks: named locks of the server. A listener blocks on a wait lock instead of polling, while a waiter waits for
-//! the client directly ahead.
+//! Wait locks: named locks of the server. While a waiter waits for the client directly ahead, its listener blocks on a
+//! wait lock instead of polling.
 //!
 //! - The session of a queued waiter keeps a wait lock with the waiter's short id.
 //! - The session of a holder that has renewed its lock keeps a wait lock with the value of the lock.
 //!
-//! A wait lock never decides which client holds a lock: when a listener gets a wait lock, its waiter only repeats the
-//! request for the lock. If the wait lock does not exist, the listener polls.
+//! A wait lock never decides which client holds a lock: a listener that gets it only makes its waiter repeat the
+//! request. If the wait lock does not exist, the listener polls.
 
 use std::sync::Arc;
 
@@ -96,8 +96,8 @@ fn holder<'a>(key: &[u8], items: &[&'a StoredItem]) -> Option<&'a Vec<u8>> {
     texts.find(is_value).map(|item| &item.what)
 }
 
-/// Whether `name` can name a wait lock: it has 1 to [`LONGEST`] bytes, all of them hexadecimal digits or colons. A
-/// store may use such a name in a statement.
+/// Whether `name` can name a wait lock: 1 to [`LONGEST`] bytes, all of them hexadecimal digits or colons. Such a name
+/// needs no escaping in a statement.
 fn is_fit(name: &str) -> bool {
     let fit = |byte: u8| byte.is_ascii_hexdigit() || byte == b':';
     !name.is_empty() && name.len() <= LONGEST && name.bytes().all(fit)

@@ -1,8 +1,8 @@
 -- Adds the waiter `id` with the ticket `number` to the queue `queue`, or renews its place. The place expires `beat` ms
 -- after the last heartbeat. `ms` is this master's time.
--- The key {lines} exists while any queue on this master has waiters. Without this key, batched acquires assume that all
--- queues are empty, and overtake the waiters. So {lines} is written first: if the user lacks the right to write it, the
--- script fails before the waiter joins. To save writes, the expiry of {lines} is twice `beat`.
+-- The key {lines} exists while any queue on this master has waiters. Without it, batched acquires ignore all queues.
+-- So {lines} is written first: if the user lacks the right to write it, the waiter does not join.
+-- To save writes, the expiry of {lines} is twice `beat`.
 if call('PTTL', '{lines}') < beat then
   call('SET', '{lines}', '1', 'PX', 2 * beat)
 end

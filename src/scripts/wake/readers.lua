@@ -1,6 +1,6 @@
--- Wakes the first waiter in the queue of `key` if it is not a reader. Otherwise wakes the processes of all readers that
--- are queued before the first writer. A wake-up is only a hint: if the user lacks the right to publish, the script goes
--- on.
+-- Wakes the process of the first waiter in the queue of `key`. If this waiter is a reader, also wakes the processes of
+-- the readers behind it, up to the first writer.
+-- A wake-up is only a hint, so errors are ignored.
 local woken, count = {}, 0
 local standing = call('ZRANGE', '{queue}' .. key, 0, 255)
 for at, other in ipairs(standing) do

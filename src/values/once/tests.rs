@@ -64,7 +64,7 @@ async fn call_of_at_most_once_is_refused_if_the_client_clock_is_far_ahead() {
 }
 
 #[tokio::test]
-async fn delayed_call_of_at_most_once_applies_to_the_period_of_its_start() {
+async fn delayed_at_most_once_call_uses_the_period_in_which_the_call_began() {
     let seconds = Arc::new(AtomicU64::new(0));
     let redlock = ahead_by(&seconds);
     let once = redlock.once("often", Duration::from_secs(20));

@@ -114,15 +114,13 @@ impl LocalLines {
         place
     }
 
-    /// Enters the local queues for a `try_acquire`, which does not wait. The first key whose queue is not empty
-    /// decides:
+    /// Enters the local queues for a `try_acquire`, which does not wait. Returns a place if all queues are empty.
     ///
-    /// - All queues are empty: returns a place.
-    /// - The queue has only a first waiter or a holder: returns `None`.
-    /// - Other waiters are behind the first waiter or the holder: returns the shared finding of the queue as the error,
-    ///   or `None` if there is no finding yet.
+    /// Otherwise the first queue that is not empty decides:
     ///
-    /// If the result is `None`, the caller must ask the masters itself.
+    /// - If waiters are behind its front, the error is the shared finding of the queue.
+    /// - If no waiter is behind its front, or if there is no shared finding yet, returns `None`. The caller must then
+    ///   ask the masters itself.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,

@@ -97,7 +97,7 @@ impl Runtime for Hand {
 }
 
 #[test]
-fn shared_finding_names_the_holder_only_to_waiters_for_the_same_resource() {
+fn finding_shared_in_the_local_queue_names_the_holder_only_for_the_same_resource() {
     let lines = LocalLines::new();
     let first = lines.enter(&job());
     let several = lines.enter(&both());
@@ -157,7 +157,7 @@ fn lock_counts_as_held_in_this_process_until_its_holder_leaves_the_local_queue()
 }
 
 #[test]
-fn resource_is_held_until_every_lock_without_a_local_queue_entry_is_released() {
+fn resource_counts_as_held_until_all_its_local_locks_are_released() {
     let lines = LocalLines::new();
     let keys = [key("job"), key("other")];
     lines.hold(keys.iter());
@@ -410,7 +410,7 @@ impl futures::task::ArcWake for Woken {
 }
 
 #[test]
-fn next_front_waiter_knows_which_slots_other_processes_hold() {
+fn new_first_waiter_knows_the_occupied_slots_that_its_predecessor_learned() {
     let lines = LocalLines::new();
     let (api, permit) = api();
     let [first, second] = [(); 2].map(|()| lines.enter(&api));
@@ -421,7 +421,7 @@ fn next_front_waiter_knows_which_slots_other_processes_hold() {
     assert_eq!(
         (asked.permit.slot(), asked.alone),
         (1, true),
-        "the waiter must ask for slot 1, because the other slots are held"
+        "the waiter must ask for slot 1, the first slot that no other process holds"
     );
 }
 

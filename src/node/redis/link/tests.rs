@@ -542,8 +542,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
             gone_by = Some(now);
         }
     }
-    // `gone_by` is the time at which the link first refused a request as overloaded. It is `None` if the link refused
-    // all requests because the connection had stalled.
+    // The link must refuse requests as overloaded by this time. `gone_by` is `None` if it refused them as stalled.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
         gone_by.is_none_or(|by| by <= limit),
@@ -712,7 +711,7 @@ fn value_write_whose_deadline_has_passed_is_not_sent() {
 }
 
 #[test]
-fn value_is_not_written_if_the_server_restarted_after_it_was_read() {
+fn value_write_is_not_sent_if_the_server_restarted_after_the_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
         // The claim is withdrawn, because its lock was released. The link still sends the write: a majority of the
@@ -749,8 +748,8 @@ fn second_address_of_the_same_server_is_refused() {
         same.to_string().contains("127.0.0.1:6379"),
         "the fault must name the first address: {same}"
     );
-    // The link refuses the second address even after the connection to the first address was lost, because votes of the
-    // first address may have been counted.
+    // The second address is refused even after the first connection was lost, because votes from the first address may
+    // have been counted.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -991,7 +990,7 @@ fn stalled_connection_with_a_long_node_timeout_is_replaced_after_four_node_timeo
 
 /// Requests left in an old connection must not be executed after requests of a new connection.
 #[test]
-fn new_connection_kills_the_old_one_by_its_client_id() {
+fn new_connection_kills_the_previous_connection_by_client_id() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(2_000));
@@ -1563,7 +1562,7 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
 }
 
 #[test]
-fn release_refused_by_the_delete_command_is_sent_again_if_a_note_was_added() {
+fn failed_delete_command_is_repeated_as_a_script_if_a_note_was_added() {
     let mut bench = with_deletion();
     let request = withdrawn(1);
     let Request::Release { claim, .. } = &request else {
@@ -1582,7 +1581,7 @@ fn release_refused_by_the_delete_command_is_sent_again_if_a_note_was_added() {
 }
 
 #[test]
-fn release_refused_by_the_delete_command_is_sent_again_on_the_next_connection() {
+fn release_whose_delete_command_failed_is_sent_again_on_the_next_connection() {
     let mut bench = with_deletion();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
@@ -1601,7 +1600,7 @@ fn release_refused_by_the_delete_command_is_sent_again_on_the_next_connection() 
 }
 
 #[test]
-fn release_of_a_claim_that_is_not_withdrawn_uses_the_script() {
+fn release_uses_the_script_if_its_claim_is_not_marked_as_withdrawn() {
     let mut bench = with_deletion();
     let claim = claim(1);
     let (ttl, proposal) = (Duration::from_secs(10), 1);

@@ -6,8 +6,8 @@ use crate::node::redis::call::Call;
 use crate::node::redis::script::{CARRY, RAISE, Script};
 use crate::node::redis::source::with_parts;
 
-/// The purposes for which the line `ACL SETUSER quorate` on the page `docs/operations.md` grants rights: all purposes
-/// of features that are on by default, and `Operating`, which the commands `status`, `break` and `doctor` need.
+/// The purposes for which the line `ACL SETUSER quorate` in `docs/operations.md` grants rights: features that are on by
+/// default, and the commands `status`, `break` and `doctor` (`Operating`).
 const DEFAULTS: [Purpose; 14] = [
     Purpose::Locking,
     Purpose::RestartGuard,
