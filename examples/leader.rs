@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorate::{Observation, Redlock};
 
-/// Prints each leader, and returns after the third one.
+/// Prints the first three leaders.
 async fn watch(mut observation: Observation) {
     let mut leaders = 0;
     while leaders < 3 {

@@ -2,10 +2,12 @@
 //!
 //! `cargo run -p quorate --features testing --example periodic`
 //!
-//! Every machine runs `lead_and_work`. This example runs two machines in one process, over the same masters. The first
-//! machine stops after three rounds, as it would for an update. If a round must not run twice, pass the term with each
-//! write to the resource, so that the resource can reject writes of an earlier leader. For a job that runs once a day,
-//! use `Redlock::once` instead.
+//! Every machine runs `lead_and_work`. This example simulates two machines in one process. The first machine stops
+//! after three rounds.
+//!
+//! - If a round must not run twice, pass the term with each write to the resource. The resource can then reject writes
+//!   of an earlier leader.
+//! - For a job that runs once a day, use `Redlock::once` instead.
 
 use std::time::Duration;
 

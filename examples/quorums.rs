@@ -22,11 +22,11 @@ pub(crate) struct Quorum {
 pub(crate) enum Quorums {
     /// No set is added or removed. The client knows one list of sets.
     One(Vec<Quorum>),
-    /// First step: the client acquires each lock in the set that the old list assigns to it. The client usually passes
-    /// the token of this set to the resource (see [`acquire`](Self::acquire) for the exception).
+    /// First step: the client acquires each lock in the set that the old list assigns to it, and usually uses the token
+    /// of this set ([`acquire`](Self::acquire) describes the exception).
     TokensOfOld { old: Vec<Quorum>, new: Vec<Quorum> },
-    /// Second step: the client acquires each lock in two sets: the set that the old list assigns to it, and the set
-    /// that the new list assigns to it. The client passes to the resource the token of the set from the new list.
+    /// Second step: the client acquires each lock twice: in the set from the old list and in the set from the new list.
+    /// It uses the token of the set from the new list.
     TokensOfNew { old: Vec<Quorum>, new: Vec<Quorum> },
 }
 
@@ -83,10 +83,9 @@ impl Quorums {
     ///
     /// - If the client knows one list, or if both lists assign the lock to the same set, the client uses that set.
     /// - In the first step, the client uses the token of the old set if this token is larger than the fencing counter
-    ///   of the new set. Otherwise a client in the second step can already have used an equal or larger token, so the
-    ///   client uses a token of the new set.
-    /// - In the second step, the client uses a token of the new set. It repeats the acquire in the new set until the
-    ///   token of the new set is larger than the token of the old set.
+    ///   of the new set. Otherwise the client acts as in the second step.
+    /// - In the second step, the client acquires the lock in the new set until the token of the new set is larger than
+    ///   the token of the old set. It then uses the token of the new set.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
         let (old, new, is_first_step) = match self {
             Self::One(all) => (chosen(all, lock), chosen(all, lock), false),
@@ -106,8 +105,8 @@ impl Quorums {
                 guards.push(guard);
                 return Ok(Held { guards, token });
             }
-            // A token is roughly the current time in microseconds. So sleep for the difference between the two tokens:
-            // the next token is then large enough.
+            // A token is roughly the current time in microseconds. So sleep until the next token of the new set is
+            // larger than the token of the old set.
             guard.release().await;
             tokio::time::sleep(Duration::from_micros(token_of_old - token + 1)).await;
         }

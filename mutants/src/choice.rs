@@ -154,7 +154,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_test_program_of_the_library_is_used_for_mutants_or_excluded() {
+    fn every_test_program_of_the_library_runs_on_mutants_or_is_excluded() {
         let files = ["tests/*/main.rs", "tests/all/*.rs"];
         let files = targets::tracked(&targets::root(), &files)
             .expect("git must list the files of the folder tests");

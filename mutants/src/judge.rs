@@ -373,9 +373,8 @@ pub(crate) fn calibrate(
     Ok(all?.concat())
 }
 
-/// For each mutated file and each judge: the number of mutants that the judge has killed, and the seconds that it has
-/// run. The judge with the most kills per second runs first. This order decides how soon a mutant is killed, but not
-/// whether it survives.
+/// For each mutated file and each judge: the number of mutants that the judge has killed, and its run time in seconds.
+/// The judge with the most kills per second runs first.
 #[derive(Default)]
 pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
 
@@ -386,8 +385,8 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // Add a few assumed kills, because a new judge has none yet. Add more for the simulation and the unit tests.
-        // They should run early, because they detect a hanging mutant without waiting for the time limit.
+        // Give each judge a bonus of kills, because a new judge has none. The simulation and the unit tests get more:
+        // they should run early, because they detect a hanging mutant before the time limit.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,

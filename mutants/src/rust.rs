@@ -26,8 +26,8 @@ use crate::mutant::{Form, Mutant, exchange, short};
 pub(crate) struct Found {
     /// The mutants of the file, in no particular order.
     pub(crate) mutants: Vec<Mutant>,
-    /// The `const fn` functions of the file. The compiler may evaluate them at compile time, when no mutant can be
-    /// switched on. The word `const` is therefore removed from every such function that has mutants.
+    /// The `const fn` functions of the file. In the mutated copy, those with mutants are not `const`, because a mutant
+    /// is switched on at run time.
     pub(crate) constant: Vec<Constant>,
 }
 

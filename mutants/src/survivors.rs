@@ -28,7 +28,7 @@ pub(crate) fn read() -> Result<Vec<Survivor>> {
         if line.starts_with(' ') {
             let last = list
                 .last_mut()
-                .context("survivors.txt must begin with a mutant, but begins with a reason")?;
+                .context("survivors.txt begins with an indented line: put the name of a mutant above this line")?;
             if !last.reason.is_empty() {
                 last.reason.push(' ');
             }

@@ -353,9 +353,8 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // No mutant surrounds the error. The usual cause is a mutant that omits a `return` or `break` statement. So
-        // this code drops all mutants that omit a statement between the first and the last place of the error. If there
-        // are none, it drops all mutants between these places.
+        // No mutant surrounds the error. The usual cause is an omitted `return` or `break`. So drop all mutants between
+        // the first and the last place of the error that omit a statement, or, if there are none, all mutants there.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };

@@ -21,7 +21,7 @@ pub(crate) struct Wrap {
 pub(crate) struct Placed {
     /// The number of the mutant.
     pub(crate) id: usize,
-    /// The range in the woven text, in bytes, including the text before and after the original.
+    /// The range of the mutant in the woven text, in bytes. It includes the texts of [`Wrap`].
     pub(crate) whole: Range<usize>,
 }
 

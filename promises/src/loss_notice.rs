@@ -20,8 +20,8 @@ impl LossNotice {
         }
     }
 
-    /// Checks how late a holder was notified that its lock was lost. Returns the delay if it is longer than allowed,
-    /// otherwise `None`. The delay is the time from `until` to `now`, without `kept`.
+    /// Checks how late a holder was notified that its lock was lost. The delay is `now - until - kept`. Returns the
+    /// delay if it is longer than allowed, otherwise `None`.
     ///
     /// - `until`: the end of the lock's validity.
     /// - `now`: the time of the notification, or the current time if the holder has not been notified yet.

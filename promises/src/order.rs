@@ -1,5 +1,5 @@
-//! Checks "first come, first served": if a client is already queued when another client begins its first attempt, the
-//! other client must not overtake it. The checker compares true times, not the tickets of the queue.
+//! Checks "first come, first served": a client must not overtake a client that was already queued before its first
+//! attempt. The checker compares the times of these events, not the tickets of the queue.
 
 use std::collections::BTreeSet;
 

@@ -40,7 +40,7 @@ pub struct Tokens<R, I> {
 #[derive(Debug)]
 struct Given<I> {
     all: HashMap<u64, Obtained<I>>,
-    /// The holds whose token was larger than the tokens of all holds before them, in the order of [`Obtained::at`].
+    /// The holds whose token was a new maximum, in the order of [`Obtained::at`].
     records: Vec<Obtained<I>>,
 }
 
@@ -63,7 +63,7 @@ impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
     /// Records that a client obtained a lock. Returns a breach of the rules, if there is one. Call this method in the
     /// order of `new.at`.
     ///
-    /// `beside` returns true for every earlier hold that may share this lock. Such a hold may have the same token.
+    /// `beside` returns true for an earlier hold that is allowed to share this lock, and so to have the same token.
     pub fn obtained_beside(
         &mut self,
         resource: R,
