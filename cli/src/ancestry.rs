@@ -51,8 +51,8 @@ impl Ancestry {
         Some(format!("{pid}.{began}.{}", self.namespace))
     }
 
-    /// Returns true if it is certain that the process `name` is not a living ancestor of this process. Returns false if
-    /// `name` is an ancestor, or if this is unknown. `name` has the form that [`name`](Self::name) returns.
+    /// Returns true if the process `name` is neither this process nor a living ancestor of it. Returns false if it is
+    /// one of these, or if this is unknown. `name` has the form that [`name`](Self::name) returns.
     pub(crate) fn is_without(&self, name: &str) -> bool {
         let mut parts = name.split('.');
         let mut part = || parts.next()?.parse::<u64>().ok();
@@ -60,7 +60,7 @@ impl Ancestry {
             return false;
         };
         let is = |process: &Process| u64::from(process.pid) == pid && process.began == began;
-        // If `name` is from another pid namespace, its pid cannot be compared, and the process may be an ancestor.
+        // If `name` has a different pid namespace, pids cannot be compared, so the result is false.
         namespace == self.namespace && !self.line.iter().any(is)
     }
 }

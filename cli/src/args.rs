@@ -115,7 +115,7 @@ impl Command {
     }
 
     /// The default log level for events of the library: warnings for `run`, `hold`, `once` and `lead`, nothing for
-    /// other commands. Most other commands print the reply of each master anyway, and `demo` kills masters on purpose.
+    /// other commands.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
             Self::Run(_) | Self::Hold(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
@@ -164,16 +164,17 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error
     Ok((command, talk))
 }
 
-/// The options that the configuration file sets, if the command line names the file with `--config`. The environment
-/// variables of these options must be ignored.
+/// The options that are set by the configuration file of `--config` on the command line. The caller must ignore the
+/// environment variables of these options.
 ///
-/// Empty if no file is named, or if the file or the command line has an error. The caller reports that error.
+/// Empty if `--config` is not on the command line, or if the file or the command line has an error. The caller reports
+/// that error.
 fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String> {
     let is_named = |word: &OsString| word.to_string_lossy().starts_with("--config");
     if !words.iter().any(is_named) {
         return Vec::new();
     }
-    // Ignore the environment variables of settings here: a bad value must not cause an error if the file overrides it.
+    // Ignore the environment variables here: a bad value is no error if the configuration file overrides it.
     let all: Vec<String> = file::KEYS.iter().copied().flat_map(options_of).collect();
     let command = without_variables(command.clone(), &all);
     let Ok(matches) = command.try_get_matches_from(words) else {
@@ -242,8 +243,8 @@ fn check_separator(
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// Returns true if only the second of the two options was typed on the command line. The caller must then ignore the
-/// environment variable of the first option.
+/// Returns true if the option `two[1]` was typed on the command line, and `two[0]` was not. The caller must then ignore
+/// the environment variable of `two[0]`.
 ///
 /// # Errors
 ///

@@ -125,7 +125,7 @@ impl Schedule {
     fn calendar(&self, unit: Unit, moment: Timestamp) -> Result<Range<Timestamp>, jiff::Error> {
         let begin = |date: Date| self.tz.to_timestamp(date.to_datetime(self.at));
         let mut date = unit.first(self.tz.to_datetime(moment).date())?;
-        // If `moment` is before the time of day `at` on the first date of a period, it belongs to the previous period.
+        // Before the time of day `at`, the first date of a unit still belongs to the previous period.
         while begin(date)? > moment {
             date = unit.first(date.yesterday()?)?;
         }

@@ -183,8 +183,7 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
         ))?;
     }
     let mut masters = survey.masters.iter();
-    // If the configured user lacks rights on a master, do not fail with the error reply of that master: the error about
-    // the missing rights, at the end of this function, is more precise.
+    // The error about missing rights, below, is more precise than the error reply of a master.
     let lacks_rights = masters.any(MasterSeen::lacks_rights);
     if let Some(refusal) = refusal(&survey).filter(|_| !lacks_rights) {
         return Err(Failure::new(
@@ -263,8 +262,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
 
 async fn opened(change: &MastersChange<'_>) -> Outcome {
     if change.look().await.stage() >= ChangeStage::Open {
-        // An earlier run of this step has opened a majority of the next masters. Open the next masters that the earlier
-        // run could not reach.
+        // An earlier run of `quorate masters open` has opened a majority of the next masters. Open the others.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
         return done(

@@ -94,8 +94,7 @@ impl MasterOptions {
         Ok((self, file))
     }
 
-    /// The origin of each setting that a flag, a variable or the file sets, for `doctor`. This command has no flags for
-    /// settings of locks.
+    /// For `doctor`: the origin of each setting that a flag, a variable or the file sets.
     pub(crate) fn origins(&self, file: &FileOptions) -> Vec<Origin> {
         let path = self.config.as_deref().unwrap_or(DEFAULT_FILE.as_ref());
         let is_typed = |word: OsString| word.to_string_lossy().starts_with("--config");
@@ -189,8 +188,8 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .build()
         .map_err(Failure::internal)?;
     let outcome = runtime.block_on(future);
-    // Do not wait for a thread of the runtime that resolves a host name: the name server may never reply, and the
-    // command needs no host name at its exit (test `run_exits_without_waiting_for_a_silent_name_server`).
+    // Do not wait for a pending DNS lookup: the name server may never reply (test
+    // `run_exits_without_waiting_for_a_silent_name_server`).
     runtime.shutdown_background();
     outcome
 }

@@ -31,8 +31,8 @@ impl Deadline {
     /// Computes when the command gets its signals. `ttl` is the ttl of the lock, or its `max_hold` if that is shorter.
     /// `grace` is the time between `SIGTERM` and `SIGKILL`.
     ///
-    /// The grace period is shortened so that `SIGTERM` is sent in the second half of the ttl. A failed renewal can then
-    /// be retried before the command is ended: locks are renewed when about two thirds of the ttl are left.
+    /// The grace period is shortened so that `SIGTERM` is sent in the second half of the ttl. This leaves time to retry
+    /// a failed renewal.
     pub(crate) fn new(ttl: Duration, grace: Duration) -> Self {
         let margin = (ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let fits = (ttl / 2).saturating_sub(margin);

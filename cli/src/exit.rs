@@ -95,8 +95,8 @@ pub(crate) fn signalled(n: i32) -> u8 {
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) line: String,
-    /// The signal that interrupted this `quorate` process; `None` if no signal did. After the cleanup, the process ends
-    /// itself with the same signal, so that its parent process sees that a signal has ended it.
+    /// The signal that interrupted this `quorate` process; `None` if no signal did. After the cleanup, `quorate` sends
+    /// this signal to itself: its parent process then sees the signal as the cause.
     pub(crate) signal: Option<Signal>,
     /// Whether the failure is an expected outcome and not an error. The flag `-q` suppresses its message in that case.
     pub(crate) is_usual: bool,

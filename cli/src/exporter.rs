@@ -14,8 +14,8 @@ use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
 use crate::output;
 
-/// The longest time that the exporter waits until the host name of the statsd server is resolved. Before its exit,
-/// `quorate run` waits at most 2 * `PATIENCE` until all metrics are written and sent.
+/// The maximum time for resolving the host name of the statsd server. `quorate run` waits for at most twice this time
+/// until the metrics are written and sent.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options for the metrics of a `quorate run`.
@@ -176,8 +176,8 @@ fn now() -> f64 {
     since.map_or(0.0, |since| since.as_millis() as f64 / 1e3)
 }
 
-/// Checks, before the lock is acquired, that the metrics file can be written. A full disk is not reported as an error,
-/// because it may have space when the metrics are written.
+/// Checks, before the lock is acquired, that the metrics file can be written. A full disk is no error: space may be
+/// free later, when the metrics are written.
 fn try_out(path: &Path) -> Result<(), Failure> {
     let beside = beside(path);
     let tried = check_kind(path).and_then(|()| fs::write(&beside, ""));
@@ -203,7 +203,8 @@ fn check_kind(path: &Path) -> io::Result<()> {
 
 /// Replaces the metrics file atomically: writes a temporary file, whose name the collector ignores, and renames it.
 ///
-/// If another `quorate run` has recorded a later success in the old file, the new file keeps the time of that success.
+/// The metrics contain the time of the last successful run. If the time in the old file is later, the new file keeps
+/// it.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());

@@ -25,7 +25,7 @@ pub(crate) struct FileOptions {
     pub(crate) keys: Vec<String>,
     /// The option `keep_for`: the least time for which `run` keeps the lock; `None` if the file does not set it.
     pub(crate) keep_for: Option<Duration>,
-    /// The option `grace`: the time between SIGTERM and SIGKILL when the lock ends; `None` if the file does not set it.
+    /// The option `grace`: the time between SIGTERM and SIGKILL; `None` if the file does not set it.
     pub(crate) grace: Option<Duration>,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Rules {
     /// Whether the clients use the restart guard. With the restart guard, clients ignore the votes of a master for
     /// `max_ttl` after its restart.
     pub(crate) restart_guard: bool,
-    /// Whether the setting `prefix` is set: the text with which the keys of all locks begin.
+    /// Whether the setting `prefix` is set.
     pub(crate) prefix: bool,
 }
 

@@ -22,8 +22,7 @@ const TESTED: [(&str, &str); 7] = [
 
 /// Largest difference between the clocks of two masters that `doctor` does not report, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
-/// `max_ttl` must exceed the clock difference of the masters by this duration. Otherwise fencing tokens can decrease
-/// after all masters have lost their data.
+/// `doctor` reports an error unless `max_ttl` exceeds the clock difference of the masters by this duration.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// Runs all checks on each master and on all masters together. The most severe findings come first.
@@ -111,8 +110,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
 fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
     // Leave out the rights that only the persistence check needs, because the persistence check reports them itself.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
-    // Rights to keys cannot be judged if no prefix is set. The operator may have limited the user to the keys of the
-    // locks in use, and only the operator knows the names of these locks.
+    // Without a prefix, `doctor` does not know the keys of the locks, so it cannot check the rights to them.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
     let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
     let some = |wanted: &dyn Fn(&&MissingRight) -> bool| -> Vec<&MissingRight> {

@@ -59,8 +59,7 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
             .after_long_help(long),
         (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
         (Detail::Usual, None, None) => command,
-        // Move the long texts into the short ones: if a command has a long text, the parser prints each option on
-        // several lines.
+        // Set only short texts. With a long text, the parser would print each option on several lines.
         (Detail::All, long, after) => command
             .about(about.unwrap_or_default())
             .long_about(Resettable::Reset)

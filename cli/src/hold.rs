@@ -93,12 +93,10 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 }
 
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
-    // Open a pidfd of the process that `--terminate` names before waiting for the lock. If that process ends during the
-    // wait, another process may get its pid.
+    // Open the pidfd before the wait for the lock. During the wait, the process may end and its pid may be reused.
     let relies = args.terminate.map(Relying::find).transpose()?;
     let (lock, _) = args.lock.complete(args.kind, args.masters)?;
-    // The process that `--terminate` names gets `SIGTERM` this long before the lock expires, so that the process has
-    // time to end.
+    // The process gets `SIGTERM` `DEFAULT_GRACE` before the lock expires.
     let grace = relies.as_ref().map_or(Duration::ZERO, |_| DEFAULT_GRACE);
     let work = async {
         let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
@@ -143,8 +141,7 @@ async fn hold(
             () = &mut input => return still_held(guard, lock, began, None),
             written = &mut told, if !is_told => {
                 is_told = true;
-                // `Ok(false)` means that the reader of stdout has closed it, and does not get the fencing token. Hold
-                // the lock anyway.
+                // `Ok(false)`: the reader has closed the pipe, so it does not get the token. Hold the lock anyway.
                 let _is_read = written.map_err(Failure::internal)??;
             }
             () = tokio::time::sleep(nap.min(TICK)) => {}

@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 /// Time between two attempts to read from the terminal while another process group is in its foreground.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Resolves at the end of standard input, which a separate thread reads. Never resolves if standard input is
-/// `/dev/null`: otherwise `hold` would end immediately as a service.
+/// Resolves at the end of standard input. Never resolves if standard input is `/dev/null`, as in a service: `hold`
+/// would otherwise end immediately.
 pub(crate) async fn ended() {
     if is_null() {
         return std::future::pending().await;
@@ -34,8 +34,8 @@ fn is_null() -> bool {
 }
 
 fn read_to_the_end() {
-    // If this process is in the background of a terminal and reads from it, the kernel stops the process with SIGTTIN,
-    // and the lock would expire. If SIGTTIN is blocked, the read fails instead.
+    // SIGTTIN would suspend a background process that reads from its terminal, and the lock would expire. If SIGTTIN is
+    // blocked, the read fails instead.
     let mut background = SigSet::empty();
     background.add(Signal::SIGTTIN);
     let _ = background.thread_block();

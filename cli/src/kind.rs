@@ -203,8 +203,7 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // Add the name of this process. A daemon that the command starts inherits the entry, but ignores it
-                // when this process is no longer an ancestor of the daemon.
+                // Add the name of this process: other processes ignore the entry if it is not their ancestor.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -275,11 +274,10 @@ impl Held {
         })
     }
 
-    /// Whether an entry of [`HELD`] can be ignored, because the process that acquired its lock has ended or is not an
-    /// ancestor of this process. Returns false if this is unknown.
+    /// Whether the process that acquired the lock has ended or is no ancestor of this process. Returns false if this is
+    /// unknown.
     ///
-    /// `holder` is the name of the process in the entry; `None` if the entry has no name. Older versions of quorate
-    /// wrote such entries.
+    /// `holder` is the name of that process; `None` in entries that older versions of quorate wrote.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
@@ -343,7 +341,7 @@ impl Place {
     pub(crate) fn new(redlock: &Redlock, options: &MasterOptions) -> Self {
         let mut masters: Vec<String> = redlock.masters().map(ToString::to_string).collect();
         masters.sort_unstable();
-        // The hash function FNV-1a is enough, because the hash only distinguishes sets of masters.
+        // FNV-1a. No cryptographic hash is needed, because the hash only distinguishes sets of masters.
         let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let masters = masters.join(" ");
         Self {

@@ -149,7 +149,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     let mut text = String::new();
     let mut at = 0;
     let mut is_new = true;
-    // Each part of the line is a word and the spaces before it. This keeps several spaces between two columns.
+    // Add each word with the spaces before it, because columns are separated by several spaces.
     let mut rest = &line[lead..];
     text.push_str(&line[..lead]);
     at += lead;

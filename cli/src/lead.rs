@@ -150,8 +150,8 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
 enum WayOut {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// `quorate lead` ends itself with this signal. Either this signal ended the command, or `lead` received it before
-    /// it lost leadership.
+    /// `quorate lead` sends this signal to itself. The signal either ended the command, or was sent to `lead` before
+    /// leadership was lost.
     Signal(Signal),
 }
 
@@ -201,8 +201,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
     let leads = election.campaign(note).await.map_err(not_acquired)?;
-    // Drop `election` before the next message is printed: the drop removes the progress line about the wait for
-    // leadership from the terminal.
+    // Dropping `election` removes its progress line from the terminal.
     drop(election);
     output::mention(format!(
         "leading '{}', term {}",

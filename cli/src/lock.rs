@@ -18,8 +18,7 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// The estimated maximum duration of an acquire. The library counts `max_hold` from the start of the acquire, so
-/// [`Lock::max_hold_over`] adds this duration to the time for which the lock was held.
+/// The estimated maximum duration of an acquire. `max_hold` includes the duration of the acquire.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -124,8 +123,8 @@ impl Lock {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
 
-    /// Returns `max_hold` if the lock ended because of `max_hold`, otherwise `None`. `held_for` is the time for
-    /// which the lock was held. It is a little shorter than `max_hold`, because the command is ended early.
+    /// Returns `max_hold` if the lock ended because of `max_hold`, otherwise `None`. `held_for` is the time for which
+    /// the lock was held, without the acquire and without the time reserved for stopping the command.
     pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
         let (notice, _) = deadline.backstop();
         let reached = held_for + notice + SLACK.min(self.ttl / 4);
@@ -139,10 +138,10 @@ impl Lock {
 
     /// How long to wait for the lock. If an ancestor process already holds this read lock, the wait is at most one ttl.
     ///
-    /// Within one ttl, a queued writer may give up, or an outage of the masters may end. A longer wait is useless:
+    /// After one ttl, a longer wait is useless:
     ///
-    /// - If the writer still waits, this process and the writer are in a deadlock.
-    /// - If the outage still lasts, the ancestor loses its lock.
+    /// - If a queued writer still waits, this process and the writer are in a deadlock.
+    /// - If a majority of the masters is still down, the ancestor loses its lock.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
@@ -203,8 +202,8 @@ impl Lock {
     }
 }
 
-/// For messages about a lost lock: the replies of the masters that refused to renew the lock, in brackets. Empty if no
-/// master refused.
+/// The replies of masters that refused a renewal, in brackets, for messages about a lost lock. Empty if no master
+/// refused.
 pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report

@@ -49,7 +49,7 @@ pub(crate) fn start(talk: Talk, usual: LevelFilter) {
         .with_writer(|| Lines)
         .finish()
         .with(wanted);
-    // An error means that this process already has a subscriber for events: keep that subscriber.
+    // If this process already has a subscriber, the call fails. Keep the old subscriber.
     let _ = tracing::subscriber::set_global_default(lines);
 }
 
@@ -96,8 +96,7 @@ where
     }
 }
 
-/// The writer that the subscriber writes events to. It receives each event as a single write, and prints it on stderr
-/// as one line.
+/// Prints events on stderr. Each call of `write` gets one event and prints one line.
 struct Lines;
 
 impl io::Write for Lines {

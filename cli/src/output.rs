@@ -54,9 +54,8 @@ pub(crate) fn mention(line: impl Display) {
     }
 }
 
-/// Prints one line on stderr, for a process that holds a lock or waits for one. If a write to stderr would block, for
-/// example after Ctrl-S in the terminal, drops the line: a blocked process does not renew the lock (test
-/// `lock_is_renewed_while_a_write_to_stderr_blocks`).
+/// Prints one line on stderr, or drops the line if the write would block. A blocked process would not renew its lock
+/// (test `lock_is_renewed_while_a_write_to_stderr_blocks`).
 pub(crate) fn say_in_passing(line: impl Display) {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
@@ -293,8 +292,8 @@ pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Like [`redact`], but also redacts words outside URLs that contain a `:` before an `@`, such as `user:password@host`.
-/// Use this for unknown arguments on the command line, because such a word may be a part of a mistyped URL.
+/// Like [`redact`], but also redacts words such as `user:password@host`, with a `:` before an `@`. For unknown
+/// arguments on the command line, which may be mistyped URLs.
 pub(crate) fn redact_typed(text: &str) -> Cow<'_, str> {
     redact_words(text, |before, _| {
         begins_like_a_url(before) || before.contains(':')
@@ -334,8 +333,8 @@ const SCHEMES: [&str; 18] = [
 /// Replaces these parts of a text by `***`:
 ///
 /// - in each URL, the text between `://` and the last `@`
-/// - in any other word, the text before the last `@`, if `is_secret` returns true. The arguments of `is_secret` are the
-///   texts before and after this `@`
+/// - in any other word, the text before the last `@`, if `is_secret(before, after)` is true for the texts before and
+///   after the `@`
 /// - the values of `pass=` parameters
 fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {
@@ -353,8 +352,7 @@ fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, s
     Cow::Owned(clean)
 }
 
-/// The position of the first URL that begins after position 0 of `word`; the length of `word` if there is none. Commas
-/// and quotes do not end a URL, because passwords can contain them.
+/// The position of the first URL that begins after position 0 of `word`; the length of `word` if there is none.
 fn end_of_first_url(word: &str) -> usize {
     let begins = word.match_indices("://").map(|(at, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');

@@ -25,7 +25,7 @@ pub(crate) fn be_patient(settings: &mut Settings, ttl: Duration) {
     settings.node_timeout.get_or_insert(ANSWER.min(ttl / 10));
 }
 
-/// A client for a command that does not wait for a lock. It gives the masters more time to answer.
+/// Builds the client for a command that does not wait for a lock. This client waits longer for slow masters.
 pub(crate) fn patient(masters: &mut MasterOptions) -> Result<Redlock, Failure> {
     let ttl = masters.settings().ttl();
     be_patient(masters.settings_mut(), ttl);
@@ -72,8 +72,8 @@ pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     }
 }
 
-/// True if it is possible that a majority of the `all` masters is up. `faults` are the faults of the masters that
-/// failed. A silent master is possibly up; a master with any other fault is counted as down.
+/// True if at most a minority of the `all` masters is certainly down. A master with one of `faults` is down, unless it
+/// was only silent or its request was withdrawn.
 pub(crate) fn may_be_up<'a>(faults: impl Iterator<Item = &'a Fault>, all: usize) -> bool {
     let failed = faults.filter(|fault| !fault.is_silence() && **fault != Fault::Withdrawn);
     failed.count() <= all.saturating_sub(1) / 2

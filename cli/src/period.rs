@@ -39,8 +39,8 @@ pub(crate) enum Unrecorded<'a> {
 
 /// The run and the exit code of a command that ran without `--at-least`; `None` if nothing must be recorded.
 ///
-/// The library allows only one write of the record per acquire of the lock. The first write records the period as done.
-/// So the lock must be acquired again to record the end of the command.
+/// Each acquire of the lock allows one write of the record, and that write recorded the period as done. Another acquire
+/// is needed to record the end of the command.
 #[must_use]
 pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
 

@@ -203,12 +203,12 @@ impl Of {
         }
         let place = Place::new(&redlock, &masters);
         check_ancestors_of_value(&place, &self.name)?;
-        // Move the quota into `work`, so that it is dropped at the end of `work`. The drop removes the progress line
-        // about the wait from the terminal, before the result is printed.
+        // Move the quota into `work`. When `work` ends, it drops the quota, which removes the waiting message from the
+        // terminal before the result is printed.
         let work = async move {
             let mut patience = Patience::begin();
             loop {
-                // If the lock was not acquired, the quota is unchanged, so `ask` can safely be called again.
+                // After `NotAcquired`, the quota is unchanged, so this loop can safely call `ask` again.
                 match ask(&quota).await {
                     Err(ValueError::NotAcquired(error))
                         if wait == Some(Wait::None)

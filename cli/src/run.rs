@@ -162,8 +162,8 @@ struct Plan {
 impl Plan {
     /// Returns the message that says why the lock was lost, and what happened to the command.
     ///
-    /// The reason is `cause`, or `max_hold` if the lock was held for about that time. The supervisor ends the command
-    /// early, so `cause` does not name `max_hold`.
+    /// The reason is `cause`, or `max_hold` if the lock has almost reached this limit. The supervisor ends the command
+    /// shortly before `max_hold` passes, so `cause` does not name `max_hold`.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
@@ -389,8 +389,7 @@ async fn begin<'a>(
 /// Keeps the lock for the time `rest`, because the command ended earlier than `--keep-for` requires. Returns earlier if
 /// a signal asks this process to end, or if the lock is lost.
 ///
-/// If the signal is SIGINT or SIGQUIT, returns it, and `quorate` must then end itself by this signal. Otherwise returns
-/// `None`, and `quorate` exits with the exit code of the command.
+/// Returns a SIGINT or SIGQUIT, because `quorate` must then end itself by this signal; otherwise `None`.
 async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
         return None;

@@ -16,7 +16,7 @@ pub(crate) type LockSettings = Given<true>;
 
 /// Settings from flags and environment variables: settings of the lock if `LOCK` is true, otherwise of the masters.
 ///
-/// The second field has one entry for each setting that is given: its name, and the flag or variable that gave it.
+/// The second field lists the settings that the user has set: the name of each, and the flag or variable that set it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(
     pub(crate) Settings,

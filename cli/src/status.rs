@@ -127,12 +127,10 @@ pub(crate) struct ResourceStatus {
     /// The clients that wait for a permit of the semaphore, for each master that replied; empty if no client waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permit_line: Vec<LineStatus>,
-    /// Why the semaphore named `resource` could not be read. `None` if the semaphore was read, or if the plain lock
-    /// could not be read either.
+    /// Why the semaphore named `resource` could not be read. `None` if it was read, or if `verdict` is `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
-    /// True if the verdict is `unknown`, but it is possible that a majority of the masters is up, because some masters
-    /// were silent.
+    /// True if the verdict is `unknown` only because masters were silent. A retry can then find out the verdict.
     #[serde(skip)]
     pub(crate) is_undecided: bool,
     /// The number of masters that are needed for a majority.
@@ -304,8 +302,8 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
     }
 }
 
-/// Reads the state of each resource. If the replies of silent masters could make up a majority, asks the masters again
-/// with longer timeouts.
+/// Reads the state of each resource. Tries again with longer timeouts while any status
+/// [is undecided](ResourceStatus::is_undecided).
 async fn look_patiently(
     masters: &mut MasterOptions,
     names: &[OsString],
@@ -366,8 +364,8 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
 /// - `of`: the number of all masters.
 /// - `needed`: the number of replies that are required. While masters are replaced, a majority of the old masters and a
 ///   majority of the next masters are required as well.
-/// - `kinds`: the kinds of errors of the other masters. If one shows that the configuration of this client is outdated,
-///   the exit code is `CONFIG`; otherwise it is `UNAVAILABLE`.
+/// - `kinds`: the kinds of errors of the masters that did not reply. If an error shows that this client's configuration
+///   is outdated, the exit code is `CONFIG`; otherwise it is `UNAVAILABLE`.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -410,7 +408,7 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // If the queue could not be read, the permits are unknown as well: both need the same rights.
+        // The permits and this queue can be read with the same rights, so one error covers both.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -591,7 +589,7 @@ fn waiting_lines<'a>(
     let waiters: Vec<&WaiterStatus> = living.max_by_key(Vec::len).unwrap_or_default();
     let mut lines = String::new();
     for (at, waiter) in waiters.iter().take(SHOWN).enumerate() {
-        // A holder that waited for the lock can still be the first client in the queue.
+        // A client can still be first in the queue after it has acquired the lock.
         let holds = at == 0
             && holder.is_some_and(|holder| {
                 (Some(&holder.host), Some(holder.pid)) == (waiter.host.as_ref(), waiter.pid)

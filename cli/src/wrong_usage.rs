@@ -72,8 +72,8 @@ fn renamed(word: &str) -> Option<String> {
     former.map(|(_, _, now)| (*now).to_owned())
 }
 
-/// The detail of this kind in a parser error; `None` if the error has none. Of several details, returns the last one,
-/// which is the parser's best suggestion.
+/// The detail of the kind `kind` in a parser error. If there are several, returns the last one, which is the parser's
+/// best suggestion.
 fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text.clone()),
@@ -82,8 +82,8 @@ fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// The option of the typed command whose name is most similar to `word`; `None` if no option is similar. The parser
-/// itself suggests nothing for short words such as `--tyr`.
+/// The option whose name is most similar to `word`, among the options of the command that the user typed; `None` if no
+/// option is similar. The parser itself makes no suggestion for short words such as `--tyr`.
 fn nearest(word: &str, commands: &clap::Command) -> Option<String> {
     let word = word.strip_prefix("--")?;
     let typed = std::env::args_os().skip(1);

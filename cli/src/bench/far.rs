@@ -12,8 +12,8 @@ use super::setting::Setting;
 use crate::config::MasterOptions;
 use crate::exit::Failure;
 
-/// Delays of the replies of five masters that the benchmark starts, in milliseconds. A proxy in front of each master
-/// adds its delay, to simulate the round trip to a distant master.
+/// Simulated round trips to five masters, in milliseconds. A proxy in front of each master delays its replies by this
+/// time.
 const FAR: [u64; 5] = [1, 10, 40, 80, 150];
 /// Number of masters that `--spawn` needs for the measurement with simulated distances.
 pub(super) const MASTERS: usize = FAR.len();
@@ -55,8 +55,8 @@ impl Place {
         })
     }
 
-    /// Uses the configured masters without proxies. Measures the round trip to each master as the median time of an
-    /// acquire on this master alone.
+    /// Uses the configured masters without proxies. The round trip to a master is the median time of an acquire on this
+    /// master alone.
     async fn found(ground: &Ground, time: Duration) -> Result<Self, Failure> {
         let options = ground.options.clone();
         let mut round_trips_ms = Vec::new();
@@ -95,8 +95,7 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
         return Ok(None);
     }
     let sizes: Vec<usize> = if ground.spawned.is_some() {
-        // Measure even numbers of masters as well, to show that a fourth master makes an acquire slower. It does not
-        // help: four masters tolerate one failure, as three do.
+        // Measure even numbers of masters as well. They show that a fourth master makes an acquire slower.
         (1..=place.urls.len()).collect()
     } else {
         ground

@@ -173,8 +173,7 @@ impl Ground {
     /// Waits until the masters have replied to the releases of all clients. Stops waiting after
     /// [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
-        // Wait for 10 ms first. If a signal has interrupted the measurement, its tasks are being aborted, and the
-        // releases of their locks may not have started yet.
+        // After a signal, the aborted tasks may need a moment before they release their locks.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clients = self.clients.take();
         let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));

@@ -1,8 +1,8 @@
 //! `quorate bench`: measures the cost of a quorum, by number or by kind of masters, on configured or newly started
 //! masters.
 //!
-//! The benchmark runs in three rounds. Each round measures every set of masters in every setting for a short time, so
-//! that other load on the machine affects all of them about equally. Ratios can be compared between machines; absolute
+//! The benchmark has three rounds. Each round measures all sets of masters and all settings, each for a short time. So
+//! a temporary load on the machine affects all results about equally. Ratios can be compared between machines; absolute
 //! times cannot.
 
 mod far;
@@ -234,8 +234,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // The load of other processes is the load of the machine minus the load of this process and its masters.
-        // Without `--spawn`, the load of the masters is unknown. The load of other processes is then `None`.
+        // `None` without `--spawn`: the load of the masters is then unknown.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {

@@ -8,10 +8,9 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// `bench` warns if its rounds differ by more than this share (0.25 means 25 %). [`Noise`] stores the measured
-/// difference as `apart`.
+/// `bench` warns if [`Noise::apart`] exceeds this value (0.25 means 25 %).
 const APART: f64 = 0.25;
-/// The length of one tick, the unit of the processor times in `/proc/stat`, on common kernels.
+/// The length of one tick on common kernels. `/proc/stat` counts processor time in ticks.
 const TICK: Duration = Duration::from_millis(10);
 
 /// The processor times at one moment. The difference between two `Look` values shows how much processor time this
@@ -55,23 +54,23 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
     Some((all - idle, all))
 }
 
-/// How much other load disturbed the measurement.
+/// How reliable the measurement is: the load of other processes, and the differences between the rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Noise {
     /// The share of the machine's processor time (0 to 1) that other processes used; `None` if unknown. This process
     /// and its servers are not counted.
     others: Option<f64>,
-    /// How much the rounds of the benchmark differ. For one set of masters in one setting, this is the difference
-    /// between the slowest and the fastest round, divided by the median round. `apart` is the median of these values.
+    /// The median of the values passed to [`Noise::of`]: how much the rounds of the benchmark differ.
     apart: f64,
     /// Whether the machine was too busy: `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
     noisy: bool,
 }
 
 impl Noise {
-    /// Creates the summary from measured values. `others` is the share of processor time that other processes used.
-    /// `apart` has one value for each set of masters in each setting: the relative difference between its fastest and
-    /// slowest round.
+    /// Creates the summary.
+    ///
+    /// - `others`: the share of processor time that other processes used
+    /// - `apart`: one value for each set of masters in each setting, see `Apart::share`
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);

@@ -226,7 +226,7 @@ fn cost(results: &Results, places: &[String]) -> Figure {
 /// benchmark made no such measurement.
 fn far(results: &Results) -> Option<Figure> {
     let wide = results.wide.as_ref()?;
-    // Draw the expected times as pale, wide lines behind the measured lines, so that differences can be seen.
+    // Draw the expected times first, as pale, wide lines. The measured lines are drawn over them.
     let mut all = vec![Series {
         name: "theory",
         class: "theory",

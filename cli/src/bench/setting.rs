@@ -17,7 +17,7 @@ pub(super) enum Setting {
     Four,
     /// One of four permits of a semaphore.
     Permit,
-    /// An owner lock, which its owner acquires once and does not reenter.
+    /// An owner lock, without reentry.
     Owner,
 }
 

@@ -20,9 +20,12 @@ pub(super) fn turns(ground: &Ground) -> usize {
     ground.parties.len() * ground.settings.len() * ROUNDS
 }
 
-/// Measures all sets of masters in all settings, for `time` in total. For half of this time, a single task acquires and
-/// releases a lock. For the other half, `tasks` concurrent tasks acquire and release locks. Returns one row for each
-/// set of masters in each setting.
+/// Measures all sets of masters in all settings. Returns one row for each set and setting.
+///
+/// - For the first half of each turn, a single task acquires and releases a lock.
+/// - For the second half, `tasks` concurrent tasks do so.
+///
+/// The whole measurement takes `time`.
 pub(super) async fn measure(
     ground: &Ground,
     time: Duration,

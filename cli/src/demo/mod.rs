@@ -196,8 +196,7 @@ async fn work(
     }
 }
 
-/// Kills and restarts masters. Before each event of the demo, waits until the workers have sold the number of prizes
-/// that the event names.
+/// Kills and restarts masters. Each event begins after `event.sold` sales.
 async fn trouble(
     stage: Arc<Stage>,
     shop: Arc<Shop>,

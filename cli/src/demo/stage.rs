@@ -14,8 +14,8 @@ use crate::spawned::Spawned;
 const MASTERS: usize = 5;
 const MOST: usize = 9;
 const TTL: Duration = Duration::from_millis(800);
-/// The setting `max_ttl` of all clients in the demo. After a restart, a master does not vote until `max_ttl` has
-/// passed. With one second, the master votes again before the demo ends.
+/// The setting `max_ttl` in the demo if all masters reply fast. It is short, because a restarted master does not vote
+/// until `max_ttl` has passed.
 const MAX_TTL: Duration = Duration::from_secs(1);
 /// The ttl in the demo if there are MySQL or ZooKeeper masters, which may take longer to reply than Redis masters. The
 /// library requires a ttl of at least four node timeouts.

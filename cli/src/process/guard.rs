@@ -40,8 +40,7 @@ impl Guard {
             .spawn()?;
         let orders = child.stdin.take();
         if let Some(pipe) = &orders {
-            // Make writes non-blocking. If a signal has stopped the guard, the pipe may be full, and this process must
-            // not block.
+            // Writes to the guard must never block this process, not even if the guard is stopped and the pipe is full.
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
         let word = child.stdout.take();
@@ -96,8 +95,8 @@ impl Guard {
         self.acted
     }
 
-    /// The supervisor must call this for every process that it has reaped. If `pid` is the pid of the guard, records
-    /// that the guard has ended.
+    /// Records that the guard has ended, if `pid` is its pid. The supervisor must call this for every process that it
+    /// reaps.
     pub(super) fn reaped(&mut self, pid: Pid) {
         self.gone |= pid.as_raw() == self.child.id().cast_signed();
     }

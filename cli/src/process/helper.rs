@@ -1,12 +1,11 @@
 //! Helper processes that `quorate` starts from its own binary:
 //!
-//! - The **trampoline** sets its parent-death signal, stops until `quorate` continues it, and then becomes the command
-//!   by `exec`. Without the trampoline, these steps would need unsafe code.
-//! - The **guard** ends the command's process group if `quorate` cannot. It reads from a pipe that only `quorate` can
-//!   write to. If the pipe closes, `quorate` has ended, and the guard kills the group. After each renewal of the lock,
-//!   `quorate` sends new deadlines. If a deadline passes, the guard signals the group.
-//! - The third helper replaces `quorate` by `exec`, and ends itself by a signal. The parent of `quorate` then sees this
-//!   signal. See [`die_of`].
+//! - The **trampoline** sets its parent-death signal and stops. After SIGCONT from `quorate`, the trampoline becomes
+//!   the command by `exec`.
+//! - The **guard** ends the command's process group if `quorate` cannot. After each renewal of the lock, `quorate`
+//!   sends new deadlines to the guard through a pipe. If a deadline passes, the guard signals the group. If the pipe
+//!   closes, `quorate` has ended, and the guard kills the group.
+//! - The third helper replaces `quorate` by `exec` and then dies of a signal. See [`die_of`].
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -36,9 +35,8 @@ const DEATH: &str = "__die";
 /// Does not return, unless `exec` fails. Then returns the exit code that a shell shows for the signal.
 pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
-    // Replace this process with a helper by `exec`, because `exec` resets all signal handlers. To reset the handlers in
-    // this process would need unsafe code. Clear the environment, so that a core dump of the helper contains no
-    // passwords.
+    // Replace this process with a helper by `exec`, because `exec` resets all signal handlers. Clear the environment,
+    // so that a core dump of the helper contains no passwords.
     let _failed = binary::own()
         .arg0("quorate")
         .args([DEATH, &number])
@@ -52,7 +50,7 @@ fn death(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let Some(sig) = number.and_then(|number: i32| Signal::try_from(number).ok()) else {
         return ExitCode::from(exit::USAGE);
     };
-    // Prevent a core dump of this process, for example by SIGQUIT. A core dump of quorate is of no use.
+    // Prevent a core dump of this helper: SIGQUIT, for example, would write one.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = raise(sig);
@@ -124,8 +122,7 @@ impl Orders {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("group") => {
-                // Accept only groups above 1: for `killpg`, 0 means the group of the guard itself, and 1 means all
-                // processes.
+                // Reject the ids 0 and 1: `killpg(0)` signals the guard's own group, and `killpg(1)` all processes.
                 self.group = words.next().and_then(|w| w.parse().ok()).filter(|&g| g > 1);
             }
             Some("until") => {
@@ -194,7 +191,7 @@ fn guard() -> ExitCode {
 
 /// How long the guard may sleep: until the next deadline, but at most 250 ms; `None` if there is no deadline.
 ///
-/// The limit is needed because the timer of `poll` stands still while the machine sleeps.
+/// The limit of 250 ms is needed because the timeout of `poll` does not advance while the machine sleeps.
 fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
     let next = orders.terminate_at.or(orders.kill_at)?;
     Some(next.saturating_sub(now).min(Duration::from_millis(250)))
@@ -206,7 +203,7 @@ fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let timeout = nap.map_or(PollTimeout::NONE, |nap| {
-        // Round up, so that the guard does not poll in a loop during the last millisecond.
+        // `poll` counts whole milliseconds. Add 1 ms, because a timeout of 0 would poll in a busy loop.
         PollTimeout::try_from(nap + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO)
     });
     match poll(&mut fds, timeout) {

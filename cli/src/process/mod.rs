@@ -60,10 +60,11 @@ pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
 use terminal::Terminal;
 
-/// Longest time between two checks of the lock's validity. While the machine sleeps, timers stop, but the lock still
-/// expires. With frequent checks, an expired lock is noticed soon after the machine wakes up.
+/// Longest time between two checks of the lock's validity. Timers stop while the machine sleeps, so a longer
+/// timer would fire long after the machine has woken up.
 const TICK: Duration = Duration::from_millis(250);
-/// How long to wait after the end of the command, before a message names processes of its group that still run.
+/// How long the other processes of the command's group may take to end after the command. After this time, a message
+/// names those that still run.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`, before it is reported as still running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -97,9 +98,9 @@ pub(crate) enum Ended {
         /// The signal by which `quorate` must end itself; `None` if it must exit with `code`:
         ///
         /// - The signal that ended the command, if `quorate` has received the same signal.
-        /// - The signal that ended the command, if the user caused it with Ctrl-C or Ctrl-\ while the terminal was lent
-        ///   to the command.
-        /// - SIGINT, if any other signal ended the command after a second Ctrl-C.
+        /// - The signal that ended the command, if the user typed Ctrl-C or Ctrl-\ while the command's group was the
+        ///   foreground group of the terminal.
+        /// - SIGINT, if the user typed Ctrl-C twice, and a signal that `quorate` has not received ended the command.
         signal: Option<Signal>,
         /// Other processes of the command's group that are still running; `None` if there are none. `quorate` does not
         /// stop them.
@@ -146,7 +147,7 @@ impl fmt::Display for Fate {
     }
 }
 
-/// Runs the command `job` under the lock `lease`, and ends the command before the lock ends.
+/// Runs the command `job` under the lock `lease`, and ends the command before the lock expires.
 ///
 /// # Errors
 ///
@@ -284,7 +285,7 @@ impl Watch {
         }
     }
 
-    /// The longest time until the next check of the command. It is 10 ms in two cases:
+    /// The longest time until the next check of the command: 10 ms in the following two cases, otherwise [`TICK`].
     ///
     /// - The trampoline has not stopped itself yet.
     /// - The command has ended, but other processes of its group may still run. No signal reports their end.
@@ -296,7 +297,7 @@ impl Watch {
         }
     }
 
-    /// Checks the remaining validity of the lock. Sends SIGTERM when it is due, and updates the guard's deadlines.
+    /// Checks the remaining validity of the lock. If it ends soon, sends SIGTERM. Updates the guard's deadlines.
     ///
     /// Returns the time until the next check, or `None` if the command must be killed now.
     fn look(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
@@ -331,7 +332,7 @@ impl Watch {
         Ok(Some(nap))
     }
 
-    /// Warns early if the command runs as another user, because this process will not be able to stop it.
+    /// Prints a warning if this process lacks the right to signal the command.
     fn look_at_its_user(&mut self) {
         if self.end.is_none() && !self.denied && kill(self.pid, None) == Err(Errno::EPERM) {
             self.denied = true;
@@ -342,8 +343,8 @@ impl Watch {
         }
     }
 
-    /// Returns why the lock was lost. Must be called after the command was killed at its deadline. Waits at most 50 ms
-    /// for `lost`, which gives a more precise reason than the default text.
+    /// Returns why the lock was lost, after the command was killed at its deadline. The reason comes from `lost`. If
+    /// `lost` takes more than 50 ms, the reason is a general text.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
@@ -424,9 +425,8 @@ impl Watch {
         let typed =
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
-            // The user typed Ctrl-C or Ctrl-\ while the terminal was lent to the command, so only the command's group
-            // got the signal. Send the signal to the group of this process as well. This group may contain a script
-            // that started `quorate`.
+            // Only the command's group, in the foreground of the terminal, got the Ctrl-C or Ctrl-\. Send the signal to
+            // the group of this process as well: it may contain a script that started `quorate`.
             let _ = kill(Pid::from_raw(0), sig);
         }
         let interrupted = self.interrupts.stopped().then_some(Signal::SIGINT);

@@ -29,7 +29,7 @@ const RECEIVED: [Signal; 11] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Whether this value reaps ended children while no command runs. While a command runs, the supervisor reaps them.
+    /// Whether [`next_that_ends`](Self::next_that_ends) reaps ended children.
     reaps: bool,
     /// The first received signal that asks this process to end; `None` if no such signal was received.
     end: Option<Signal>,
@@ -90,8 +90,8 @@ impl Signals {
         self.end
     }
 
-    /// Waits for the next signal that asks this process to end. To be used only while no command runs. While this
-    /// function waits, SIGTSTP stops the process, as it does by default.
+    /// Waits for the next signal that asks this process to end. Use this only while no command runs. During the wait,
+    /// SIGTSTP stops this process as usual.
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {

@@ -1,13 +1,11 @@
-//! Lends the terminal to the command.
+//! Lends the terminal to the command: makes the command's process group the foreground group of the terminal.
 //!
-//! The command runs in a process group of its own, which is a background group of the terminal. A background process
-//! can usually write to the terminal. If the command reads from the terminal, or changes the settings of the terminal,
-//! the kernel stops the command with `SIGTTIN` or `SIGTTOU`. Only then does `quorate` make the command's group the
-//! foreground group.
+//! At first, the command's group is a background group. If the command reads from the terminal, or changes the terminal
+//! settings, the kernel stops the command with `SIGTTIN` or `SIGTTOU`. Only then does `quorate` lend the terminal.
 //!
-//! Until then, the foreground group is the job that the user started: `quorate` and, for example, a script around it or
-//! the other commands of a pipe. So Ctrl-C reaches the whole job, and `quorate` forwards the signal to the command. In
-//! `quorate run .. | less`, the pager keeps the keyboard.
+//! Until then, the foreground group is the group of `quorate`. It may also contain the other commands of a pipe, for
+//! example the pager of `quorate run .. | less`. Ctrl-C reaches this whole group, and `quorate` forwards the signal to
+//! the command.
 
 use std::fs::File;
 

@@ -65,7 +65,7 @@ fn demo_on_two_redis_servers_and_a_database_sells_each_prize_once() {
     }
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,redis,mysql"]));
     three_sell_ten(&format!("{0}, {0}, mariadbd", redis()), &run);
-    // Use MariaDB for the second master, because the demo kills and restarts the second master.
+    // The demo kills and restarts the second master, so this run tests it with a MariaDB that restarts.
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,mariadb,redis"]));
     three_sell_ten(&format!("{0}, mariadbd, {0}", redis()), &run);
 }

@@ -2,8 +2,8 @@
 
 use crate::common::{Done, bare, done};
 
-/// Command lines whose help is tested. The number counts the first words, which name the command (or a subcommand); the
-/// remaining words are its required arguments.
+/// Command lines whose help is tested, each with the number of words that name the command or subcommand. The remaining
+/// words are required arguments.
 const COMMANDS: [(usize, &[&str]); 26] = [
     (1, &["run", "r", "true"]),
     (1, &["hold", "r"]),

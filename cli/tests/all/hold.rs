@@ -106,8 +106,7 @@ fn hold_exits_with_74_when_the_lock_is_lost() {
         .spawn();
     let mut taken = taken.expect("starts");
     number(&mut taken);
-    // Take the standard input, so that `end` does not close it: `quorate hold` must end because the lock was lost, and
-    // not because its input ended.
+    // Keep the standard input of `quorate hold` open. Otherwise the command would end because its input ends.
     let _input = taken.stdin.take();
     for master in &masters {
         master.command(&["SET", "r", "another"]).expect("a reply");

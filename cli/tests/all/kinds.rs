@@ -147,8 +147,7 @@ fn nested_permit_is_granted_if_the_ancestor_holds_another_slot() {
     let masters = masters(3);
     let mut first = lasting(&masters, &["--permits", "1", "api"]);
     until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
-    // Slot 0 is taken, so the outer run gets slot 1. The inner run uses `--permits 1`, so it can get only slot 0. It
-    // starts when slot 0 is free again, and must get this slot.
+    // Slot 0 is taken, so the outer run gets slot 1. The inner run must get slot 0 when it is free again.
     let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     let mut outer = run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
@@ -201,8 +200,7 @@ fn quorate_held_entry_of_a_process_that_is_not_an_ancestor_is_ignored() {
         if outer.len() > 1 {
             continue;
         }
-        // These entries do not name the holder's process, or name it in a wrong format. So quorate cannot find out
-        // that the holder is not an ancestor, and must refuse the lock.
+        // If an entry names no process, or a malformed one, quorate must assume that an ancestor holds the lock.
         let (hold, _) = held
             .split_once('@')
             .expect("an entry of QUORATE_HELD must name the process that holds the lock");
@@ -226,7 +224,7 @@ fn nested_run_or_lead_fails_immediately_if_its_ancestor_holds_the_lock() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // `lead` repeats a command that fails. So the script turns the expected exit code 75 into 0.
+    // The script succeeds if `inner` exits with 75. Otherwise the outer `lead` would repeat the script.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);

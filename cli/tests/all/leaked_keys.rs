@@ -328,15 +328,15 @@ fn dead_and_silent_masters_do_not_delay_the_exit_of_run() {
     masters[4].kill().expect("killed");
     assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
     assert_eq!(leavings(&masters).len(), 3, "{run:?}");
-    // The connection to the dead master fails after at most two seconds, and the wait for the silent master ends after
-    // half a second. The remaining time allows for a busy machine.
+    // `quorate run` waits at most 2 s for the killed master, and 0.5 s for the stopped master. The limit of 6 s allows
+    // for a busy machine.
     assert!(run.took < Duration::from_secs(6), "{run:?}");
 }
 
 #[test]
 fn run_that_cannot_start_a_process_leaves_no_keys() {
-    // Limit the number of open files, so that `quorate` can connect to the masters but cannot start a process. The
-    // right limit depends on the system, so try all limits in a range.
+    // With some limit on open files, `quorate` can connect to the masters but cannot start a process. This limit
+    // depends on the system, so try a range of limits.
     let mut failed = 0;
     let masters = masters(5);
     for files in 8..40 {

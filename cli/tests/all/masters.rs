@@ -71,8 +71,8 @@ impl Scene {
     }
 }
 
-/// Two of five masters do not reply. These two are a majority of the three old masters, so a client that knows only the
-/// old masters can hold a lock on them. The three masters that reply cannot show whether such a lock exists.
+/// Two of three old masters do not reply. A client that knows only the old masters can hold a lock on these two. The
+/// other three of the five masters reply, but cannot show whether such a lock exists.
 #[test]
 fn status_and_break_require_a_majority_of_old_masters_while_masters_are_replaced() {
     let scene = Scene(masters(5));

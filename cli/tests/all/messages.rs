@@ -61,8 +61,8 @@ fn quiet_run_prints_one_warning_while_a_majority_of_masters_is_down() {
     assert_warned_once(&waited, "2 of 3 masters");
 }
 
-/// Checks that a quiet command ended without a quorum, after exactly one warning and one error. The warning must say
-/// that `masters` (for example "2 of 3 masters") gave no vote for the lock `r`.
+/// Checks that a command with `--quiet` failed without a quorum, and printed one warning and one error. The warning
+/// must say that `masters` (for example "2 of 3 masters") gave no vote for the lock `r`.
 fn assert_warned_once(waited: &common::Done, masters: &str) {
     assert_eq!(waited.code, Some(69), "{waited:?}");
     assert_eq!(
@@ -325,8 +325,7 @@ fn lock_is_renewed_while_a_write_to_stderr_blocks() {
     drop(command);
     until_held(&masters, "x");
     masters[1].kill().expect("killed");
-    // `quorate` can still be blocked in a write to stderr. After 15 s the test closes the reading end of stderr, which
-    // ends this write.
+    // If `quorate` has not ended after 15 s, close the reading end of its stderr, so that a blocked write fails.
     let late = Instant::now() + Duration::from_secs(15);
     while child.try_wait().expect("a status").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));

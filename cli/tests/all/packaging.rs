@@ -495,8 +495,8 @@ fn pages(folder: &Path) -> Vec<(PathBuf, String)> {
     pages
 }
 
-/// If no majority of the masters answers, a cron job that waits without a time limit hangs for ever. cron then starts a
-/// further process each day.
+/// Without a time limit, a cron job waits for ever if no majority of the masters answers. cron then starts one more
+/// process each day.
 #[test]
 fn every_documented_example_of_quorate_once_with_a_period_limits_its_wait() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -162,11 +162,11 @@ fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
         run.stdout(Stdio::piped()).stderr(Stdio::piped());
         run
     };
-    // Connecting takes several round trips of 400 ms each, which is longer than the connect timeout of 500 ms.
+    // A connect takes several round trips of 400 ms each, so it exceeds the connect timeout of 500 ms.
     let (_delays, urls) = delayed(&masters, Duration::from_millis(200));
     let far = done(&mut tried(&["--masters", &urls]));
     assert_eq!((far.code, &*far.out), (Some(0), "ran\n"), "{far:?}");
-    // Stop two of three masters with SIGSTOP, for longer than any timeout of a single attempt.
+    // Stop two of three masters with SIGSTOP for one second. `--try` must ask the masters again.
     let frozen = || masters.iter().take(2);
     frozen().for_each(|master| master.stop().expect("stopped"));
     let run = tried(&[]).spawn().expect("quorate starts");
@@ -393,8 +393,8 @@ fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
     until("the guard process has asked the command to end", || {
         alive(&mark) == 0
     });
-    // Continue `quorate` about three seconds before the end of the lock's validity. `quorate` could still renew the
-    // lock, but must report it as lost, because the guard process has ended the command.
+    // Continue `quorate` about three seconds before the lock expires. `quorate` must report a lost lock, although it
+    // could renew the lock, because the guard process has ended the command.
     signal(&holder, "CONT");
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");

@@ -36,7 +36,7 @@ fn by(program: &[&str], quorate: &Command) -> Command {
     command
 }
 
-/// Whether `program ARGS true` works on this machine.
+/// Whether the wrapper `program` can start the command `true` on this machine.
 fn works(program: &[&str]) -> bool {
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg("true");
@@ -301,8 +301,8 @@ fn run_started_from_outside_its_container_does_not_stop_on_sigtstp() {
     let mut started = [0];
     let output = container.stdout.as_mut().expect("piped");
     output.read_exact(&mut started).expect("the shell must run");
-    // `nsenter` starts `quorate` as `docker exec` does: its parent is outside of the container, and `getppid` returns
-    // 0. No shell could continue `quorate` after SIGTSTP, so `quorate` must not stop.
+    // Like `docker exec`, `nsenter` starts `quorate` with a parent outside of the container. No shell in the container
+    // could continue `quorate` after SIGTSTP, so `quorate` must not stop.
     let target = child_of(container.id()).to_string();
     let enter = ["nsenter", "--pid", "--target", &target];
     let child = by(&enter, &run(&masters, &["r"], &["sleep", "60"]))
@@ -425,8 +425,8 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     );
 }
 
-/// The name server in this test never replies. The system's resolver asks it twice and waits five seconds each time. So
-/// an exit that waits for the resolver takes ten seconds.
+/// The name server in this test never replies. The system's resolver gives up after ten seconds, and `quorate run` must
+/// exit earlier.
 #[test]
 fn run_exits_without_waiting_for_a_silent_name_server() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");

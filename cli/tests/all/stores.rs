@@ -328,7 +328,7 @@ fn printed_sql_prepares_a_database_as_prepare_server_does() {
     for table in ["schema", "record", "woken", "run"] {
         let shown = |database: &str| {
             let shown = server.sql(&format!("SHOW CREATE TABLE {database}.quorate_{table}"));
-            // Ignore AUTO_INCREMENT: it differs if rows were already written to the table of wake-ups.
+            // Ignore AUTO_INCREMENT, because this counter depends on the rows that were written to the table.
             let shown = shown.expect("a table");
             shown.split(" AUTO_INCREMENT=").next().map(str::to_owned)
         };
@@ -382,7 +382,7 @@ fn printed_sql_replaces_the_server_run_id_only_if_the_record_table_is_missing() 
     server.sql(&sql).expect("the SQL runs");
     assert_ne!(run(), first);
 
-    // The procedure is in a special comment that only MySQL executes. Remove the comment markers for this MariaDB.
+    // MariaDB ignores the procedure, which is in a comment that only MySQL executes. Remove the comment markers.
     let block = sql.replace("/*!50700 ", "").replace(" */ //", " //");
     server.sql(&block).expect("the procedure must be created");
     let called = server.sql("CALL locks.quorate_listen('p',0,0,0)");

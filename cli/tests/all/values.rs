@@ -498,8 +498,8 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // Delay each reply by one second. Send SIGTERM when the masters have the holder's note: the lock is granted
-        // then, but the reply with the stored record has not arrived.
+        // Send SIGTERM when a master has the note of `once`, which shows that the lock is granted. `once` has not yet
+        // received the stored record, because each reply is delayed by one second.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));
