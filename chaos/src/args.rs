@@ -14,8 +14,8 @@ use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
 
-/// The maximum length of the fault-free period at the end of a run with a known-bad lock implementation. Clients of
-/// such an implementation possibly never make progress, so the run does not wait longer.
+/// The maximum length of the fault-free period at the end of a run with a known-bad lock implementation. The period is
+/// short, because the clients of such an implementation possibly never get a lock.
 const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
 
 /// Start real masters and client processes, inject real faults, and check whether the lock kept its promises.
@@ -115,7 +115,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "careful")]
     operator: Operator,
 
-    /// The TTL of a lock; the request timeout of masters other than Redis is a quarter of this TTL
+    /// The TTL of a lock; a request to a master that is not Redis times out after a quarter of this TTL
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The changes of masters during a chaos run. Each change moves the clients from one set of masters to the next set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
-    /// The sets of masters, in the order in which clients use them: one set per generation. Each master is given by its
-    /// index.
+    /// The sets of masters, in the order in which clients use them. Each master is given by its index.
     pub sets: Vec<Vec<usize>>,
     /// The operator that changes the masters.
     pub operator: Operator,
@@ -26,7 +25,7 @@ pub enum Operator {
     /// Only restarts the clients with the new masters, one client after another, and skips all other steps. So some
     /// clients still use the old masters while others use the new ones.
     NoJointStep,
-    /// Opens the new masters by writing their generation markers by hand, and never closes the old masters.
+    /// Writes the generation markers of the new masters by hand, and skips the step that closes the old masters.
     OpensByHand,
 }
 

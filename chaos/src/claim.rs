@@ -2,19 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The holds with which an attempt may share its resources.
+/// The lock mode of an attempt: which other holds of its resources are allowed at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Claim {
-    /// Shares with no other hold: the exclusive mode.
+    /// No other hold: the exclusive mode.
     #[default]
     Alone,
-    /// Shares with other readers.
+    /// Other readers.
     Reader,
-    /// A permit of a semaphore: shares with the holders of the other slots. The field is the number of permits of the
-    /// semaphore.
+    /// The holders of other slots of the semaphore. The field is the number of permits of the semaphore.
     Permit(usize),
-    /// Shares with other holds of the owner with this name.
+    /// Other holds of the owner with this name (a reentrant lock).
     Owner(String),
 }
 

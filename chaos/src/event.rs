@@ -57,7 +57,7 @@ pub struct Entry {
     /// - `c1`: the first process of the first client
     /// - `c1.2`: the second process of the first client
     /// - `m3`: the third master
-    /// - `chaos`: the driver of the run
+    /// - `chaos`: the main process of the run
     /// - `register` and `bank`: the services that check fencing tokens
     pub who: String,
     /// The observed event.
@@ -72,7 +72,7 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// A client has started and has contacted every master.
+    /// A client has started and begins its work.
     Ready {
         /// The process id of the client.
         pid: u32,
@@ -323,7 +323,7 @@ pub enum Event {
     Calm,
     /// Clients were asked to finish.
     Finish,
-    /// A client has finished its work and ends, as the driver asked it to do.
+    /// A client has finished its work and ends, because it was asked to finish.
     Bye,
     /// The keys on a master after the clients have ended.
     Keys {
@@ -333,7 +333,7 @@ pub enum Event {
         /// - `after-ttl`: one TTL later
         /// - `after-notes`: after the longest lifetime of the notes that describe holders (for `quorate status`)
         when: String,
-        /// The keys of locks and queues that are left.
+        /// The keys of locks and queues that still existed.
         left: Vec<String>,
         /// The keys that have no expiry.
         eternal: Vec<String>,

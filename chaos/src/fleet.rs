@@ -121,7 +121,8 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts a killed client again. The restart guard of the new process applies from the first contact with a master.
+    /// Starts a killed client again, and waits until it is ready. Changes [`Guarding::AfterFirstContact`] to
+    /// [`Guarding::On`].
     ///
     /// # Errors
     ///
@@ -194,8 +195,8 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Starts a new process, with changed settings, for a client whose process has ended. The restart guard of the new
-    /// process applies from the first contact with a master.
+    /// Starts a new process for a client whose process has ended, with the settings that `change` modifies. Changes
+    /// [`Guarding::AfterFirstContact`] to [`Guarding::On`].
     ///
     /// # Errors
     ///

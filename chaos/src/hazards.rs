@@ -1,5 +1,5 @@
-//! Faults in runs with changes of masters. The faults are drawn at random from the seed of the run. At all times, they
-//! leave a majority of the old masters and a majority of the new masters unaffected.
+//! Draws the faults for a run in which an operator replaces masters. At any time, a majority of the old set of masters
+//! and a majority of the new set are free of faults.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ pub struct Hazards {
     rng: StdRng,
     masters: Vec<Instant>,
     clients: Vec<Instant>,
-    /// The kinds of faults that are left in the current series. In each series, every kind is drawn once.
+    /// Kinds of master faults that are still to be drawn. When this list is empty, it is filled again with every kind.
     round: Vec<Kind>,
     of_clients: Vec<Kind>,
     next_of_clients: Instant,
@@ -85,8 +85,8 @@ impl Hazards {
         }
     }
 
-    /// Draws the next fault of masters. This fault and the earlier faults together leave a majority of each set of
-    /// masters unaffected. Returns `None` if the earlier faults already affect too many masters.
+    /// Draws the next fault for masters. In each of these sets, a majority of the masters stays free of faults. Returns
+    /// `None` if no fault is possible now.
     pub fn on_masters(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
         let mut kinds = match moment {
             Moment::Closed => {
@@ -121,8 +121,8 @@ impl Hazards {
         None
     }
 
-    /// Draws the next fault for one of these idle clients. Returns `None` if the pause since the last client fault is
-    /// not over, or if an earlier fault still affects all of these clients.
+    /// Draws a fault for one of the clients `idle`. Returns `None` if the last client fault was too recent, or if an
+    /// earlier fault still affects each of these clients.
     pub fn on_clients(&mut self, idle: &[usize]) -> Option<Injection> {
         let now = Instant::now();
         let free: Vec<usize> = idle

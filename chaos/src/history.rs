@@ -104,7 +104,7 @@ impl History {
         attempts
     }
 
-    /// All faults of the schedule that the driver has begun to inject.
+    /// All faults that the driver tried to inject.
     pub fn faults(&self) -> Vec<FaultSpan> {
         let mut spans: BTreeMap<usize, FaultSpan> = BTreeMap::new();
         for Entry { t, what, .. } in &self.lines {
@@ -163,8 +163,8 @@ pub struct Attempt {
     pub also: Vec<String>,
     /// The lock mode: exclusive, reader, semaphore permit, or owner (only holds of the same owner may overlap).
     pub claim: Claim,
-    /// The number of the earlier attempt whose hold this attempt continues in another mode, e.g. a writer's hold as a
-    /// reader. `None` if this attempt continues no hold.
+    /// If this attempt changes the mode of a hold (e.g. a writer becomes a reader): the number of the attempt that
+    /// acquired the hold. Otherwise `None`.
     pub goes_on: Option<u64>,
     /// The time at which the attempt began.
     pub began: u64,
@@ -174,13 +174,10 @@ pub struct Attempt {
     pub token: Option<u64>,
     /// The slot of the semaphore permit; `None` if the hold is not a permit.
     pub slot: Option<usize>,
-    /// The answer to a request for a prize, as a tuple: the time of the answer, the answer, and the number of prizes
-    /// left (`None` if the answer does not state it).
-    ///
-    /// The whole field is `None` if the attempt is no such request, or if the request was not answered.
+    /// If the attempt asked for a unit of a quota and was answered: the time of the answer, the answer, and the number
+    /// of units left. Otherwise `None`.
     pub answered: Option<(u64, String, Option<u64>)>,
-    /// The latest recorded end of the lock's validity. `None` if no end was recorded, e.g. because the client ignores
-    /// losses.
+    /// The end of the lock's validity, as last recorded. `None` if none was recorded.
     pub until: Option<u64>,
     /// The time at which the release was sent; `None` if none was sent.
     pub release: Option<u64>,
@@ -265,25 +262,21 @@ impl Attempt {
         self.resources().map(|resource| (resource, self.slot))
     }
 
-    /// The time at which the attempt obtained the lock, or at which a request for a prize was answered. `None` if
-    /// neither happened.
+    /// The time at which the attempt obtained the lock, or got an answer from a quota. `None` if neither happened.
     pub fn served(&self) -> Option<u64> {
         let answered = self.answered.as_ref().map(|(t, ..)| *t);
         self.obtained.or(answered)
     }
 
-    /// The interval in which the client certainly believed that it held the lock, in nanoseconds since the run began.
-    /// `None` if the attempt never obtained the lock.
+    /// The interval in which the client believed that it held the lock, in nanoseconds since the run began. `None` if
+    /// the client never obtained the lock.
     ///
-    /// The interval begins when the client obtained the lock. It ends at the earliest of these events, or at `end` if
-    /// the history has none of them:
+    /// The interval ends at the earliest recorded event of this list, or else at `end`:
     ///
     /// - The client began to release the lock.
-    /// - The latest recorded validity ended.
+    /// - The lock's validity ended.
     /// - The client was notified of the loss.
     /// - The client process ended.
-    ///
-    /// For a killed client, the interval can be too short, because its last renewals can be missing in the history.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
         let from = self.obtained?;
         let told = self.notified.as_ref().map(|(t, _)| *t);

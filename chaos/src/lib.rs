@@ -16,10 +16,11 @@
 //! - Faults: [`faults`]; injecting and healing are both verified
 //! - Parts of a run: [`world`] (masters and network), [`fleet`] (client processes), [`client`] (the code of a client
 //!   process)
-//! - Masters: [`node`] (the kinds), [`master`] (one master), [`road`] (the network path), [`probe`] and [`observer`]
-//!   (inspection), [`locking`] (builds a lock of the library over masters of any kind)
-//! - Changes of masters during a run: [`changes`], [`walk`] (the operator's tasks), [`walker`] (carries out the tasks),
-//!   [`hazards`] (faults during a change)
+//! - Masters: [`node`] (kinds of servers), [`master`] (one master), [`road`] (the network path to a master),
+//!   [`locking`] (builds a lock)
+//! - Inspection of masters: [`probe`] (does a server answer?), [`observer`] (which locks are held?)
+//! - Replacement of masters during a run: [`changes`], [`walk`] (the steps), [`walker`] (takes the steps), [`hazards`]
+//!   (faults)
 //! - Services that check fencing tokens: [`register`], [`bank`]
 //! - Recorded events: [`event`], [`claim`], [`recorder`], [`history`], [`pace`] (locks obtained per second, and times
 //!   without a lock)

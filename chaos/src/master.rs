@@ -17,8 +17,7 @@ use crate::probe::Probe;
 pub const DATABASE: &str = "locks";
 /// The path under which a ZooKeeper stores the locks.
 const CHROOT: &str = "/chaos";
-/// The minimum session timeout of a ZooKeeper client. It is short, so that a client that is stopped for longer than one
-/// TTL loses its session.
+/// The minimum session timeout of ZooKeeper clients. It is short, so that faults can make sessions expire.
 const SESSION: Duration = Duration::from_secs(1);
 
 /// One master.
@@ -115,8 +114,8 @@ impl Master {
         }
     }
 
-    /// The URL with which clients connect to this master, a MariaDB or a ZooKeeper. The URL contains the addresses
-    /// `over` and the request timeout `timeout`. `None` if this master is a Redis.
+    /// The URL with which clients connect to a MariaDB or ZooKeeper master; `None` for a Redis. Clients connect to the
+    /// addresses `over`, e.g. those of proxies.
     pub fn url(&self, over: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
         let ms = timeout.as_millis();
         let over: Vec<String> = over.iter().map(SocketAddr::to_string).collect();
@@ -166,7 +165,7 @@ impl Master {
             Servers::Redis(server) => Ok(server.restart_empty()?),
             Servers::Database(server) => Ok(server.restart()?),
             Servers::ZooKeeper(ensemble) => thread::scope(|scope| {
-                // Start all servers at the same time, because each one waits until a majority serves.
+                // Start all servers at the same time: none is ready before a majority has started.
                 let restart = |member| scope.spawn(move || ensemble.restart(member));
                 let all: Vec<_> = (0..ensemble.members()).map(restart).collect();
                 let ended = all.into_iter().map(|one| {

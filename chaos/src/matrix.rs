@@ -57,7 +57,7 @@ pub struct Cell {
 /// The dimensions of the matrix: each combination of their values is one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The workloads: each entry is a run of its own, and the workloads of one entry run at the same time.
+    /// Groups of workloads. The workloads of a group run at the same time, in the same run.
     pub workloads: Vec<Vec<Workload>>,
     /// The kinds of faults.
     pub kinds: Vec<Kind>,
@@ -152,7 +152,7 @@ impl Cell {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
-    /// Whether the verdict is "valid", the run has no excused violation, and the fault was available.
+    /// Whether the fault was available, the verdict is "valid", and there was no violation, not even an allowed one.
     fn is_plainly_valid(&self) -> bool {
         let summary = &self.summary;
         summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()
@@ -301,7 +301,7 @@ fn by_fault(cells: &[Cell]) -> String {
     out
 }
 
-/// The result of each workload, as a Markdown table. A violation counts for the workload of its resource.
+/// The result of each workload, as a Markdown table.
 fn by_workload(cells: &[Cell]) -> String {
     let mut out = String::from(
         "| workload | runs | kinds of faults | landed | acquisitions | violations | allowed |\n\

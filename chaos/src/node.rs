@@ -64,8 +64,8 @@ impl NodeKind {
         }
     }
 
-    /// Whether the master's own clock decides when a lease expires. False for a ZooKeeper: there, each client measures
-    /// how long it has seen no change of the lease.
+    /// Whether the master's clock decides when a lock expires. False for a ZooKeeper, where the clients measure the
+    /// time.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }

@@ -1,7 +1,7 @@
 //! Reads which locks are held on one master that is not a Redis.
 //!
-//! A ZooKeeper does not expire leases by its own clock: each client measures how long it has seen no change of the
-//! lease. So an observer must watch the locks for one TTL before its answers are correct.
+//! A ZooKeeper does not expire locks by itself. A client regards a lock as expired if it was not renewed for the lock's
+//! TTL. So an observer's answers are correct only after one TTL.
 
 use std::time::Duration;
 

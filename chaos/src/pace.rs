@@ -29,7 +29,7 @@ pub struct Step {
     pub done: bool,
     /// The number of times that the operator tried the step.
     pub tries: usize,
-    /// The output of the command at the last attempt.
+    /// The output of `quorate masters` at the last attempt.
     pub said: String,
 }
 
@@ -51,8 +51,8 @@ pub struct Idle {
 pub struct Life {
     /// The client and its process, e.g. `c1.2` for the second process of `c1`.
     pub who: String,
-    /// The number of the client's configuration: 0 with the first set of masters, 1 with the first and the second set
-    /// together, 2 with the second set, and so on.
+    /// The masters that the process used: 0 for the first set, 1 for the first and second set together, 2 for the
+    /// second set, 3 for the second and third set together, etc.
     pub step: u64,
     /// The start of the process, in nanoseconds since the run began.
     pub from: u64,
@@ -95,8 +95,8 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// The times at which clients obtained locks or prizes, sorted, in nanoseconds since the run began. The locks of the
-/// workload `many` are left out, because clients do not compete for them.
+/// The times at which clients obtained locks or got answers from quotas. Sorted, in nanoseconds since the run began,
+/// without the workload `many`.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::event::{Clock, Entry, Event, STALLED};
 use crate::workload::family;
 
-/// The workload name under which the recorder stores the progress of followers of an election.
+/// The workload name for clients that follow an election.
 pub const FOLLOWING: &str = "following";
 
 /// Collects all events of a run. Clones are cheap and share the events.
@@ -30,7 +30,7 @@ struct State {
 /// The numbers of events so far. The terminal shows them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
-    /// The number of attempts that obtained a lock or got an answer about a prize.
+    /// The number of attempts that obtained a lock or got an answer from a quota.
     pub obtained: u64,
     /// The number of attempts that failed or were dropped.
     pub missed: u64,
@@ -80,7 +80,7 @@ impl Recorder {
         self.state().totals
     }
 
-    /// The number of disturbances by faults that this client has reported as ended.
+    /// The number of faults inside this client that have ended.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }
@@ -90,8 +90,8 @@ impl Recorder {
         self.state().ready.get(who).copied()
     }
 
-    /// The time at which the client with this index last obtained a lock or an answer in this workload, in nanoseconds
-    /// since the run began. `None` if it never did.
+    /// The time of the client's last success in this workload, in nanoseconds since the run began. A success is a lock,
+    /// an answer from a quota, or a leader that a follower saw.
     pub fn last_served(&self, client: usize, workload: &str) -> Option<u64> {
         self.state()
             .last

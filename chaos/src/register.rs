@@ -1,7 +1,7 @@
-//! Services that check fencing tokens: a register and a bank. A service refuses a request if the same register or
-//! account has already seen a larger token.
+//! Services that check fencing tokens: registers and a bank. A request is refused if its register or account has
+//! already accepted a larger token.
 //!
-//! The services run in the driver process. So the history contains each accepted write even if the client is killed.
+//! The services run in the driver process, so a killed client cannot lose the record of a write.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};

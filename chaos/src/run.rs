@@ -302,9 +302,8 @@ impl<'a> Driver<'a> {
 
     /// Waits until both conditions hold, but not longer than the scenario's `patience`:
     ///
-    /// - Every client has made progress in each workload that `wanted` names.
-    /// - The time `Scenario::settling` has passed. After this time, lock requests that a fault has delayed have no
-    ///   effect.
+    /// - Every client has obtained a lock in each workload that `wanted` names.
+    /// - The time `Scenario::settling` has passed.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -343,14 +342,14 @@ impl<'a> Driver<'a> {
         wanted
     }
 
-    /// Records the keys that remain on the masters at three times: right after the clients have ended, one TTL later,
-    /// and after the longest lifetime of a note that describes a holder.
+    /// Records which keys remain on the masters, at three times: when the clients have ended, one TTL later, and when
+    /// the notes about holders (for `quorate status`) have expired.
     fn leftovers(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
         self.keys("at-once")?;
         let mut slack = Duration::from_millis(500);
         if scenario.has(Needs::Clocks) {
-            // A key that was set while the clock of its master was ahead expires later.
+            // If the clock of a master was ahead when a key was set, the key expires too late.
             slack += Duration::from_secs(4);
         }
         let begun = Instant::now();
@@ -452,7 +451,7 @@ fn unavailable(kind: &str, why: String) -> Event {
     Event::Unavailable { kind, why }
 }
 
-/// The settings that all clients share. The name and the masters are still empty.
+/// The settings that all clients share. The name and the masters of each client are filled in later.
 fn settings(
     scenario: &Scenario,
     clock: Clock,
@@ -478,8 +477,7 @@ fn settings(
         ttl: scenario.ttl,
         max_ttl: scenario.max_ttl,
         pause: scenario.pause,
-        // Long holds are more frequent in a run that must break exclusion, because only a client that holds a lock can
-        // lose it.
+        // In a run that must break exclusion, more holds are long, so that faults hit held locks more often.
         long: if must_break { 0.3 } else { 0.06 },
         renewed: !must_break,
         many: scenario.many,

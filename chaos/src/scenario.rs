@@ -50,14 +50,14 @@ pub struct Scenario {
     pub pause: Duration,
     /// The number of locks that each client holds at the same time in the workload `many`.
     pub many: usize,
-    /// The approximate time for which the workload `many` holds each lock.
+    /// The approximate time for which a client holds each lock in the workload `many`.
     pub many_hold: Duration,
     /// The longest pause between the starts of two faults.
     pub gap: Duration,
     /// The server program of the Redis masters. `None` selects the program that `quorate_testbed::available` finds.
     pub server: Option<PathBuf>,
     /// The maximum length of the fault-free period at the end of the run. The period ends earlier if every client has
-    /// made progress and the time [`settling`](Self::settling) has passed.
+    /// obtained locks again and [`settling`](Self::settling) has passed.
     pub patience: Duration,
 }
 
@@ -140,10 +140,8 @@ impl Scenario {
         }
     }
 
-    /// The time after a fault during which a leftover lock key is no violation. A request that the fault delayed can
-    /// set the key after the release of the lock.
-    ///
-    /// `None` if a fault changes clocks: the checker must then use a longer time.
+    /// How long after a fault the key of a released lock may exist: a delayed request can set the key after the
+    /// release. `None` if a fault changes clocks.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -151,8 +149,8 @@ impl Scenario {
         if self.faults.is_empty() {
             return Some(Duration::ZERO);
         }
-        // The longest delay of a request, in milliseconds. It is longer if links go down, because the kernel sends lost
-        // packets again only later.
+        // The maximum delay of a request, in milliseconds. If a link was down, the kernel waits before it retransmits
+        // lost packets.
         let held_up = if self.has(Needs::Links) { 2_500 } else { 1_000 };
         Some(self.ttl + Duration::from_millis(held_up))
     }
@@ -224,7 +222,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether some fault of the scenario has this requirement, e.g. proxies.
+    /// Whether a fault of the scenario needs this feature, e.g. proxies.
     pub fn has(&self, needed: Needs) -> bool {
         self.faults.iter().any(|kind| kind.needs == needed)
     }
@@ -234,8 +232,8 @@ impl Scenario {
         Layout {
             ways: match self.changes {
                 None => self.clients,
-                // All clients must use the same addresses of the masters, because the generation markers depend on
-                // these addresses. So all clients share one proxy per master.
+                // One proxy per master, shared by all clients: the generation markers depend on the addresses that
+                // clients use.
                 Some(_) => 1,
             },
             masters: (self.nodes().into_iter().enumerate())

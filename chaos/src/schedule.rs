@@ -60,15 +60,14 @@ impl<'a> Scheduler<'a> {
             return Vec::new();
         }
         let mut at = Duration::from_millis(self.rng.random_range(200..400));
-        // A series has every kind of fault once, in a new random order.
+        // Each round contains every kind of fault once, in a random order.
         let mut round: Vec<Kind> = Vec::new();
         while at < scenario.duration {
             if round.is_empty() {
                 round.clone_from(&kinds);
                 round.shuffle(&mut self.rng);
             }
-            // Take the next kind of fault whose targets are free of other faults. A kind whose targets are not free
-            // stays in the series and is tried again.
+            // Take the next kind of fault that has targets without another fault. All other kinds stay in the round.
             let ready = (0..round.len()).rev().find_map(|place| {
                 let fault = self.draw(round[place], at)?;
                 Some((place, fault))
@@ -85,8 +84,8 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether this kind of fault can be injected in this run. Kinds that cannot be injected must be left out: the next
-    /// series of faults begins only after every kind was injected once.
+    /// Whether this kind of fault can be injected in this run. Other kinds must not enter a round, because they would
+    /// never leave it.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
@@ -181,7 +180,7 @@ pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // A momentary fault, and a fault that certainly breaks exclusion, have effects for one TTL after their end.
+    // The effects of such faults last one TTL longer than the faults.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }

@@ -14,11 +14,10 @@ use crate::event::Event;
 use crate::history::History;
 use crate::scenario::Scenario;
 
-/// The memory of a process counts as grown if it has increased by more than this number of bytes, and also by more than
-/// 25 %.
+/// The growth of a process's memory that is tolerated, in bytes. Growth by up to 25 % is tolerated as well.
 const SLACK_BYTES: u64 = 6 << 20;
-/// The number of open file descriptors or connections counts as grown if it has increased by more than this number, and
-/// also by more than 25 %.
+/// The number of additional file descriptors or connections that is tolerated. Growth by up to 25 % is tolerated as
+/// well.
 const SLACK_HANDLES: u64 = 12;
 
 /// The number of held locks in a soak whose masters are all Redis.

@@ -16,7 +16,7 @@ pub enum Task {
     Retire,
     /// Write the generation markers of the new masters by hand.
     Marks,
-    /// Wait for two times `max_ttl`, so that all clients do some work with their current masters.
+    /// Wait for twice `max_ttl`, so that all clients acquire locks on their current masters.
     Rest,
 }
 
@@ -34,8 +34,7 @@ pub enum Given {
 /// The moment of a change of masters at which a fault is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Any moment except [`Closed`](Self::Closed): before a step of the operator, or while clients are restarted with
-    /// other masters.
+    /// Any moment except [`Closed`](Self::Closed).
     Usual,
     /// Between closing the old masters and opening the new ones.
     Closed,
@@ -87,11 +86,10 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
     tasks
 }
 
-/// The tasks of a careful operator. Two clients are restarted late:
+/// The tasks of a careful operator. Two clients are restarted late, as if the operator had overlooked them:
 ///
-/// - The last client uses the old masters until the step `open` has opened the new ones.
-/// - If there are more than three clients, the second to last client uses both sets of masters until the step `finish`
-///   has ended. In practice, an operator may overlook such a client.
+/// - The last client uses the old masters until after the step `open`.
+/// - The second to last of at least four clients uses both sets of masters until after the step `finish`.
 fn careful(clients: usize) -> Vec<Task> {
     let last = clients - 1;
     let late: Vec<usize> = (clients > 3).then(|| last - 1).into_iter().collect();

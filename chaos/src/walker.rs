@@ -57,8 +57,8 @@ pub struct Walker {
     /// `None` if the task has not begun.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
-    /// The damaged stored values that a failed step has reported. They must be dropped before the step is tried again.
-    /// Each entry has the arguments of the command that drops one value.
+    /// The commands to run before a failed step is tried again. Each command drops a damaged record that the step has
+    /// reported.
     lost: VecDeque<Vec<String>>,
     /// Whether `running` is a command that drops a stored value. If false, `running` is the command of a step.
     is_dropping: bool,
@@ -353,11 +353,11 @@ impl Walker {
         Ok(Some(Ok(names.join(", "))))
     }
 
-    /// Writes generation markers that open the new masters, although the old masters were never closed. Returns the
-    /// last marker.
+    /// Opens the new masters although the old masters were never closed: writes the generation markers of the new
+    /// masters. Returns the last marker.
     ///
-    /// Copies the hash of each marker from the connection name of a client that uses both sets of masters. Returns
-    /// `None` if a new master has no such client.
+    /// Each marker contains a hash, which is copied from the connection name of a client. `None` if a new master has no
+    /// connected client that uses both sets of masters.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();

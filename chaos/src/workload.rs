@@ -1,4 +1,4 @@
-//! The workloads of clients, the lock implementations, and the orders of waiters.
+//! The workloads of the clients, the lock implementations that they use, and the orders in which they get a lock.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Workload {
     /// Read, change and write a file under the lock: detects lost updates.
     File,
-    /// Write to a register twice, without checking the lock before the second write. The register rejects a fencing
-    /// token that is smaller than an earlier one.
+    /// Write to a register twice, without checking the lock before the second write: detects fencing tokens that
+    /// decrease.
     Register,
     /// Take an item from a stock in a file under the lock: detects items that are taken twice.
     Stock,
@@ -22,14 +22,13 @@ pub enum Workload {
     /// Move money between two accounts under a lock on both accounts: detects lost transfers, because they change the
     /// sum.
     Transfer,
-    /// Write two files that belong together, and read them together with other readers: detects incomplete writes.
+    /// Update two files as a writer, or read both as a reader: detects reads of an incomplete update.
     Readers,
     /// Work with one of five semaphore permits: detects a sixth holder.
     Permits,
-    /// Work under a lock whose owner has several holds at the same time, nested or in several processes: detects that
-    /// another owner got the lock during one of these holds.
+    /// Hold a lock several times as the same owner, in one or several processes: detects two owners at the same time.
     Owners,
-    /// Take prizes from quotas of ten, and run jobs once: detects an eleventh prize and a second run of a job.
+    /// Take units from quotas of ten, and run jobs once: detects an eleventh unit and a second run of a job.
     Prizes,
     /// Lead for a while, and follow the leader: detects two leaders at the same time.
     Leader,
@@ -80,7 +79,7 @@ impl Workload {
         Self::Leader,
     ];
 
-    /// The name of the workload. Its resources have the same name, some with a number appended: `transfer-2`.
+    /// The name of the workload. Each of its resources is named after it, e.g. `transfer-2`.
     pub fn name(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -124,8 +123,7 @@ impl Workload {
         self != Self::Many
     }
 
-    /// Whether this workload certainly shows when exclusion is broken, because its clients often acquire the same plain
-    /// exclusive lock.
+    /// Whether clients often compete for the same plain exclusive lock, so that broken exclusion becomes visible.
     pub fn shows_breaks(self) -> bool {
         matches!(
             self,
@@ -155,8 +153,7 @@ pub enum Locker {
     JumpsLine,
     /// Locks several resources one after the other, and keeps the first lock if the next resource is not available.
     OneByOne,
-    /// Locks several resources one after the other, and trusts all locks until the end of the last lease. The first
-    /// lease ends earlier.
+    /// Locks several resources one after the other, and regards all locks as valid until the last one expires.
     LaterLease,
     /// Stores only the number of readers on each master, not their names.
     CountsReaders,
@@ -166,7 +163,7 @@ pub enum Locker {
     JoinsByOne,
     /// Gives each hold of an owner a different fencing token.
     NumbersEach,
-    /// Stores a quota as a separate counter on each master. So a majority never agrees on which unit a client took.
+    /// Counts the units of a quota on each master separately, without agreement between the masters.
     CountsDown,
     /// Accepts the leadership when a single master grants it.
     LedByOne,

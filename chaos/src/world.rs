@@ -138,7 +138,7 @@ pub struct World {
 }
 
 impl World {
-    /// Starts the proxies, and the masters with the options that the faults need.
+    /// Starts the masters, with the options that the faults need. Then starts the proxies.
     ///
     /// # Errors
     ///
@@ -155,8 +155,8 @@ impl World {
             }
             roads.push(row);
         }
-        // Masters behind links are reached directly, unless another fault needs proxies: a proxy accepts connections
-        // even if the link to its master is down.
+        // A proxy accepts connections even if the link to its master is down. So in a run with link faults, clients use
+        // proxies only if another fault needs them.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -276,9 +276,8 @@ impl World {
         self.masters[master].answers(Duration::from_millis(50))
     }
 
-    /// The resources of a master: the memory in bytes that it reports, the number of its open file descriptors, and the
-    /// number of its client connections. `None` if the master does not answer. The connection of this function itself
-    /// is not counted.
+    /// The memory of a master in bytes, and the numbers of its open file descriptors and client connections. `None` if
+    /// the master does not answer.
     pub fn gauge(&self, master: usize) -> Option<(u64, u64, u64)> {
         let Ok(server) = self.redis(master) else {
             return gauge_store(&self.masters[master]);
@@ -301,8 +300,8 @@ impl World {
     }
 }
 
-/// The resources of a master other than Redis: memory, open file descriptors, and client connections. The memory is
-/// always 0, because a soak would report growing caches as a leak. A ZooKeeper has 0 file descriptors as well.
+/// As [`World::gauge`], for a master other than Redis. The memory is always 0, because growing caches are no leak. For
+/// a ZooKeeper, the number of file descriptors is 0 as well.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;

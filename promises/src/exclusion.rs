@@ -25,7 +25,7 @@ pub struct Overlap<I> {
     pub other: I,
     /// When the overlap begins.
     pub from: u64,
-    /// When the overlap ends, unless one of the two beliefs is extended or ends earlier.
+    /// The time at which the overlap ends, if neither client extends its lock or releases it before.
     pub to: u64,
 }
 

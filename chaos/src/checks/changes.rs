@@ -1,10 +1,9 @@
 //! Checks a run in which masters were changed:
 //!
 //! - The operator completed every step.
-//! - If the run injects faults, a fault hit a master in each change, between the steps `close` and `open`.
+//! - If the run injects faults, a fault hit a master in each change, between the operator's steps `close` and `open`.
 //! - The masters refused no client whose set of masters was valid.
-//! - No lock stayed free for too long while a client waited for it. The allowed time covers the expiry of a dead
-//!   holder's lease and of a dead waiter's ticket.
+//! - No lock stayed free for too long while a client waited for it.
 
 use std::time::Duration;
 
@@ -120,11 +119,10 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
 /// number of all refused attempts, including those that were rightly refused.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
-    // Returns the time at which a configuration becomes outdated. From this time on, the masters rightly refuse clients
-    // with this configuration. The time is the start of a step of the operator:
+    // Returns the time from which the masters rightly refuse clients with the configuration of this number:
     //
-    // - A configuration with an even number has one set of masters. It becomes outdated at the step `close`.
-    // - A configuration with an odd number has the old and the new set. It becomes outdated at the step `finish`.
+    // - An even number: the clients use one set of masters, until the operator starts the step `close`.
+    // - An odd number: the clients use the old and the new set, until the operator starts the step `finish`.
     let outdated = |step: u64| {
         let (change, name) = match step % 2 {
             0 => (step / 2, "close"),
@@ -162,8 +160,8 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
 /// time in nanoseconds.
 fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
     let ttl = case.scenario.ttl;
-    // Before the waiter gets the lock, the lease of a dead holder may have to expire (one TTL), and then the ticket of
-    // a dead waiter (half a TTL).
+    // A waiter possibly waits until a dead holder's lease expires (one TTL), and then until the queue entry of a dead
+    // waiter expires (half a TTL).
     let allowed = (ttl + ttl / 2 + SLACK).as_nanos() as u64;
     let calm = case.history.calm().unwrap_or(case.end);
     let mut longest = 0;

@@ -1,6 +1,8 @@
-//! Checks mutual exclusion: at most one client believes that it holds the lock. A client's belief lasts from "obtained"
-//! to the first of "release sent", "validity ended" and "loss notified". Two beliefs may overlap only if their modes
-//! are compatible, for example if both clients are readers.
+//! Checks mutual exclusion: two clients never hold one lock at the same time, unless their modes are compatible (for
+//! example, both are readers).
+//!
+//! A hold begins when the client obtains the lock. It ends when the client begins to release the lock, is notified of
+//! its loss, or dies, and at the latest when the lock's validity ends.
 
 use quorate_promises::{Belief, Exclusion, Overlap};
 

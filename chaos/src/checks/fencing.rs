@@ -1,6 +1,6 @@
 //! Checks fencing tokens, even in runs in which exclusion is broken:
 //!
-//! - Only holds that share a lock have the same token.
+//! - Two holds have different tokens, unless they may overlap (two readers, or two holds of one lock owner).
 //! - If an acquisition begins after another hold was obtained, it gets a larger token than that hold.
 //! - The register never accepts a write with a smaller token than one that it has seen.
 
@@ -58,22 +58,22 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("fencing", looked_at, violations)
 }
 
-/// The holds of lock owners, grouped by resource and fencing token.
+/// The holds of reentrant locks, grouped by resource and fencing token.
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold of a lock owner, as a tuple:
+/// A hold of a reentrant lock, as a tuple:
 ///
-/// - the attempt
-/// - the end of the client's belief that it holds the lock
-/// - the start of the acquisition that got the fencing token
+/// - the attempt that obtained it
+/// - the end of the hold, as the client saw it
+/// - the start of the attempt that got the fencing token first: this attempt, or an earlier one of the same owner
 ///
 /// Times are in nanoseconds since the start of the run.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// Returns the start of the acquisition that got the token of this hold. A hold that joins an earlier hold of its
-    /// owner has the token of the earlier hold.
+    /// Returns the start of the attempt that got this token first. That is an earlier attempt if the same owner still
+    /// held the lock: then both holds have the token of the earlier one.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;

@@ -54,7 +54,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             // A killed client could not release its locks, so its keys may remain until they expire.
             let left: Vec<String> = left
                 .iter()
-                // Skip two kinds of keys that expire later than the queue itself: ticket counters, and the key
+                // Skip the keys that expire later than the entries of a queue: ticket counters, and the key
                 // `quorate:lines`, which shows that queues exist.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))

@@ -67,8 +67,7 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // A new `quorate run` has had no contact with any master, and a master may just have restarted. So the restart
-        // guard must apply from the first contact.
+        // Use the restart guard from the start of `quorate run`, because masters may have restarted just before.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {

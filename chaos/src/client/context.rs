@@ -12,13 +12,13 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// The client records a delay as a stall if the delay is longer than this, in nanoseconds. The client measures two
-/// delays:
+/// The length in nanoseconds from which the client records a delay as a stall. The client measures two delays:
 ///
 /// - how long a write to the history takes
 /// - how late a thread wakes up from sleep
 ///
-/// The cause of a stall is a busy machine, or a driver that reads the client's output too slowly.
+/// Both delays are caused by a busy machine. The first one also occurs if the main process of the run reads the
+/// client's output too slowly.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.
@@ -31,7 +31,8 @@ pub(super) struct Shared {
     owners: Mutex<HashMap<String, Owner>>,
     ops: AtomicU64,
     finishing: AtomicBool,
-    /// The time until which futures are dropped midway, in nanoseconds since the start of the run.
+    /// Until this time, tasks drop futures before they complete, and drop guards instead of releasing them. In
+    /// nanoseconds since the start of the run.
     drop_until: AtomicU64,
 }
 
@@ -54,7 +55,7 @@ impl Shared {
         self.finishing.store(true, Ordering::Relaxed);
     }
 
-    /// Makes tasks drop their futures and guards midway, from now until `t`.
+    /// Until `t`, makes tasks drop futures before they complete, and drop guards instead of releasing them.
     pub(super) fn drop_futures_until(&self, t: u64) {
         self.drop_until.store(t, Ordering::Relaxed);
     }
@@ -114,8 +115,7 @@ impl Shared {
             std::process::exit(1);
         }
         drop(out);
-        // If writing took long, the driver was too busy to read the output, and this process was blocked. Record this
-        // as a stall.
+        // A long write means that this process was blocked, because its output was not read. Record this as a stall.
         let stood_still = self.clock.now() - since > LATE;
         if stood_still && !matches!(line.what, Event::Suffered { .. }) {
             let what = STALLED.to_owned();

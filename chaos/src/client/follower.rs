@@ -17,8 +17,8 @@ pub(super) async fn repeat(ctx: Ctx) {
         return;
     };
     while !ctx.is_finishing() {
-        // The timeout drops the future of `next`, and with it an unfinished reading of the masters. So the timeout must
-        // be longer than a slow reading. Otherwise the follower would never see a leader.
+        // The timeout must be longer than `next` takes to ask all masters. Otherwise it would cancel every call of
+        // `next`, and the follower would never see a leader.
         let step = ctx.settings.ttl;
         let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
             continue;

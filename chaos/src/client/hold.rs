@@ -18,7 +18,7 @@ use crate::workload::{Locker, Workload};
 pub(super) enum Hold {
     /// An exclusive or shared guard of the library.
     Guard(LockGuard),
-    /// A guard for one hold of a lock owner.
+    /// A guard for one hold of a reentrant lock.
     Owned(OwnedGuard),
     /// A leader's guard.
     Leading(Leadership),
@@ -51,8 +51,7 @@ impl Hold {
         Taken::of(taken)
     }
 
-    /// Waits for a lock that the library acquires with a single lock request. These are all kinds of locks except
-    /// elections and locks of owners.
+    /// Waits for a lock of any kind except elections and reentrant locks.
     async fn take_plainly(ctx: &Ctx, wanted: &Wanted) -> Taken {
         let resource = &wanted.resource;
         let request = match wanted.claim {

@@ -69,7 +69,7 @@ pub fn main() -> anyhow::Result<()> {
                 obey(&told, &listener, &handle);
             }
         }
-        // The input is closed, so the driver has ended.
+        // The input is closed, so the main process of the run has ended.
         std::process::exit(1);
     });
     let task = runtime.spawn(live(ctx));
@@ -163,7 +163,7 @@ async fn work_all(ctx: &Ctx) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Waits until every master has answered a request, so that the first contact happens before the first fault.
+/// Waits until every master has answered a request of this client. Gives up after 100 requests.
 async fn meet_all(ctx: &Ctx) {
     for _ in 0..100 {
         if let Ok(status) = ctx.redlock.status("first-contact").await
@@ -175,7 +175,7 @@ async fn meet_all(ctx: &Ctx) {
     }
 }
 
-/// Whether the master answered the first contact. A refusal because of a recent restart counts as an answer.
+/// Whether the master answered. A master that the restart guard excludes counts as well.
 fn is_met(said: &Result<KeyState, Fault>) -> bool {
     matches!(said, Ok(_) | Err(Fault::Quarantined(_)))
 }

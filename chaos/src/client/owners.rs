@@ -1,5 +1,5 @@
-//! The workload of lock owners. It models purchase orders, which are processed in steps. Each lock owner is a purchase
-//! order, and each hold is one step of this order.
+//! The workload of reentrant locks. It models purchase orders, which are processed in steps. Each owner of the lock is
+//! a purchase order, and each hold is one step of this order.
 //!
 //! Steps can be nested, and several processes can run steps of one order at the same time. While steps of one order
 //! hold the lock, steps of other orders must not run.
@@ -11,8 +11,8 @@ use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 
-/// The shared file that names the lock owner that has the lock. Its content is the owner's id, a space, and the name of
-/// the attempt that wrote the file.
+/// The shared file that names the current owner of the reentrant lock. Its content is the owner's id, a space, and the
+/// name of the attempt that wrote the file.
 const MARK: &str = "owners";
 
 /// Writes the id of the attempt's lock owner to the shared file. Writes nothing if the lock has been lost. Returns
@@ -24,8 +24,8 @@ pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bo
     files::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op)))
 }
 
-/// Records which lock owner the shared file names. The checker expects the owner of this attempt. Another attempt of
-/// the same owner may have written the file, so the writer can differ. Records nothing if the lock has been lost.
+/// Records which owner the shared file names, and that it must be the owner of this attempt. Records nothing if the
+/// lock has been lost.
 pub(super) fn look(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
     let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return;

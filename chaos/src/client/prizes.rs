@@ -21,8 +21,7 @@ use crate::workload::{Locker, Workload};
 
 /// The number of prizes in each quota.
 const PRIZES: u64 = 10;
-/// If the number of a quota is a multiple of this, the quota is the record of a job that runs once. All other quotas
-/// hand out prizes.
+/// Every third quota is the record of a job that runs once. All other quotas hand out prizes.
 const RECORDS: usize = 3;
 /// The period of a job that runs once per period: a year, so no chaos run reaches the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -51,8 +50,8 @@ async fn create(ctx: &Ctx, next: usize) {
         let created = match ctx.settings.locker {
             Locker::CountsDown => known_bad::create(ctx, &name, pieces).await,
             _ => match create_value(ctx, number).await {
-                // No client knows this quota: the operator was killed after it had created the quota, or got no reply.
-                // Skip it.
+                // An earlier attempt created a quota with this number, but was killed or got no reply. Try the next
+                // number.
                 Err(ValueError::Exists(_)) => continue,
                 created => created.is_ok(),
             },

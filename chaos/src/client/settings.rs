@@ -80,7 +80,7 @@ impl Settings {
     }
 }
 
-/// An instruction of the driver to a running client.
+/// An instruction of the run's main process to a running client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Instruction {
     /// Block all worker threads for this long.

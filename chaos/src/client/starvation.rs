@@ -16,13 +16,13 @@ use crate::event::{Event, STALLED};
 
 /// How long the measuring thread sleeps between two readings of the clock.
 const NAP: Duration = Duration::from_millis(10);
-/// The interval between two readings of the kernel's count, in nanoseconds.
+/// How often the client reads from the kernel how long its threads waited for a CPU, in nanoseconds.
 const LOOK: u64 = 50_000_000;
-/// The waiting times of all threads within one interval are recorded only if their sum is larger than this, in
-/// nanoseconds.
+/// The client records the waiting times only if the sum over all its threads has grown by more than this since the
+/// previous reading, in nanoseconds.
 const LITTLE: u64 = 3_000_000;
 
-/// Records both measures until the process ends. Does not return.
+/// Records late wake-ups and waiting times until the process ends. Does not return.
 pub(super) fn watch(ctx: &Ctx) {
     let mut counted = waits();
     let mut looked = ctx.clock.now();
@@ -45,13 +45,13 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Computes how long threads waited for a CPU between two readings of the kernel's count: `counted`, read at the time
-/// `looked`, and `fresh`, read at the time `now`.
+/// Compares two readings of the threads' waiting times: `counted`, read at the time `looked`, and `fresh`, read at the
+/// time `now`.
 ///
-/// Returns the time since which threads have waited, and the sum of all waiting times, both in nanoseconds. `None` if
-/// the sum is too small to be recorded.
+/// Returns the start of the waiting, and the growth of the sum over all threads, in nanoseconds. `None` if the growth
+/// is too small to be recorded.
 ///
-/// The returned time can be earlier than `looked`, because the kernel counts a wait only when the wait ends.
+/// The start can be earlier than `looked`, because the kernel counts a wait only when it ends.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,

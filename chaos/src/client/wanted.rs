@@ -10,7 +10,7 @@ use crate::workload::Workload;
 
 /// The number of permits of the semaphore.
 const PERMITS: usize = 5;
-/// The number of lock owners.
+/// The number of owners that compete for the reentrant lock.
 const OWNERS: u32 = 3;
 /// The share of attempts in the workload `readers` that are writers, from 0 to 1.
 const WRITERS: f64 = 0.3;

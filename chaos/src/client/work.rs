@@ -149,8 +149,8 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// The hold of a lock while the client works under this lock. If the future of the work is dropped early, this value
-/// records the release, and then drops the guard.
+/// A hold while the client works under it. If the future of the work is dropped before it completes, this value records
+/// the release, and then drops the hold.
 struct HoldGuard<'a> {
     ctx: &'a Ctx,
     op: u64,
@@ -274,7 +274,7 @@ async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Durati
     }
 }
 
-/// Works under a hold of a lock owner, sometimes with a nested hold of the same owner.
+/// Works under a hold of the reentrant lock, sometimes with a nested hold of the same owner.
 async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     if !owners::leave_mark(ctx, wanted, op, hold) {
         return;

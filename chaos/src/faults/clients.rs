@@ -62,8 +62,8 @@ fn client(fault: &Injection) -> anyhow::Result<usize> {
     }
 }
 
-/// Sends a client the command to disturb its own work, e.g. to block its threads. The fault is healed only when the
-/// client has reported that the disturbance has ended.
+/// Commands a client to disturb its own work, e.g. to block its threads. Healing the fault waits until the client
+/// reports the end of the disturbance.
 fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow::Result<Landed> {
     let client = client(fault)?;
     let before = world.clients.seen().suffered(client);

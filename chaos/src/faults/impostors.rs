@@ -23,7 +23,7 @@ use super::landed::Landed;
 use crate::world::{Needs, World, run_id};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a probe reads the answer of the impostor. Garbage does not end by itself.
+/// How long a probe reads from the impostor, which may send garbage without end.
 const SHORT: Duration = Duration::from_millis(300);
 /// The largest number of random bytes in one chunk of garbage.
 const GARBAGE: usize = 600;
@@ -79,8 +79,8 @@ const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
 }
 
-/// Connects clients to a wrong master, if possible to one that answers. Only then can the effect of the fault be
-/// verified.
+/// Connects clients to a different master. Chooses a Redis master that answers, if there is one, because only such a
+/// master can be identified by a probe.
 fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let masters = world.masters.len();
     let drawn = fault.pick(1, masters as u64) as usize;
@@ -132,11 +132,8 @@ fn relay(world: &World, index: usize, harm: Tampering) -> Script {
     Script::Relay { target, harm }
 }
 
-/// Connects the clients of a master to a hostile server that behaves as `script` says. The fault counts as injected if
-/// two conditions hold:
-///
-/// - `look` has recognized the hostile server.
-/// - A client has connected to the hostile server.
+/// Connects the clients of a master to a hostile server, which runs `script`. Fails if `look` does not recognize the
+/// hostile server, or if no client connects to it.
 fn lead_to(
     fault: &Injection,
     index: usize,

@@ -16,7 +16,7 @@ use super::landed::Landed;
 use crate::node::{NodeKind, Which};
 use crate::world::{Needs, Tools, World};
 
-/// A kind of fault, as a reference to its row of the table.
+/// A kind of fault: a reference to its definition.
 #[derive(Clone, Copy)]
 pub struct Kind(pub(super) &'static Row);
 
@@ -47,7 +47,7 @@ pub struct Row {
 pub enum Reach {
     /// One master.
     One,
-    /// The largest number of masters that leaves a majority of the masters unaffected.
+    /// The largest minority of the masters.
     Minority,
     /// The smallest majority of masters.
     Majority,
@@ -95,7 +95,7 @@ pub(super) enum Breaks {
 pub(super) enum Disk {
     Any,
     Keeps(Persistence),
-    /// Any persistence except this one, because the fault changes its files.
+    /// Any persistence except this one.
     Not(Persistence),
 }
 
@@ -314,10 +314,10 @@ impl Serialize for Kind {
 pub struct Injection {
     /// The kind of fault.
     pub kind: Kind,
-    /// The affected masters, by index. Empty for a fault inside a client, and for a network fault between the `clients`
-    /// and all masters.
+    /// The indices of the affected masters. Empty in two cases: the fault is inside a client, or it affects the network
+    /// between some clients and all masters.
     pub masters: Vec<usize>,
-    /// The affected clients, by index. Empty if the fault affects masters, for all clients.
+    /// The indices of the affected clients. Empty if the fault affects all clients.
     pub clients: Vec<usize>,
     /// How long the fault lasts.
     pub lasts: Duration,
@@ -355,7 +355,7 @@ impl Injection {
         Ok(Landed::all(parts))
     }
 
-    /// The names of the affected masters and clients, as the history contains them.
+    /// The names of the affected masters and clients, e.g. `m1` and `c2`.
     pub fn targets(&self) -> Vec<String> {
         let masters = self.masters.iter().map(|index| format!("m{}", index + 1));
         let clients = self.clients.iter().map(|index| format!("c{}", index + 1));
@@ -391,7 +391,7 @@ impl Injection {
         Duration::from_millis(self.pick(from, to))
     }
 
-    /// Draws one of these values. Repeated calls for one fault return the same value.
+    /// Draws an element of `all`. Repeated calls for one fault return the same element.
     pub(super) fn one_of<'a, T>(&self, all: &'a [T]) -> &'a T {
         &all[self.pick(0, all.len() as u64) as usize]
     }
@@ -418,7 +418,7 @@ mod tests {
 
     static HEALED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-    /// A fault for this test. It affects all masters except the third, and its effect cannot be observed on the second.
+    /// A fault for the test below. It cannot be injected into m3, and has no visible effect on m2.
     static PICKY: Row = Row::each("picky", "for the test", |_, index, world| {
         if index == 2 {
             bail!("this fault cannot be injected into m3");

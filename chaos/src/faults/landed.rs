@@ -17,7 +17,7 @@ pub struct Landed {
 }
 
 impl Landed {
-    /// A fault whose effect `seen` was observed, with the function that heals it.
+    /// Combines the description of the observed effect with the function that heals the fault.
     pub fn new(
         seen: impl Into<String>,
         heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,

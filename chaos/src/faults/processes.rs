@@ -131,8 +131,7 @@ fn restart_from_all(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     Ok(back_with_marker(index, true))
 }
 
-/// Kills the server and cuts off the end of its append-only file, as can happen in a power cut. SIGKILL alone loses
-/// nothing that the server has written to the file.
+/// Simulates a power cut: kills the server, and cuts off the end of its append-only file.
 fn restart_without_the_end(
     _: &Injection,
     index: usize,

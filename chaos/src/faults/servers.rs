@@ -78,8 +78,8 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::User),
 ];
 
-/// ACL rules that each revoke a right of the clients' user. Each rule has a command that the server refuses without
-/// this right.
+/// Pairs of an ACL rule and a command. The rule revokes a right of the clients' user. Without this right, the server
+/// refuses the command.
 const RIGHTS: &[(&str, &[&str])] = &[
     ("-@all", &["PING"]),
     ("-evalsha", &["EVALSHA", "x", "0"]),
@@ -97,8 +97,8 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
 ];
 
-/// Revokes a right of the clients' user. In half of the cases, also ends all connections, so that the master refuses
-/// clients when they reconnect.
+/// Revokes a right of the clients' user. Every second time on average, this function also ends all client connections,
+/// so that clients must reconnect.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];
@@ -208,7 +208,7 @@ fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     Ok(Landed::momentary(format!("{killed} connections killed")))
 }
 
-/// Makes the master busy: a script on it runs in an endless loop, until the script is killed.
+/// Makes the master busy with an endless script. Healing kills the script.
 fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
@@ -232,8 +232,7 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     }))
 }
 
-/// Makes snapshots fail, so that the master refuses writes. Snapshots fail because a folder occupies the name of the
-/// snapshot file.
+/// Makes the master refuse writes because its snapshots fail. They fail because `dump.rdb` is now a folder.
 fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;

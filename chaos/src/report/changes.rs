@@ -181,8 +181,7 @@ impl Contents {
         );
     }
 
-    /// The letter of a step that was in progress between `from` and `to`, or a space. Prefers a step with a capital
-    /// letter, and then a step that ended.
+    /// The letter of a step that was in progress between `from` and `to`; a space if there was none.
     fn step_in(&self, from: u64, to: u64) -> char {
         let ends = self
             .steps
@@ -194,7 +193,7 @@ impl Contents {
                 .filter(|step| step.from < to && step.to >= from)
                 .map(|step| letter(&step.name)),
         );
-        // Prefer steps with a capital letter, because these steps disturb clients most.
+        // If there are several steps, prefer one with a capital letter: a step of `quorate masters`.
         letters
             .min_by_key(|letter| !letter.is_ascii_uppercase())
             .unwrap_or(' ')
@@ -207,8 +206,8 @@ impl Contents {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// The number of clients that use configuration `step` at the time `to`, or at the end of the run if the run ends
-    /// first. The number is one digit in base 36: a space for 0, and `+` for more than 35.
+    /// The number of clients that use configuration `step` at the time `to`, as one digit in base 36. A space for 0,
+    /// `+` for more than 35.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

@@ -1,8 +1,9 @@
 //! The drawing of the attempts on the timeline page.
 //!
-//! - The lane of a client has a row for each workload.
-//! - A lock that several clients may hold at the same time also has a lane of its own. That lane has a row for each
-//!   reader, writer, semaphore slot, owner or account.
+//! A lane is a group of rows:
+//!
+//! - Each client has a lane, with a row for each workload.
+//! - Each lock that can be shared has a lane, with a row for each reader, writer, semaphore slot, owner or account.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use crate::workload::{Workload, family};
 
 /// The largest number of marks in the drawing. A browser draws this number of marks quickly.
 const MARKS: usize = 60_000;
-/// The largest number of rows for marks that overlap in time. Further marks are drawn over the last of these rows.
+/// The maximum number of rows with the same label. Marks that find no free row are drawn over the last one.
 const DEEP: usize = 6;
 
 /// A row of a lane in the drawing.
@@ -42,8 +43,7 @@ pub(super) struct Row {
 #[derive(Serialize)]
 pub(super) struct Mark(usize, u64, u64, u8, Option<u64>, String, String, String);
 
-/// The key of a row: lane, workload, label, and level. Rows with the same label are stacked, and the level is the
-/// position in the stack.
+/// The key of a row: lane, workload, label, and the row's number among the rows with the same label.
 type Place = (usize, String, String, usize);
 
 /// All rows and marks of the drawing.
@@ -54,8 +54,8 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Draws the marks of all attempts. If there would be more than [`MARKS`] marks, older attempts are left out unless
-    /// `near` returns true for them.
+    /// Draws the marks of all attempts. If there would be more than [`MARKS`] marks, older attempts are left out,
+    /// except those for which `near` returns true (attempts near a violation).
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],

@@ -74,7 +74,7 @@ pub fn write(
     Ok(())
 }
 
-/// The text about the cost of the changes of masters; `None` if the scenario has no such changes.
+/// The text of `changes.txt`; `None` if the scenario replaces no masters.
 pub fn changes(scenario: &Scenario, history: &History) -> Option<String> {
     let changes = scenario.changes.as_ref()?;
     Some(changes::text(changes, history, &history.attempts()))

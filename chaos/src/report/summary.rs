@@ -20,7 +20,7 @@ pub struct Summary {
     pub version: String,
     /// The scenario of the run.
     pub scenario: Scenario,
-    /// Whether the scenario promises mutual exclusion, allows a break, or requires a break.
+    /// Whether two holders at the same time are forbidden, allowed, or required in the scenario.
     pub exclusion: Exclusion,
     /// The overall verdict.
     pub verdict: Verdict,

@@ -1,5 +1,5 @@
-//! The run as a picture: one HTML page that needs no network. The script in `timeline.html` draws it; this file only
-//! selects the data.
+//! The timeline page of a run: one HTML file that loads nothing from the network. This module selects the data, and the
+//! script in `timeline.html` draws them.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ struct StepBand {
     done: bool,
 }
 
-/// A client process, and the number of the configuration of masters that it used (`step`).
+/// A client process. Its `step` states which masters it used (see `pace::Life`).
 #[derive(Serialize)]
 struct LifeBand {
     lane: usize,

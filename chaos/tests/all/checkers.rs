@@ -204,7 +204,7 @@ fn checker_reports_a_hold_longer_than_its_lease_unless_the_machine_was_busy() {
         (Verdict::Invalid, 1),
         "the late release must be reported if the machine was busy for too short a time"
     );
-    // The history records a long wait for a CPU after a later, short wait. The checker must still count the long wait.
+    // Two waits for a CPU overlap. The longer one is recorded last, and the checker must count it.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,
@@ -214,7 +214,7 @@ fn checker_reports_a_hold_longer_than_its_lease_unless_the_machine_was_busy() {
         .at(1_920, "c1", line(1_915, 5))
         .at(1_930, "c1", line(1_100, 830));
     assert_eq!(counted_late.verdict("notified", &[]), (Verdict::Valid, 0));
-    // A wait for a CPU and a stall measure the same delay here. The checker must count the delay only once.
+    // The history records the same delay twice: as a stall and as a wait for a CPU. The checker must count it once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
         since: 1_100 * MS,
@@ -351,18 +351,18 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
             .verdict("leftovers", &[kind])
             .0
     };
-    // A leftover key is excused until two seconds after the end of a fault. A delayed request may arrive within the
-    // first second, and its key then exists for the TTL of one second.
+    // A leftover key is allowed for two seconds after a fault: the delay of a request (one second) plus the TTL (one
+    // second).
     assert_eq!(
         left("file", 97_900, kind("late-requests")),
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // In these cases, a leftover key is excused for more than two seconds after the end of a fault:
+    // In these cases, a leftover key is allowed for a longer time:
     //
-    // - after a fault that drops packets, because the kernel sends lost packets again later
-    // - after a fault that changes clocks, because a wrong clock changes the lifetime of keys
-    // - if the key belongs to a queue, because tickets live longer than locks
+    // - after a fault of a network link, because the kernel retransmits packets late
+    // - after a fault of a clock, because keys may expire late
+    // - if it is the key of a queue, because tickets live longer than locks
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

@@ -13,7 +13,7 @@ use quorate_chaos::scenario::{Scenario, Workload};
 struct Hold<'a>(&'a str, u64, &'a [&'a str], Claim, u64, u64, u64);
 
 impl Tale {
-    /// Adds a hold to the history. It begins with a lease of one second, and ends with a release.
+    /// Adds a hold to the history. Its lock is valid for one second and is released at the end of the hold.
     fn hold_as(self, hold: Hold<'_>) -> Self {
         self.hold_in(None, hold)
     }
@@ -168,10 +168,10 @@ fn checker_excuses_an_incomplete_write_only_if_the_writer_stopped_early() {
     assert_eq!(views(tale(30).at(30, "c2", whole)), (Valid, 0));
     assert_eq!(views(tale(30).at(30, "c2", half.clone())), (Invalid, 1));
     assert_eq!(views(tale(15).at(30, "c2", half.clone())), (Valid, 0));
-    // The writer had written both files before the end of its hold. So an old second file is a violation.
+    // The writer has updated both files during its hold. A reader must not find the old second file.
     let finished = tale(15).at(14, "c1", wrote(1, "readers-2"));
     assert_eq!(views(finished.at(30, "c2", half)), (Invalid, 1));
-    // The client c2 wrote `4 c2#1` as the writer, and continues as a reader. It must still find this content.
+    // The client c2 wrote `4 c2#1`, and then became a reader. It must not find other content.
     let changed = found(1, "readers-1", "4 c2#1", "5 c1#1", "c1#1");
     assert_eq!(views(tale(15).at(30, "c2", changed.clone())), (Invalid, 1));
     let stalled = Event::Suffered {
@@ -209,7 +209,7 @@ fn checkers_report_too_many_permits_or_two_holders_of_one_slot() {
     assert_eq!(permits(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (0, 15)]), (Invalid, 1));
-    // The semaphore has two permits, so a third holder at the same time is reported, whatever its slot.
+    // The semaphore has two permits. Three holders at the same time are a violation.
     assert_eq!(permits(&[(0, 10), (1, 15), (2, 20)]), (Invalid, 2));
     assert_eq!(permits(&[(0, 10), (1, 15), (1, 20)]), (Invalid, 1));
     assert_eq!(permits(&[]), (Unknown, 0));
@@ -259,12 +259,12 @@ fn checkers_report_two_simultaneous_owners_or_two_tokens_of_one_owner() {
         (Unknown, 0),
         "the verdict must be unknown if no client joined another hold"
     );
-    // Two owners wrongly hold the lock at the same time:
+    // Holds of two owners:
     //
-    // - order-1 with token 5, from 10 ms to 30 ms and from 15 ms to `until`
-    // - order-2 with token 7, from 20 ms to 40 ms
+    // - order-1 with token 5: from 10 ms to 30 ms, from 15 ms to `until`, and from 50 ms to 60 ms
+    // - order-2 with token 7: from 20 ms to 40 ms
     //
-    // At 50 ms, order-1 obtains the lock again. Token 5 is allowed only if the second hold of order-1 still lasts.
+    // At 50 ms, token 5 is smaller than the last token. It is allowed only if order-1 still holds the lock.
     let joins = |until| {
         tale("order-2", 7)
             .hold_as(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
@@ -349,7 +349,7 @@ fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
         (Invalid, 1),
         "a quota that is sold out although a unit is left must be reported"
     );
-    // If no prize was taken, the verdict must be unknown.
+    // No unit was handed out, so the checker had nothing to check.
     assert_eq!(prizes(&[over]), (Unknown, 0));
 }
 

@@ -50,8 +50,7 @@ fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
-    // A restart must take less time than the TTL. Otherwise each lost lease has expired already, and exclusion does not
-    // break.
+    // A restart must take less time than the TTL: exclusion breaks only if the master loses a lock that is still valid.
     let run = Run::until(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
@@ -72,7 +71,7 @@ struct Lottery {
 /// The results of all `take` requests of the clients to one quota.
 #[derive(Debug, Default)]
 struct Drawn {
-    /// For each unit that was handed out, the number of units that remained after it.
+    /// The number of units left in the quota, after each unit that was handed out.
     left: Vec<u64>,
     /// The number of requests whose result is unknown.
     unknown: usize,
@@ -201,7 +200,7 @@ async fn quota_on_mixed_masters_gives_each_unit_at_most_once_despite_kills() {
             "each prize must be given once, but one was given twice in run {run}: {drawn:?}"
         );
         assert!(drawn.left.iter().all(|left| *left < 10), "{drawn:?}");
-        // Only the requests whose result is unknown can have taken the missing units.
+        // Each missing unit must have been taken by a request whose result is unknown.
         let missing = 10 - drawn.left.len();
         assert!(
             missing <= drawn.unknown,

@@ -1,5 +1,7 @@
-//! A known-bad lock for owners. Each master stores the name of the owner under one key, and the names of the owner's
-//! holds as a set under another key. The implementations are `joins-by-one` and `numbers-each`.
+//! A known-bad reentrant lock: one owner can hold it several times. Each master stores the name of the owner under one
+//! key, and the names of the owner's holds as a set under another key.
+//!
+//! The implementations are `joins-by-one` and `numbers-each`.
 
 use quorate_testbed::Reply;
 

@@ -11,8 +11,8 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::report::Summary;
 use rustix::fs::{FlockOperation, flock};
 
-/// Waits until no other test, in this process or another one, makes a chaos run. All other tests wait until the
-/// returned file is dropped.
+/// Locks a file, so that only one chaos run is active at a time, even if tests run in several processes. Dropping the
+/// returned file unlocks it.
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("the file to lock must be created");
