@@ -268,14 +268,13 @@ pub(crate) enum ValueResult {
     Removed,
     /// Units were taken from the quota. The number is how many units are left in it afterwards.
     Taken(u64),
-    /// No units were taken from the quota. The number is how many units are left in it.
+    /// The number of units that are left in the quota, after a call that took none.
     Left(u64),
-    /// The caller must do the work of this period. The number is the fencing token of the lock that the caller holds
-    /// meanwhile.
+    /// The caller must do the work of this period. The number is the fencing token of the caller's lock.
     Due(u64),
-    /// The work of this period had been done before the call.
+    /// The work of this period was done before this call.
     Done,
-    /// There is no value, or the masters have lost it.
+    /// The value does not exist, or the masters have lost it.
     Lost,
     /// The client does not know whether the call has written the value.
     Unknown,
@@ -307,11 +306,10 @@ pub(crate) struct Believer {
     pub(crate) kind: Kind,
     /// The sets of masters; the client needs a majority of each set.
     pub(crate) sets: Sets,
-    /// The number of the locked resource, or of the locked slot of a semaphore. For a lock on several resources, the
-    /// number of one of them.
+    /// The number of the locked resource, or of the locked slot of a semaphore. For a lock on several resources, this
+    /// is `Step::resource`.
     pub(crate) resource: usize,
-    /// All resources of the hold, and its class (readers, or one owner) if it has one. Only holds of the same class may
-    /// share a resource.
+    /// The locked places (resources or slots), and the class of the holds that may share them.
     pub(crate) scope: Scope,
     pub(crate) value: Token,
     pub(crate) fencing: Option<u64>,
@@ -321,15 +319,15 @@ pub(crate) struct Believer {
     pub(crate) obtained: u64,
     /// The end of the validity as the library last reported it, in nanoseconds on the client's clock.
     pub(crate) until: u64,
-    /// The true time at which the validity ends, in nanoseconds. It corresponds to `until` on the client's clock.
+    /// The true time at which the validity ends, in nanoseconds: `until`, converted from the client's clock.
     pub(crate) ends: u64,
-    /// Whether the library has already reported that the lock is no longer held.
+    /// Whether the library has reported that the lock is no longer held.
     pub(crate) over: bool,
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<dyn Hold>,
 }
 
-/// Returns the first six digits of a lock value, for traces.
+/// Returns the first six of the hex digits of a lock value, for traces.
 pub(crate) fn short(value: &[u8]) -> String {
     String::from_utf8_lossy(&value[..value.len().min(6)]).into_owned()
 }

@@ -8,17 +8,17 @@ use crate::scenario::{FaultKind, Refusal};
 pub enum Happening {
     /// An operator raises the generation marker of a master while masters are replaced.
     Change,
-    /// A master is out of memory, for all locks or for one lock.
+    /// A master has no memory left, so it refuses requests for all locks or for one lock.
     Full,
     /// A master restarts and has lost some or all of its memory.
     Empty,
-    /// The clock of a master or of a client jumps, possibly to a wrong date and back.
+    /// The clock of a master or of a client jumps.
     Clock,
     /// The process of a holder pauses.
     Pause,
     /// A master loses its cached Lua scripts.
     Flush,
-    /// A client loses its permissions on a master.
+    /// A master refuses requests because the client's user lacks a permission.
     Denied,
     /// A lock is force-released.
     Break,

@@ -15,18 +15,17 @@ pub enum Kind {
     Shared,
     /// A lock of the owner with this number. Other holds of the same owner may share the lock.
     Owner(u8),
-    /// Like `Owner`, but the tasks of a client process share one hold: if the process already holds the resource as
-    /// this owner, the client uses that hold again.
+    /// Like `Owner`, but all tasks of a client process share one hold of the owner on the resource.
     Counted(u8),
     /// An exclusive lock that is downgraded to a reader's lock after half of the hold.
     Downgraded,
-    /// An exclusive lock. Its holder stores a note for the waiters, with this number.
+    /// An exclusive lock, whose holder stores a note for the waiters. The note contains this number.
     Noted(u32),
-    /// The lock of an elected leader. The leader stores a note for the observers, with this number.
+    /// The lock of an elected leader, who stores a note for the observers. The note contains this number.
     Lead(u32),
     /// No lock: the client observes the election for `Step::resource`.
     Observe,
-    /// An exclusive lock. The client makes one use of the value (a quota or a record) that the lock protects.
+    /// An exclusive lock, under which the client uses a value: a quota or a once-per-period record.
     Value(ValueStep),
     /// One permit of the resource's semaphore. The number is how many permits the client configures for this semaphore.
     Permit(u8),
@@ -42,7 +41,7 @@ pub enum ValueStep {
     Take(u8),
     /// Read how many units of the quota are left.
     Left,
-    /// Remove the value under the lock.
+    /// Remove the quota or the once-per-period record.
     Remove {
         /// Whether the value is a once-per-period record, and not a quota.
         record: bool,
@@ -51,8 +50,7 @@ pub enum ValueStep {
     Once,
     /// Do the work of the current period at least once. The work takes half of `Step::hold`.
     AtLeast,
-    /// Like `Once`, but the client acquires and releases the lock itself. The client reads the record after half of the
-    /// hold, and writes the record at the end.
+    /// Like `Once`, but in separate calls: acquire the lock, read the record, write the record, release the lock.
     Turn,
 }
 

@@ -6,23 +6,26 @@
 //! One seed decides everything. [`Scenario::draw`] turns the seed into a scenario (plain data), and [`run`] plays the
 //! scenario. Checkers look at the state after every event. The same seed gives the same run on every machine.
 //!
-//! Each run has two phases. In the first phase, faults happen, and no fault may make a lock unsafe. In the second
-//! phase, all faults have ended: every client asks for a lock once more, and must get it within [`Scenario::bound`].
+//! Each run has two phases:
 //!
-//! Some scenarios are calm: no faults happen. The checkers then demand more:
+//! - While faults happen, no lock may become unsafe.
+//! - After all faults have ended, every client asks for a lock once more. It must get the lock within
+//!   [`Scenario::bound`].
 //!
-//! - No key is left behind.
+//! In some scenarios no faults happen. The checkers then also require:
+//!
+//! - No key is leaked.
 //! - No renewed lock is lost.
-//! - No lock is idle while a client waits for it.
+//! - No lock stays free while a client waits for it.
 //! - Waiters get the lock in order.
 //! - A holder that has lost its lock is notified immediately.
 //!
-//! Each rule counts the cases that it has judged ([`RULES`]), because a rule that judged no case has tested nothing.
+//! Each rule counts the cases that it has checked ([`RULES`]). A rule without a case has tested nothing.
 //!
 //! # What is simulated
 //!
-//! - 1 to 9 masters, which reply like the library's Lua scripts. Masters crash, restart and stall. A restart restores
-//!   nothing, an old state, or everything.
+//! - 1 to 9 masters, which reply like the library's Lua scripts. Masters crash, restart and stall. After a restart, a
+//!   master has no data, old data, or all its data.
 //! - A clock for each master, which decides when the master's keys expire. The clock has an offset and a rate error,
 //!   and may jump.
 //! - Servers that read commands and write replies (`world/server.rs`). A server may lose its cached scripts, refuse
@@ -52,14 +55,14 @@
 //! stores (`world/session.rs`):
 //!
 //! - A commit compares the versions of several records and then writes the records.
-//! - A commit may be late, or wait behind other commits. If its session is lost, the store may execute only a part of
-//!   it.
+//! - A commit may be late, or wait behind other commits. If the client's session is lost, the store may execute only a
+//!   part of the commit.
 //! - A lagging follower may answer reads.
 //! - Wake-ups may be lost, late, or sent twice.
 //! - A store has a clock of its own, or none.
 //!
-//! The checkers judge stores by their answers to clients. They read the records of stores only to check that the
-//! lock values of released locks do not return.
+//! The checkers see only the answers from stores, with one exception: they read the records to check that a released
+//! lock does not come back.
 //!
 //! # Replacement of masters
 //!
@@ -70,7 +73,7 @@
 //!   checks.
 //! - One or two operators call the library's functions for the steps. An operator may be late, repeat a step, or be
 //!   killed between two steps.
-//! - Some requests of operators to masters are lost. Operators' requests do not use simulated byte streams.
+//! - Some requests from operators to masters are lost. These requests do not use simulated byte streams.
 //! - Operators copy values to the new masters, and remove lost values.
 //!
 //! # Untested combinations

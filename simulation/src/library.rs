@@ -16,8 +16,8 @@ use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// For the seeded bug `LocalCountAnswers`: the holds that the process shares without asking the masters. `None`
-    /// without this bug.
+    /// Only with the seeded bug `LocalCountAnswers`: the holds that this process shares among its tasks without a
+    /// request to the masters.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,
@@ -105,7 +105,7 @@ impl Library {
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
-                // The library must accept the resources in any order, so put `order.resource` first.
+                // Put `order.resource` first, to test that the library accepts resources in any order.
                 let names = others.map(|other| name(other as u8));
                 self.redlock.lock_all([resource].into_iter().chain(names))
             }

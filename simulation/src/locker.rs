@@ -51,8 +51,7 @@ pub(crate) trait Locker: Send + Sync {
         None
     }
 
-    /// The small client of a seeded bug that reads and writes the values under locks instead of the library. `None`
-    /// without such a bug.
+    /// The small client with which a seeded bug replaces the library for values under locks. `None` without such a bug.
     fn register(&self) -> Option<&WrongRegister> {
         None
     }

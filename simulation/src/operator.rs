@@ -1,5 +1,5 @@
-//! A simulated operator, which replaces masters with the library's own functions. Its orders to masters may be late or
-//! lost. Its process is paused and killed like other processes.
+//! A simulated operator. It calls the library's functions to replace masters. Its requests to masters may be late or
+//! lost, and its process may pause or be killed.
 
 mod node;
 
@@ -62,8 +62,8 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage of a change of masters after its steps have raised the number in the generation markers by `goal`.
-/// The whole change raises the number by 4.
+/// Returns the stage of a change of masters. `goal` is the increase of the number in the generation markers since the
+/// change began. A whole change increases this number by 4.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Begun,
@@ -164,10 +164,10 @@ impl Operator {
             .expect("the builder must accept the settings")
     }
 
-    /// Takes the steps of one change of masters, until the number in the generation markers has risen by `goal`.
+    /// Takes the steps of one change of masters until it has reached the stage `stage_at(goal)`.
     ///
-    /// Returns false if masters have lost the markers that the previous change wrote. The operator must then repeat the
-    /// previous change.
+    /// Returns false if masters have lost the generation markers of the previous change. The operator must then repeat
+    /// that change.
     async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
         let change_of = redlock
@@ -187,8 +187,8 @@ impl Operator {
             };
             let Err(error) = step else { continue };
             self.note_not_yet(&error);
-            // While faults happen, the operator removes lost values only in half of the cases. After the faults it
-            // always removes them, so that the change can end in time.
+            // While faults happen, remove lost values only with probability 1/2. After the faults, always remove them:
+            // the change must end in time.
             if self.rng.chance(500_000) || !self.is_early() {
                 self.drop_lost(&redlock, &error).await;
             }

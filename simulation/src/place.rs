@@ -63,8 +63,7 @@ pub(crate) fn resource_of(key: &[u8]) -> usize {
     digits.fold(0, |number, digit| 10 * number + digit)
 }
 
-/// Returns the number of the semaphore to which the key of a slot or of a semaphore's queue belongs; `None` for other
-/// keys.
+/// Returns the number of the semaphore that uses `key` for a slot or for its queue; `None` for other keys.
 pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     let rest = key.strip_prefix(b"quorate:slot:")?;
     match rest.strip_prefix(b"line:r") {
@@ -73,7 +72,7 @@ pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether this is the key under which waiters for a semaphore are queued. This key never contains a lock.
+/// Whether `key` is the key of a semaphore's queue. Such a key never contains a lock value.
 pub(crate) fn is_line(key: &[u8]) -> bool {
     key.starts_with(b"quorate:slot:line:")
 }

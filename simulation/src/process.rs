@@ -21,7 +21,8 @@ use crate::store_node::WatchedStore;
 use crate::store_plan::StorePlan;
 use crate::world::{Event, Link, Shared};
 
-/// One life of a client process: from its start until it is done or is killed.
+/// One life of a client process: from its start until its tasks have ended or the process is killed. A restart begins a
+/// new life.
 pub(crate) struct Process {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: usize,
@@ -115,7 +116,7 @@ impl Process {
         })
     }
 
-    /// Ends this life of the process. From then on the library can spawn no task in it.
+    /// Ends this life of the process. After this call, `spawn` fails.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
@@ -142,8 +143,8 @@ impl Runtime for Process {
         let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
         self.steps.store(drawn, Ordering::Relaxed);
         let (ppm, lasts) = self.preempt;
-        // The low bits of these random numbers repeat after a short period. So the decision about a preemption uses the
-        // middle bits, and the durations use the highest bits.
+        // The low bits of `drawn` repeat after few draws. So the middle bits decide about a preemption, and the highest
+        // bits give durations.
         if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
             self.shared.preempt(lasts / 1_000 * (drawn >> 54));
         }
@@ -184,7 +185,7 @@ impl Runtime for Process {
     }
 }
 
-/// A timer of a process. It fires when the process's own clock reaches the wanted reading.
+/// A timer of a process. It fires when the process's clock shows a given time.
 struct Sleep {
     shared: Weak<Shared>,
     client: usize,
@@ -255,7 +256,7 @@ impl Node for SimNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        // After the end of a run there is no world. `reply` is then dropped, so the caller gets an error.
+        // After the end of a run, drop `reply`, so that the caller gets an error.
         if let Some(shared) = self.shared.upgrade() {
             shared.send(self.link, request, reply);
         }

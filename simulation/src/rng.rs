@@ -13,10 +13,9 @@ impl Rng {
         Self(seed)
     }
 
-    /// Begins the random stream of one part of a run. `part` is any number that identifies the part.
+    /// Begins the random stream of one part of a run. The number `part` identifies the part.
     ///
-    /// The streams are independent: if one part draws more or fewer numbers, the draws of other parts do not change. So
-    /// a shrunk scenario stays similar to the original scenario.
+    /// The streams are independent: more draws in one part do not change the draws in other parts.
     pub fn stream(seed: u64, part: u64) -> Self {
         let mut rng = Self(seed ^ part.wrapping_mul(0xA076_1D64_78BD_642F));
         rng.draw();

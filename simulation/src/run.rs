@@ -24,9 +24,10 @@ pub struct Outcome {
     pub coverage: Coverage,
     /// How many cases each rule has judged in the run. The order is that of [`RULES`](crate::RULES).
     pub judged: Judged,
-    /// How often a rule was checked for each kind of lock and value after each happening (an event that may interfere).
+    /// For each kind of lock or value, and each happening (an event that may interfere): how many checks of rules
+    /// followed this happening.
     pub crossings: Crossings,
-    /// The call with the largest `Lateness::used`; `None` if the rule "calls end" judged no call.
+    /// The call that used the largest share of its allowed lateness; `None` if the rule "calls end" checked no call.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,

@@ -231,7 +231,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All reasons to refuse.
+    /// All reasons for which a master refuses requests.
     pub(crate) const ALL: [Self; 6] = [
         Self::Busy,
         Self::OutOfMemory,
@@ -263,7 +263,7 @@ pub struct Settings {
     pub max_ttl: u64,
     /// How long a client waits for the reply of one master, in nanoseconds.
     pub node_timeout: u64,
-    /// The longest pause between two attempts, in nanoseconds.
+    /// The longest pause between two attempts to acquire a lock, in nanoseconds.
     pub retry_most: u64,
     /// Whether locks get fencing tokens.
     pub fencing: bool,
@@ -283,30 +283,29 @@ pub struct Promises {
     /// - The masters' clocks do not jump.
     /// - The masters forget nothing, or have a restart guard.
     pub exclusion: bool,
-    /// Fencing tokens are unique and rise. This requires:
+    /// Fencing tokens are unique and rise. L is 2 s (`TWICE_SLACK_US`) plus the largest difference between two clocks.
+    /// This promise requires:
     ///
     /// - The setting `fencing` is on.
-    /// - No master's clock jumps forward by almost a day, and back again within the time L. The master could then
-    ///   forget its fencing counters.
+    /// - No master's clock jumps forward by almost a day and back within the time L. Such a jump can expire fencing
+    ///   counters.
     ///
-    /// If masters forget data in a restart, this also requires:
+    /// If masters lose data when they restart, this promise also requires:
     ///
     /// - The masters have a restart guard, and their clocks do not jump.
     /// - The fencing counters are not ahead of the masters' clocks at the beginning of the run.
     /// - `max_ttl` is longer than L.
-    ///
-    /// L is 2 s (`TWICE_SLACK_US`) plus the largest difference between two clocks.
     pub tokens: bool,
-    /// Each unit of a quota is handed out at most once, and the work of each period is done at most once. The
-    /// conditions are those of `tokens`.
+    /// No unit of a quota is taken twice, and the work of a period is done at most once. This requires the same as
+    /// `tokens`.
     pub stock: bool,
-    /// The restart guard is on, and the checkers can judge it. This requires that the masters' clocks do not jump,
-    /// because a jump falsifies the uptime that a master reports.
+    /// The restart guard is on and the masters' clocks do not jump. A jump would falsify the uptime that a master
+    /// reports, and the checkers could not check the guard.
     pub guard: bool,
-    /// The clocks of masters do not jump, so an expired heartbeat of a waiter cannot become valid again.
+    /// The clocks of masters do not jump. So an expired heartbeat of a waiter stays expired.
     pub steady: bool,
-    /// A holder is notified of a loss in time, and calls return in time. This requires that tasks are never preempted
-    /// or delayed.
+    /// A holder is notified of the loss of its lock in time, and calls return in time. This requires that tasks are
+    /// never preempted or delayed.
     pub punctual: bool,
     /// Waiters get a lock in the order in which a majority of the masters has queued them. This requires:
     ///
@@ -317,8 +316,8 @@ pub struct Promises {
     /// No renewed lock is lost and no key is left behind. This requires that there are no faults, that no message is
     /// lost or late, and that no masters are replaced.
     pub calm: bool,
-    /// The holder of a force-released lock is notified as soon as a majority of the masters has replied that the holder
-    /// does not have the lock. This requires:
+    /// When a lock is force-released, its holder is notified as soon as a majority of the masters has reported the loss
+    /// to it. This requires:
     ///
     /// - There are no faults except force-releases.
     /// - No message is lost or late.
@@ -336,8 +335,8 @@ pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 /// library allows for 1 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Twice the largest difference between a proposed counter and the clock of a master, in microseconds: 2 s
-/// (docs/protocol.md, "Fencing tokens").
+/// Masters clamp each fencing counter that a client proposes: it may differ from the master's clock by at most 1 s.
+/// This is twice that difference, in microseconds (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 /// The smallest forward jump of a clock that counts as almost a day, in microseconds: 20 hours. Masters keep unused
@@ -426,7 +425,7 @@ impl Scenario {
             _ => false,
         });
         let walls = self.clients.iter().map(|client| client.wall_us);
-        // Only stores without a clock use the wall clocks of the clients.
+        // The wall clocks of clients matter only for stores without a clock.
         let walls: Vec<i64> = walls.filter(|_| self.has_clockless()).collect();
         let offsets = || {
             let masters = self.masters.iter().map(|master| master.offset_us);
@@ -476,8 +475,8 @@ impl Scenario {
         };
         let mut jumps: Vec<_> = self.faults.iter().filter_map(jump).collect();
         jumps.sort_by_key(|(at, ..)| *at);
-        // For each master: by how much jumps have set its clock ahead (microseconds), and when this lead reached
-        // `LATER_DAY_US` (`None` if it is smaller).
+        // For each master: how far jumps have set its clock ahead (microseconds), and since when that has been at least
+        // `LATER_DAY_US`.
         let mut clocks = vec![(0, None); self.masters.len()];
         jumps.into_iter().any(|(at, master, by_us)| {
             let (ahead_us, since) = &mut clocks[master];
@@ -529,8 +528,8 @@ impl Scenario {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // A client that still uses replaced and stopped masters gets no votes. Its acquire of a counted hold then ends
-        // only at the timeout, after `COUNTED_WAIT`.
+        // An acquire of a counted hold may still wait for replaced masters that have stopped. It ends after
+        // `COUNTED_WAIT`.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
@@ -572,12 +571,12 @@ impl Scenario {
         })
     }
 
-    /// Whether some step leaves a note, leads, or observes an election.
+    /// Whether some step stores a note, acquires a leadership, or observes an election.
     pub(crate) fn has_notes(&self) -> bool {
         self.takes(|kind| matches!(kind, Kind::Noted(_) | Kind::Lead(_) | Kind::Observe))
     }
 
-    /// Whether some step uses the value under a lock.
+    /// Whether some step uses a quota or a once-per-period record.
     pub(crate) fn has_values(&self) -> bool {
         self.takes(|kind| matches!(kind, Kind::Value(_)))
     }
@@ -617,14 +616,14 @@ impl Scenario {
             && trips < self.settings.node_timeout
     }
 
-    /// The longest time, in nanoseconds, from [`heal_at`](Self::heal_at) until every waiter must have its lock. The
-    /// time is the sum of:
+    /// The longest time, in nanoseconds, from [`heal_at`](Self::heal_at) until every waiter must have its lock. It
+    /// includes:
     ///
-    /// - the time for which restarted masters do not vote (`max_ttl`);
-    /// - the time until keys of ended clients expire, including late duplicates and delays;
-    /// - the time in which the waiters get the lock one after another;
+    /// - `max_ttl`, because restarted masters do not vote before;
+    /// - the time until the keys of ended clients have expired;
+    /// - one turn for each waiter;
     /// - the time that operators need to finish their changes;
-    /// - a reserve.
+    /// - a reserve of 4 s.
     pub fn bound(&self) -> u64 {
         let Settings {
             ttl,

@@ -29,8 +29,7 @@ struct Shrinker<'a> {
 }
 
 impl Scenario {
-    /// Whether the jumps of each master's clock add up to zero. The shrinker must not remove only one of two such
-    /// jumps, because the clock would then stay wrong.
+    /// Whether the jumps of each master's clock add up to zero. Otherwise a clock would stay wrong after the faults.
     fn clocks_end_right(&self) -> bool {
         (0..self.masters.len()).all(|of| {
             let jumps = self.faults.iter().filter_map(|fault| match fault.kind {
@@ -65,8 +64,8 @@ impl Shrinker<'_> {
         fails
     }
 
-    /// Tries to remove every part once. Returns true if another round may remove more: some part was removed, and the
-    /// limit [`MOST`] is not reached.
+    /// Tries to remove every part of the scenario once. Returns false if nothing was removed, or if [`MOST`] runs have
+    /// been played.
     fn round(&mut self) -> bool {
         let mut smaller = false;
         smaller |= self.faults();

@@ -58,8 +58,7 @@ impl SimSession {
     }
 }
 
-/// Returns the error for an answer that belongs to an earlier request. Clients receive such answers only with the
-/// seeded bug `KeptSession`, because they then use abandoned sessions again.
+/// Returns the error for an answer to an earlier request. Only the seeded bug `KeptSession` produces such answers.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server(
         "the answer belongs to another request".into(),
@@ -279,7 +278,7 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // Disable preemption while the library handles the answer, as is the case with Redis masters.
+        // Disable preemption while the library handles the answer.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

@@ -13,10 +13,9 @@ pub struct StorePlan {
     pub batch: u8,
     /// Whether the store sends wake-ups to waiters.
     pub wakes: bool,
-    /// Whether the store reports that it loses nothing at a restart. It does so only if its disk keeps everything.
+    /// Whether the store reports that a restart loses nothing. Only stores whose disk keeps everything report this.
     pub durable: bool,
-    /// Whether the store's wake-ups do not name the lock that became free. Such a wake-up concerns all locks for which
-    /// the process waits.
+    /// Whether the store's wake-ups do not name a lock. Such a wake-up wakes all waiters of the process.
     pub vague: bool,
     /// The number of reads per million that a lagging follower answers, possibly with an older state.
     pub lag_ppm: u32,

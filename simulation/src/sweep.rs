@@ -75,10 +75,11 @@ pub struct Summary {
     pub coverage: Coverage,
     /// The number of cases that each rule has judged in all runs together, in the order of [`RULES`](crate::RULES).
     pub judged: Judged,
-    /// How often a rule was checked for each kind of lock and value after each happening, such as a restart.
+    /// For each kind of lock or value, and each happening (such as a restart): how many checks of rules followed this
+    /// happening.
     pub crossings: Crossings,
-    /// The call with the largest `Lateness::used` in all runs, and the seed of its run; `None` if the rule "calls end"
-    /// judged no call.
+    /// The call that used the largest share of its allowed lateness, and the seed of its run. `None` if the rule "calls
+    /// end" checked no call.
     pub worst: Option<(u64, Lateness)>,
     /// The wall-clock time that the sweep took.
     pub took: Duration,
@@ -108,20 +109,20 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Replaces `self.worst` by `worst` if `worst` has the larger `Lateness::used`. If both values are equal, keeps the
-    /// call with the smaller seed.
+    /// Keeps the call that used the larger share of its allowed lateness, from `self.worst` and `worst`. If the shares
+    /// are equal, keeps the call with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
-    /// Whether a rule could have judged a case in these runs: false for the rule about stores if no run had stores,
-    /// otherwise true.
+    /// Whether these runs contain cases for a rule. False for the rule about stores if no run had stores; otherwise
+    /// true.
     fn may_judge(&self, rule: &str) -> bool {
         rule != OF_STORES || self.coverage.sessions > 0
     }
 
-    /// Returns the names of the rules that have judged no case in these runs, although they could have judged one.
+    /// Returns the names of the rules that checked no case, although these runs contain cases for them.
     pub fn idle_rules(&self) -> Vec<&'static str> {
         let rules = RULES.into_iter().zip(self.judged);
         rules
@@ -188,8 +189,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
-                // Each thread plays its current seed to the end, even if another thread has caught the bug meanwhile.
-                // So the smallest seed that catches the bug is always found.
+                // When one thread has found a failing seed, the other threads still finish their seeds. So the smallest
+                // failing seed is always found.
                 while !found.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds {
@@ -207,8 +208,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // With a bug in the replacement of masters, all masters may refuse a client until the end of the
-                    // run. Such a client never gets a lock. So the rule `healing` is ignored for these bugs.
+                    // A bug in the replacement of masters may lock a client out until the end of the run. So ignore the
+                    // rule `healing` for these bugs.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

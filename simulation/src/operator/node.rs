@@ -1,4 +1,4 @@
-//! The `Node` through which an operator uses a master, and the operator's connection for one order.
+//! The `Node` through which an operator sends its orders to a master.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,13 +16,12 @@ use crate::world::{Heard, Word, number_of};
 /// How long an operator waits for a master's answer to one order.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// For the seeded bug `CloseMinority`: the masters that the operator considers closed although it has not closed them.
-/// The key is the master's number. The value is the generation marker (number and text) that the operator wrongly
-/// expects on this master.
+/// For the seeded bug `CloseMinority`: the masters that the operator wrongly considers closed. Maps the number of such
+/// a master to the generation marker (number and text) of a closed master.
 pub(super) type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
-/// The `Node` through which an operator uses a master. Each order of the operator has a connection of its own. Requests
-/// for locks go through `locks`, the node of an ordinary client.
+/// The `Node` through which an operator uses a master. It opens one connection for each [`ChangeOrder`]. Lock requests
+/// go through `locks`, the node of a client.
 pub(super) struct OperatorNode {
     pub(super) process: Arc<Process>,
     pub(super) master: usize,
@@ -136,8 +135,7 @@ impl Talk {
     /// Closes the connections of all clients that are at an earlier step than `step` in the replacement of masters.
     /// Returns the number of closed connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // Read the list of clients only after the generation marker was raised. Otherwise a client could connect in
-        // between and be missed.
+        // The generation marker has already been raised, so no further client can connect at an earlier step.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -166,8 +164,8 @@ impl Talk {
         Ok(())
     }
 
-    /// For the seeded bug `CloseMinority`: whether the operator reports this master as closed without closing it. The
-    /// operator really closes only the first of the old masters.
+    /// For the seeded bug `CloseMinority`: whether the operator only pretends to close this master. The operator really
+    /// closes only the first old master.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

@@ -1,5 +1,4 @@
-//! A copy of a hold, for a seeded bug. The copy always reports the state that the hold had at the time of the copy. So
-//! the client does not notice when the library ends the hold.
+//! A snapshot of a hold, for a seeded bug. If the library ends the hold later, the snapshot still reports it as held.
 
 use std::sync::Arc;
 use std::time::Duration;

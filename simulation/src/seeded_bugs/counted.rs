@@ -1,5 +1,5 @@
-//! A seeded bug: a process counts the holds of its owners. If an owner that has a hold acquires the lock again, the
-//! process does not ask the masters. So the process does not notice if the masters have lost the hold.
+//! The seeded bug `LocalCountAnswers`: if an owner in this process has a hold, a further acquire does not ask the
+//! masters. So the process does not notice if the masters have lost the hold.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,8 +49,8 @@ impl CountedHolds {
     }
 }
 
-/// One clone of a counted hold. Dropping a clone decreases the count, and dropping the last clone drops the hold. If
-/// the hold is already lost, dropping a clone does not change the count.
+/// One clone of a counted hold. Unless the hold is lost, dropping a clone decreases the count, and dropping the last
+/// clone drops the hold.
 struct Counted {
     all: CountedHolds,
     place: Place,

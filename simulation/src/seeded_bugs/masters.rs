@@ -1,5 +1,5 @@
-//! Seeded bugs in the replacement of masters: clients that count votes wrongly, masters that admit or refuse wrongly,
-//! and operators that take wrong steps.
+//! Seeded bugs in the replacement of masters. Clients count votes wrongly, masters admit the wrong clients, or
+//! operators take wrong steps.
 
 use std::sync::Arc;
 
@@ -79,14 +79,13 @@ impl Flaw {
         )
     }
 
-    /// Whether this is a bug with which masters are replaced only by reconfiguring the clients, without an operator's
-    /// steps.
+    /// Whether this bug replaces masters by reconfiguring the clients only, without the steps of an operator.
     pub(crate) fn replaces(self) -> bool {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// Returns the settings of a client that uses the masters in `named`. With some of the bugs, a client with an old
-    /// and a new set of masters is configured with only one set: the old, the new, or the union of both.
+    /// Adds the masters in `named` to the settings of a client. Some bugs reduce the old and the new set to one set:
+    /// the old, the new, or the union of both.
     pub(crate) fn counted_by(
         self,
         named: &Named,
@@ -109,8 +108,8 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// For the seeded bugs `FenceOneSet` and `TicketOneSet`: falsifies an answer to a client that uses both the old and
-    /// the new masters. The answer comes from a master that is only in the new set.
+    /// For the seeded bugs `FenceOneSet` and `TicketOneSet`: sets the fencing counter or the ticket in an answer to its
+    /// lowest value. The answer comes from a master that is only in the new set.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
@@ -129,8 +128,8 @@ impl Flaw {
 }
 
 impl ChangePlan {
-    /// For the bugs with which masters are replaced without an operator: returns the masters of a client. The client
-    /// uses `sets[0]` at step 0, and `sets[1]` at later steps. It checks no generation markers.
+    /// For the bugs that replace masters without an operator: returns `sets[0]` for a client at step 0, and `sets[1]`
+    /// at later steps. The client checks no generation markers.
     pub(crate) fn replaced(&self, step: u8) -> Named {
         Named::unmarked(self.sets[usize::from(step > 0)])
     }

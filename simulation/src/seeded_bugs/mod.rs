@@ -50,11 +50,11 @@ pub enum Flaw {
     LateExtension,
     /// A client counts the validity of an extended lock from the replies instead of from the request.
     ExtensionAfterReplies,
-    /// When the validity ends, the holder is not notified at that time, but when the next renewal would be due.
+    /// When the validity ends, the holder is not notified immediately, but only at the time of the next renewal.
     LossAtTick,
     /// A release deletes the lock key even if the key contains another lock value.
     UnconditionalDelete,
-    /// A master confirms a fencing token even if its counter is above the token.
+    /// A master confirms a fencing token even if the master's fencing counter is above the token.
     ConfirmAtLeast,
     /// An extension sets the expiry of the key even if this shortens the lease.
     ShorteningExtend,
@@ -88,14 +88,14 @@ pub enum Flaw {
     /// The lock key of a shared lock expires together with the hold that was granted or extended last. A correct key
     /// expires together with the hold that ends last.
     NewestExpiry,
-    /// Readers leave no marker of readers in the lock key, so the lock looks free to writers.
+    /// Readers store no marker in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
     /// The grant to the first reader of a lock does not raise the fencing counter.
     ReaderNoRaise,
     /// A master confirms a reader's fencing token even if the master's counter is above the token.
     ReaderAtLeast,
-    /// A master restores a reader's lost hold without raising its counter, although the counter is above the reader's
-    /// fencing token.
+    /// When a master restores the lost hold of a reader with an old fencing token, it does not raise its fencing
+    /// counter.
     KeepNoRaise,
     /// A master restores an owner's lost hold, although other clients have held the lock since the loss.
     LateKeep,
@@ -118,8 +118,7 @@ pub enum Flaw {
     PartialGrantCounts,
     /// An owner that already holds a lock, and acquires it again, waits in the queue behind other clients.
     OwnerInLine,
-    /// When an owner takes a further hold, a master confirms a new fencing token, although the owner's other holds keep
-    /// the old token.
+    /// A master confirms a new fencing token for an owner that already has a hold with an older token.
     OwnerWritesBack,
     /// A master extends or restores a hold of an owner, even if the owner's lock has a newer fencing token than this
     /// hold.
@@ -131,14 +130,14 @@ pub enum Flaw {
     NoteOfAnybody,
     /// A release does not delete the note of the released lock.
     NoteLeft,
-    /// A master adds to a refusal any note that it stores for the lock, even the note of an earlier holder.
+    /// A refusal contains the stored note even if an earlier holder wrote it.
     NoteOfLast,
-    /// An observer of an election reads one master after another, and reports each reply without a majority. The
-    /// reported terms can then decrease.
+    /// An observer of an election reports the reply of each single master, without a majority. So the reported terms
+    /// can decrease.
     TermOfOne,
     /// No bug: the correct variant of the small client that reads and writes values under locks. It must break no rule.
     SoundRegister,
-    /// A master accepts a write of a value although its counter is above the writer's fencing token.
+    /// A master accepts a write of a value although the master's fencing counter is above the writer's fencing token.
     BlindWrite,
     /// Masters report that they have removed a value, but keep it.
     RemovedNowhere,
@@ -148,16 +147,15 @@ pub enum Flaw {
     SmallerNumberRead,
     /// A client counts a master without a value as a master with the initial value.
     MissingIsInitial,
-    /// A read counts values that were written in an earlier run of the server process.
+    /// A client counts values that a master stored before its last restart.
     NoRunStamp,
-    /// A client writes a value on a master that has restarted since the client read the value, and counts the vote.
+    /// A client counts its write on a master that has restarted since the client read the value there.
     LateRefill,
-    /// A client counts the vote for its write even from a master from which it has not read the value before.
+    /// A client counts its write on a master from which it has read no value.
     WriteElsewhere,
     /// Each resource of a lock on several resources has a ticket of its own, instead of one ticket for all.
     TicketPerResource,
-    /// A grant overwrites the value of another program under the lock key, if this value has another type than a
-    /// string.
+    /// If another program's value under the lock key is not a string, a grant overwrites it.
     MgetWrongtype,
     /// Masters only count the held permits of a semaphore, instead of assigning a slot to each permit.
     CountToK,
@@ -171,16 +169,16 @@ pub enum Flaw {
     SessionIsLease,
     /// A client of a store without a clock considers another client's lease expired after a third of the lease time.
     EarlyEnd,
-    /// After the loss of a session, a client does not rewrite the records of unanswered commits. The records keep their
-    /// versions, so an unanswered commit of the lost session may still take effect later.
+    /// After the loss of a session, a client does not rewrite the records that an unanswered commit may still change.
+    /// So that commit may take effect later.
     Unsoiled,
     /// Masters that are stores vote immediately after a restart.
     StoreGuardOff,
-    /// A client ignores that its estimate of a store's clock may be too low. So a lease in the store can expire too
-    /// early.
+    /// A client considers its estimate of a store's clock exact. If the estimate is too low, a lease in the store
+    /// expires too early.
     NoSlack,
-    /// A client abandons a session while an answer is outstanding, and later uses the session again. The client then
-    /// treats each answer as the answer to the next request.
+    /// A client uses a session again that it abandoned during a request. It then treats each answer as the answer to
+    /// the next request.
     KeptSession,
     /// Clients that use the old and the new masters need a majority of all masters together, instead of a majority of
     /// each set.
@@ -194,7 +192,7 @@ pub enum Flaw {
     /// If no client that uses just the old masters is connected, the operator opens the new masters without a wait. So
     /// it ignores the leases of disconnected clients.
     LeftoverLock,
-    /// While masters are replaced, clients agree on the fencing token with the old masters only.
+    /// While masters are replaced, only the old masters decide the fencing token.
     FenceOneSet,
     /// While masters are replaced, a master confirms a fencing token even if the master's counter is above the token.
     ConfirmAtLeastJoint,
@@ -210,12 +208,11 @@ pub enum Flaw {
     CloseMinority,
     /// The operator opens the new masters immediately, without waiting until old leases have ended.
     OpenWithoutWait,
-    /// A closed master votes for some clients too early. A correct master votes for them only after the operator has
-    /// opened the new masters.
+    /// A closed master already votes for clients that need an open master.
     ClosingOpens,
     /// A master extends the locks of a client even if the master no longer admits the client.
     ExtendUnrefused,
-    /// When a master has ceased to admit a client, the operator does not close the client's connection.
+    /// The operator does not close the connections of clients that a master no longer admits.
     MarkWithoutKill,
     /// Replaced masters restart, although an operator should have stopped them for good. They lose their generation
     /// markers, and no client restores the markers.
@@ -228,14 +225,14 @@ pub enum Flaw {
     /// A restarted master reports its old run id, and an uptime that includes the time before the restart. Clients do
     /// not notice the restart.
     WarmSpare,
-    /// Masters report no values under locks to the operator, so the operator copies no values to the new masters.
+    /// Masters report to the operator that they store no values. So the operator copies no values to the new masters.
     ValuesLeftBehind,
     /// The operator copies a value that it has read from a single master, instead of a value on which a majority
     /// agrees.
     CarryOneShown,
     /// The operator copies values without taking their locks, so clients may write while the operator copies.
     CarryWithoutLock,
-    /// Masters keep each fencing counter for only a day, even a counter that is ahead of the clock.
+    /// Masters delete each unused fencing counter after a day, even if the counter is ahead of the master's clock.
     CounterForADay,
     /// A grant never renews the expiry of a fencing counter. Correct masters renew the expiry with the first grant in
     /// each period of 1,000 s.
@@ -325,7 +322,7 @@ impl Flaw {
         Self::OF_STORES.contains(&self)
     }
 
-    /// The flaw that the library's driver for stores simulates for this bug; `None` if the driver works correctly.
+    /// The flaw that this bug puts into the library's driver for stores; `None` if the driver works correctly.
     pub(crate) fn of_driver(self) -> Option<StoreFlaw> {
         match self {
             Self::EarlyEnd => Some(StoreFlaw::EarlyEnd),

@@ -37,7 +37,7 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
 
 /// Returns the place that the checkers use for a hold if the masters only count permits, and so assign no slots:
 ///
-/// - for a permit, the first slot of its semaphore that is free in the view of the clients;
+/// - for a permit, the first slot of its semaphore that no client believes to hold;
 /// - `place` if there is no such slot, or if the lock is not a permit.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
@@ -94,8 +94,7 @@ impl SlotsTaken {
         }
     }
 
-    /// Grants a permit in any free slot if fewer permits are held than the client configures. All slots share one
-    /// fencing counter.
+    /// Grants a permit in any free slot of the semaphore. All slots of the semaphore share one fencing counter.
     fn counted(
         &mut self,
         turn: &mut Turn<'_>,
@@ -161,8 +160,8 @@ impl SlotsTaken {
     }
 }
 
-/// Answers an acquire as a master that offers only its lowest free slot. If the client asks for another slot, the
-/// master refuses it and offers its lowest free slot. Otherwise returns `None`: the correct master must answer.
+/// If the client asks for a slot other than the lowest free slot, refuses the request and offers only the lowest free
+/// slot. Otherwise returns `None`, so that the correct master answers.
 fn picked(turn: &mut Turn<'_>, claim: &Claim, (ttl, proposal): (Duration, u64)) -> Option<Outcome> {
     let permit = claim.permit()?;
     let free = |slot: &Permit| turn.holder(&slot.key()).is_none();

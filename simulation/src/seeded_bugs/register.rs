@@ -1,5 +1,5 @@
-//! Seeded bugs in the handling of values under locks: masters that read and write values wrongly, and a small client
-//! that counts the masters' replies wrongly. The correct variant of the client must break no rule.
+//! Seeded bugs in the handling of values under locks. Masters read or write values wrongly, or a small client counts
+//! votes wrongly. The correct variant of the client must break no rule.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ impl WrongRegister {
     }
 
     /// Reads the once-per-period record, and returns the content with the largest fencing token. Returns `None` if the
-    /// lock has no fencing token, or if this client accepts the values of fewer than a majority of the masters.
+    /// lock has no fencing token, or if fewer than a majority of the masters return a valid value.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
@@ -159,7 +159,7 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Writes to the record that the work of a period was done. The period began at `began_us` (microseconds). Returns:
+    /// Records that the work of the period that began at `began_us` (microseconds) was done. Returns:
     ///
     /// - `None` if the record already contains this period or a later one, or if it is not a once-per-period record;
     /// - `Some(true)` if a majority of the masters has written the record;

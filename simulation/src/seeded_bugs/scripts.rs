@@ -13,7 +13,8 @@ use super::permits::SlotsTaken;
 use super::tickets::Tickets;
 use super::turn::{Outcome, Turn, ticket};
 
-/// The largest difference between a proposed counter and the master's clock, in microseconds.
+/// Masters clamp each fencing counter that a client proposes: it may differ from the master's clock by at most this
+/// time, in microseconds.
 const SLACK_US: u64 = 1_000_000;
 
 /// The state that a faulty master has in addition to its keys.
@@ -62,7 +63,7 @@ fn keys_of(claim: &Claim) -> Vec<Vec<u8>> {
     claim.keys().map(|key| key.to_vec()).collect()
 }
 
-/// Returns the same claim, but with another fencing token.
+/// Returns the same claim with the fencing token `number`.
 fn renumbered(claim: &Claim, number: u64) -> Arc<Claim> {
     let parts = claim
         .group()
@@ -107,8 +108,8 @@ impl Turn<'_> {
         Answer::Granted { counter }
     }
 
-    /// After a grant: sets the fencing counter of the key back to `before`, its value before the grant. Does nothing if
-    /// there was no counter. Returns the answer with the counter `before`.
+    /// After a grant, restores the key's fencing counter to `before`, unless `before` is zero. Returns the answer with
+    /// the counter `before`.
     fn unraised(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
         if !matches!(answer, Ok(Answer::Granted { .. })) || before == 0 {
             return answer;

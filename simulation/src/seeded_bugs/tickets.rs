@@ -1,5 +1,5 @@
-//! A seeded bug in locks on several resources: each resource has a ticket of its own. Two clients that wait for the
-//! same two resources can then wait for each other: each is ahead of the other in one of the two queues.
+//! A seeded bug in locks on several resources: each resource has a ticket of its own. Then two clients that want the
+//! same two resources can block each other: each is first in one of the two queues.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,11 +9,10 @@ use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 
 use super::turn::{Outcome, Turn, ticket};
 
-/// The number of bits for the ticket of one resource. The faulty master packs the tickets of all resources into one
-/// number.
+/// The size of one resource's ticket, in bits. The faulty master packs the tickets of all resources into one number.
 const BITS: u32 = 11;
-/// The number of lowest bits of the packed number that contain no ticket. So a client can add a small number to the
-/// packed number without changing a ticket.
+/// The number of unused low bits of the packed number. A client may add a small number to the packed number, which then
+/// changes only these bits.
 const BELOW: u32 = 4;
 
 /// The largest ticket of each queue, by lock key.

@@ -45,8 +45,7 @@ fn scripted(script: Script, keys: &[&[u8]], args: &[&[u8]]) -> Option<Asked> {
         Script::Release => release(key, args),
         Script::ReleaseFair => release_fair(key, args),
         Script::Extend => extend(keys, args),
-        // Simulated clients never send BREAK. They send LOOK only without arguments; LOOK with arguments is for slots
-        // of semaphores.
+        // Simulated clients never send BREAK, and never send LOOK with arguments (used for semaphores).
         Script::Look => args.is_empty().then(|| notes::looked(key)),
         Script::Break => None,
         Script::Note => notes::noted(keys, args),
@@ -70,12 +69,12 @@ fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<A
     ))
 }
 
-/// Returns a fenced claim on one key, without a place in a queue.
+/// Returns a claim on one key, with a fencing token and without a place in a queue.
 fn alone(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     claim(key, value, true, Fairness::Unordered)
 }
 
-/// Returns `claim`. If `noted` is true, first records in the claim that its holder has stored a note.
+/// Returns `claim`. If `noted` is true, marks it as the claim of a holder that has stored a note.
 fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
     if noted {
         claim.take_note();

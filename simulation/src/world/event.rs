@@ -3,8 +3,8 @@
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer of a process fires. Timers reuse slots, and `lap` counts the uses of a slot. If `lap` is out of date,
-    /// the timer was dropped, and the event is ignored.
+    /// A timer of a process fires. Timers reuse slots, and `lap` counts the uses of `slot`. If the slot has a newer
+    /// `lap`, the timer was dropped, and the event is ignored.
     Timer {
         client: u8,
         slot: u32,
@@ -14,8 +14,7 @@ pub(crate) enum Event {
     Turn {
         link: u32,
     },
-    /// The alarm of a link fires. `lap` is the number of the alarm. If the link has set a new alarm since, the event is
-    /// ignored.
+    /// The alarm with the number `lap` fires on a link. If the link has set a newer alarm, the event is ignored.
     Alarm {
         link: u32,
         lap: u32,
@@ -82,12 +81,12 @@ pub(crate) enum Event {
     Obeyed {
         order: u32,
     },
-    /// A master that has restarted with an older generation marker votes again, because its restart guard ends.
+    /// The restart guard of a master ends, so the master votes again. It had restarted with an older generation marker.
     Unguarded,
     /// The simulated administrator looks for masters that have lost their generation markers, and restores the markers.
     LookedAfter,
     /// All clocks advance, because nobody uses the masters for some days. The number is the index of the fault `Skip`
-    /// in the scenario, which contains the length of this time.
+    /// in the scenario.
     Skipped(u32),
 }
 

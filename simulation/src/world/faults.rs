@@ -168,7 +168,7 @@ impl World {
         self.say(|| format!("client {client} resumes"));
     }
 
-    /// Reports to the checkers a happening that concerns all clients and resources.
+    /// Reports a happening to the checkers. It concerns all clients and all resources.
     pub(super) fn happened(&mut self, what: Happening) {
         self.tell_happened(what, None, None);
     }

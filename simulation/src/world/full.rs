@@ -22,11 +22,10 @@ impl World {
         !locks.flatten().any(|key| self.is_full_for(index, key))
     }
 
-    /// Lets a master execute a request, unless the request needs memory for a lock and the master has none for it. The
-    /// master then refuses the request and changes nothing.
+    /// Lets a master execute a request. If the request needs memory for a lock and the master has none for this lock,
+    /// the master refuses the request and changes nothing.
     ///
-    /// An extension needs memory only if keys of the lock are missing, because the master must then create them. So the
-    /// master refuses an extension only for locks with missing keys.
+    /// An extension needs memory only if it must create missing keys of the lock.
     pub(super) fn apply_if_room(
         &mut self,
         index: usize,

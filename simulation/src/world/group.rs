@@ -1,4 +1,4 @@
-//! Decodes the requests for several keys and for shared holds, as the driver writes them for the scripts.
+//! Decodes the script calls of the driver for locks on several keys and for shared locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub(super) fn claimed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of the script CONFIRM for a claim on several keys or a shared hold.
+/// Decodes the arguments of the script CONFIRM, for a lock on several keys or for a shared lock.
 pub(super) fn confirmed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [value, agreed, modes @ ..] = args else {
         return None;
@@ -103,7 +103,7 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of the script KEEP. Adjacent keys with the same lock value belong to one lock.
+/// Decodes the arguments of the script KEEP. Adjacent keys with the same lock value are the keys of one lock.
 pub(super) fn kept(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<4>() else {
         return None;

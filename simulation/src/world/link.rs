@@ -1,11 +1,10 @@
 //! A link: one client's connection to one master, together with the library's driver for this connection.
 //!
-//! The driver decides what it sends, which replies are late, and when it reconnects. This file only calls the driver:
-//! when a request is queued, when an alarm fires, and when the connection changes. In the real library, an actor does
-//! this.
+//! The driver makes all decisions: when to send, reconnect, or give up on a reply. This file calls the driver when a
+//! request is queued, an alarm fires, or the connection changes. In the real library, an actor does this.
 //!
-//! The world must be unlocked when the driver is called, because the driver delivers answers to callers, and the
-//! callers lock the world.
+//! Unlock the world before calling the driver: the driver delivers answers to callers, and these callers lock the
+//! world.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -126,8 +125,8 @@ impl World {
         Some(Call::Tick)
     }
 
-    /// Called when a request is queued. Reports to the checkers each write of a value, and the first request of each
-    /// attempt. Records the time of the first request of the process.
+    /// Called when a request is queued. Records the time of the process's first request. Reports each write of a value,
+    /// and the first request of each attempt, to the checkers.
     pub(super) fn started(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.task);
         self.processes[client].first_request.get_or_insert(self.now);

@@ -1,5 +1,4 @@
-//! Decodes the commands that carry many requests in one script call, as the driver writes them, and encodes their
-//! replies.
+//! Decodes the driver's commands that carry many requests in one script call, and encodes their replies.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Generation markers: the marker of each master, and the clients that a master admits with this marker. If too many
-//! masters lose their markers in a restart, exclusion, fencing tokens and values are no longer promised.
+//! Generation markers: the marker of each master, and the clients that a master with this marker admits. If restarts
+//! remove the markers of too many masters, the checkers no longer check exclusion, fencing tokens and values.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -183,8 +183,8 @@ impl World {
         self.processes[client].step_now
     }
 
-    /// Returns the sets of masters of a client. The client needs a majority of each set. Call this function exactly
-    /// once for each hold that a client obtains, because each call also counts one hold for the coverage.
+    /// Returns the sets of masters of a client, which needs a majority of each set. Call this function once for each
+    /// obtained hold: it also counts the holds of clients during or after a replacement.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;
         let coverage = &mut self.watch.coverage;
@@ -193,10 +193,10 @@ impl World {
         self.named_at(step).sets()
     }
 
-    /// Restarts a client, which is then at step `step` of the replacement of masters.
+    /// Restarts a client at step `step` of the replacement of masters.
     ///
-    /// With the seeded bugs that replace masters without an operator, the first call also stops the master that is
-    /// replaced. With the bug `DeadComesBack`, this master starts again later.
+    /// With the seeded bugs that replace a master without an operator, the first call also crashes this master. With
+    /// the bug `DeadComesBack`, the client restarts only when the master has restarted.
     pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
         let (now, plan) = (self.now, self.scenario.change.as_ref());
         if self.is_replacing()
@@ -244,9 +244,8 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
-    /// Whether a client may take its last lock of the run: an operator has completed all changes of the masters, and
-    /// the masters admit the client. If the changes are completed but the masters do not admit the client, schedules
-    /// the reconfiguration of the client.
+    /// Whether a client may take its last lock of the run: all changes of the masters are complete, and the masters
+    /// admit the client. If the masters do not admit the client after the changes, reconfigures the client.
     pub(crate) fn may_lock(&mut self, client: usize) -> bool {
         let Some(plan) = &self.scenario.change else {
             return true;
@@ -276,7 +275,7 @@ impl World {
     }
 
     /// Writes lost generation markers, as an administrator would do. Does nothing if a majority of the masters admits
-    /// clients at step `step` of the replacement: then clients restore the other markers themselves.
+    /// clients at step `step`, because these clients restore the markers themselves.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -453,9 +452,8 @@ impl World {
         self.judge_marks();
     }
 
-    /// Called when a master has restarted. `was` is the number of its generation marker before the restart. If the
-    /// marker has a smaller number after the restart, records the master in `fallen`. With the seeded bug
-    /// `MarkLostOnRestart`, removes the marker and records nothing.
+    /// Called when a master has restarted. If its generation marker has a smaller number than before (`was`), records
+    /// the master in `fallen`. The seeded bug `MarkLostOnRestart` instead removes the marker.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
         if self.flaw == Some(Flaw::MarkLostOnRestart) {
             let now_us = self.masters[master].micros(self.now);
@@ -470,20 +468,19 @@ impl World {
         }
         self.watch.coverage.fallen += 1;
         let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
-        // The restart guard lasts for `max_ttl` on a clock that may run up to 1 % fast. So the guard may end 1 %
-        // earlier in true time.
+        // A master's clock may run up to 1 % fast. So the restart guard may end 1 % earlier than `max_ttl`.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
         self.reopened[master].get_or_insert(until);
         self.at(until, Event::Unguarded);
     }
 
-    /// Stops the checks of exclusion, fencing tokens and values if two clients can both get a majority although their
-    /// steps in the replacement differ by two or more. Lost generation markers can cause this:
+    /// Stops the checks of exclusion, fencing tokens and values if two clients whose steps differ by two or more can
+    /// both get a majority. Lost generation markers can cause this:
     ///
-    /// - A master that has lost its marker votes for clients that it refused before the loss.
-    /// - A client at step 0 reads the marker only when it connects. If the marker is lost at this time, the master
-    ///   votes for the client even after the marker is restored.
+    /// - A master without its marker votes for clients that it refused before.
+    /// - A client at step 0 reads the marker only when it connects. If no marker is there at this time, the master
+    ///   keeps voting for the client.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;

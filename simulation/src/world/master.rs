@@ -30,11 +30,11 @@ pub(crate) struct SimMaster {
     /// The true time until which the master refuses lock requests, and the reason; `None` if it has never refused
     /// requests.
     pub(crate) refusing: Option<(u64, Refusal)>,
-    /// The true time at which the master has memory again, and the resource for whose lock it has none until then;
-    /// `None` if it has always had memory.
+    /// A shortage of memory: the true time at which it ends, and the resource whose lock it affects. `None` if there
+    /// has been no shortage.
     pub(super) full: Option<(u64, usize)>,
-    /// The loaded scripts, by the index in `World::looks` of the generation marker check in the script (0 for no
-    /// check). Bit n is set if script n is loaded with this check.
+    /// The loaded scripts. Bit n of member i is set if script n is loaded with the generation marker check i of
+    /// `World::looks` (0 for no check).
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,
@@ -271,9 +271,8 @@ fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
 }
 
 impl World {
-    /// Lets a master execute a request, and reports the request to the checkers. `live` is true if the request came
-    /// over a connection that the present server process has accepted. It is false for a delayed second copy of a
-    /// request.
+    /// Lets a master execute a request, and reports the request to the checkers. `live` is false for a delayed second
+    /// copy of a request.
     pub(super) fn apply(
         &mut self,
         index: usize,

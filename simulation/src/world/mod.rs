@@ -110,11 +110,10 @@ impl Shared {
         now
     }
 
-    /// Preempts the task that is being polled, for `lasts` nanoseconds. Meanwhile masters, network and drivers
-    /// continue, and all other tasks wait. The preemption ends early if an event happens that the executor must handle.
+    /// Preempts the task that is being polled, for `lasts` nanoseconds. Masters, network and drivers continue, but no
+    /// task runs. The preemption ends earlier if the executor must handle an event.
     pub(crate) fn preempt(&self, lasts: u64) {
-        // Preempt only a task that is being polled. The library also reads the clock when a driver delivers answers,
-        // which happens in an event, when no task is polled.
+        // Preempt only a task that is being polled. Drivers also read the clock, while no task is polled.
         if !self.polled.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -162,7 +161,7 @@ impl Shared {
         let todo = world.happen(next.event);
         let now = world.now;
         match todo {
-            // The checkers read the state of the woken process after its task has run.
+            // Do not run the checkers yet: they run after the woken task.
             Some(Todo::Wake(waker)) => {
                 drop(world);
                 waker.wake();
@@ -257,7 +256,7 @@ pub(crate) struct World {
     seq: u64,
     pub(crate) rng: Rng,
     masters: Vec<SimMaster>,
-    /// The records of the masters that are stores.
+    /// The records of each master that is a store (like MariaDB or ZooKeeper).
     stores: Vec<Records>,
     /// For each master that is a store: the records that a stale disk restores at the next restart.
     store_disks: Vec<Records>,
@@ -284,24 +283,24 @@ pub(crate) struct World {
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master that restarted with an older generation marker, or without one:
+    /// For each master that restarted without its generation marker, or with an older one:
     ///
-    /// - the marker's number before the restart (after several restarts, the largest such number);
+    /// - the largest number that its marker had before such a restart;
     /// - the true time at which the restart guard ends; until then the master does not vote.
     ///
-    /// `None` for other masters, and once the marker has reached its old number again.
+    /// `None` for other masters, and as soon as the marker has reached that number again.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For each master that ever restarted with an older generation marker, or without one: the true time at which the
-    /// restart guard ends after the first such restart. `None` for other masters.
+    /// For each master that ever restarted without its generation marker, or with an older one: the true time at which
+    /// the restart guard of the first such restart ends. `None` for other masters.
     reopened: Vec<Option<u64>>,
     /// For seeded bugs that replace a master without an operator: the true time at which that master died. `None`
     /// before its death.
     died: Option<u64>,
-    /// Used only by the seeded bug `CarryBeforeClose`, which copies outdated fencing counters. For each master: its
-    /// counters at the operator's first order; `None` before that order.
+    /// For the seeded bug `CarryBeforeClose`, which copies outdated fencing counters: the counters of each master when
+    /// it received the first order of an operator; `None` before.
     counted: Vec<Option<Vec<orders::Counter>>>,
-    /// Whether the operator is removing a lost value (a value that no majority of the old masters stores). The seeded
-    /// bug `CarryWithoutLock` then has no effect.
+    /// Whether the operator is removing a lost value. During the removal, the seeded bug `CarryWithoutLock` has no
+    /// effect.
     pub(crate) is_dropping: bool,
     /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
@@ -391,8 +390,8 @@ impl World {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether the simulation has stopped preempting tasks. It stops when the faults have ended, and only in runs with
-    /// stores: their driver reads the clock very often, and each reading can preempt a task.
+    /// Whether tasks are no longer preempted: the faults have ended, and the run has stores. The driver for stores
+    /// reads the clock so often that its tasks would be preempted too often.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }

@@ -14,8 +14,8 @@ use crate::scenario::{FaultKind, Scenario};
 pub(super) struct Conn {
     pub(super) link: usize,
     pub(super) master: usize,
-    /// Identifies the server process that accepted the connection, by the number of restarts of this server so far. The
-    /// connection ends with this process.
+    /// The number of restarts of the server when it accepted the connection. The connection ends when the server
+    /// process ends.
     pub(super) run: u32,
     state: State,
     /// Whether the connection is open on the client's side.
@@ -226,8 +226,7 @@ impl World {
         }
     }
 
-    /// Sends bytes to the client. Sends nothing on a broken connection: earlier bytes may be lost, and the client would
-    /// read a stream with a gap.
+    /// Sends bytes to the client, unless the connection is broken.
     pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && self.conns[conn].is_heard() && !self.conns[conn].broken {

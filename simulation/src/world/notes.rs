@@ -139,8 +139,8 @@ impl World {
         state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
     }
 
-    /// Returns the note of the lock's holder, if the answer is a refusal: refusals contain this note. Returns `None`
-    /// for other answers, or if the holder has left no note.
+    /// If `answer` is a refusal, returns the note of the lock's holder. Returns `None` for other answers, or if the
+    /// holder has stored no note.
     pub(super) fn note_of_refusal(
         &self,
         index: usize,
@@ -165,7 +165,7 @@ impl World {
         Some(note)
     }
 
-    /// Reports to the checkers the note that a master stores for a lock, or that the master stores no note for it.
+    /// Reports to the checkers which note a master stores for a lock, if any.
     pub(super) fn show_note(&mut self, index: usize, key: &[u8]) {
         if !self.watch.has_notes {
             return;

@@ -21,15 +21,15 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The shortest TTL of a fencing counter. A counter's value is a time. If this time is ahead of the master's clock, the
-/// difference is added to the TTL.
+/// The shortest TTL of a fencing counter. A counter can be read as a time. If it is ahead of the master's clock, the
+/// TTL is longer by the difference.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
     /// Raise the generation marker to this number, if its current number is lower. The text is the fingerprint of the
-    /// masters. The flag is true if this master has lost its marker.
+    /// masters. The flag is true if the order restores a lost marker.
     Raise(u64, Arc<str>, bool),
     /// List the connections of clients.
     Clients,
@@ -69,8 +69,8 @@ pub(crate) enum Heard {
 pub(super) struct Order {
     pub(super) client: usize,
     master: usize,
-    /// Identifies the server process to which the operator is connected, by the number of restarts of this server.
-    /// `None` if the operator makes a new connection.
+    /// The number of restarts of the server when the operator connected to it; `None` if the operator makes a new
+    /// connection.
     run: Option<u32>,
     word: Word,
     heard: Option<(Heard, u32)>,
@@ -79,10 +79,10 @@ pub(super) struct Order {
 }
 
 impl Shared {
-    /// Sends an order to a master, and waits for the reply. Returns the reply, and the run of the server process that
-    /// executed the order: the number of its earlier restarts.
+    /// Sends an order to a master, and waits for the reply. Returns the reply, and the number of restarts of the server
+    /// that executed the order.
     ///
-    /// `run` is the run to which the operator is connected; `None` makes a new connection.
+    /// `run` is the number of restarts of the server when the operator connected to it; `None` makes a new connection.
     pub(crate) async fn say_order(
         &self,
         client: usize,
@@ -295,7 +295,7 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// Whether `master` is the old master with the smallest fencing counters. A seeded bug reads the counters of this
+    /// Whether the sum of the fencing counters is smallest on this old master. A seeded bug reads the counters of this
     /// master only.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {

@@ -1,4 +1,4 @@
-//! Decodes the requests for semaphores, as the driver writes them for the scripts.
+//! Decodes the driver's script calls for semaphores.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -27,7 +27,7 @@ struct State {
 #[derive(Clone, Default)]
 struct Past {
     states: Vec<State>,
-    /// Whether the list is incomplete because its oldest states were dropped.
+    /// Whether the oldest states were dropped from `states`.
     cut: bool,
 }
 
@@ -62,8 +62,8 @@ impl Records {
         self.all.get(name).map(Past::last).unwrap_or_default()
     }
 
-    /// Returns the state that the record had after the change with the sequence number `number`. Also returns the
-    /// sequence number of the change that made this state.
+    /// Returns the state that the record had after the change with the sequence number `number`, and the sequence
+    /// number at which this state began.
     pub(super) fn get_at(&self, name: &[u8], number: u64) -> (Record, u64) {
         let state = self.all.get(name).and_then(|past| past.at(number));
         state.map_or((Record::default(), 0), |one| {
@@ -79,8 +79,8 @@ impl Records {
         there.skip(from as usize).take(count as usize).collect()
     }
 
-    /// Applies all changes of a commit. If a record has another version than the commit expects, changes nothing and
-    /// returns `Committed::Stale`.
+    /// Applies all changes of a commit. If the version of a record differs from the version in the commit, changes
+    /// nothing and returns `Committed::Stale`.
     pub(super) fn commit(
         &mut self,
         commit: &Commit,
@@ -134,15 +134,15 @@ impl Records {
         });
     }
 
-    /// Replaces all records by the records of `disk`, as a restart with a stale disk does. The numbers of changes
-    /// continue, so that no number is used twice.
+    /// Simulates a restart with an outdated disk: replaces all records by the records of `disk`. Sequence numbers of
+    /// changes continue, so that no number is used twice.
     pub(super) fn fall_back_to(&mut self, disk: Self) {
         let last = self.last;
         *self = disk;
         self.last = last;
     }
 
-    /// For a seeded bug: removes each record whose last state this session wrote.
+    /// For a seeded bug: removes each record that was last written by the session `writer`.
     pub(super) fn remove_of(&mut self, writer: usize) {
         let of = |past: &Past| past.states.last().is_some_and(|one| one.writer == writer);
         let names = self.all.iter().filter(|(_, past)| of(past));

@@ -1,4 +1,4 @@
-//! Decodes the driver's requests about values under locks, and encodes the replies for the driver.
+//! Decodes the scripts that read and write a value (quota or once-per-period record), and encodes the replies.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,8 +11,7 @@ use super::words::{number, text, token};
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
-/// A placeholder for the lock value. The script WRITE gets a fencing token but no lock value, so each decoded request
-/// of this script contains the placeholder.
+/// The lock value in a decoded WRITE request. The script WRITE receives a fencing token instead of a lock value.
 const NOBODY: [u8; 32] = [b'0'; 32];
 
 fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
@@ -54,7 +53,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // The text `another` stands for the run id of any earlier server process.
+    // If the value was written before the server's last restart, the reply contains `another` as its run id.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -119,8 +118,8 @@ impl World {
         })
     }
 
-    /// For the seeded bug `CarryWithoutLock`: answers an acquire, a confirmation, an extension or a read as if the
-    /// operator held the lock, but changes nothing on the master. Returns `None` for other requests.
+    /// For the seeded bug `CarryWithoutLock`: answers an acquire, a confirmation, an extension or a read as if the lock
+    /// were held, but changes nothing on the master. Returns `None` for other requests.
     pub(super) fn answer_without_lock(&self, index: usize, request: &Request) -> Option<Answer> {
         let master = &self.masters[index];
         let run = master.memory.run().clone();

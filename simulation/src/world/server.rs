@@ -39,8 +39,8 @@ fn slots(free: u64, permits: u8) -> String {
     (0..permits).map(digit).collect()
 }
 
-/// Writes the reply to an extension of several locks: a text with one digit for each lock. If the extension of a lock
-/// failed, the reply is an array, in which this lock has an error instead of a digit.
+/// Writes the reply to an extension of several locks: a text with one digit for each lock. If the master has no memory
+/// left for a lock, the reply is an array, and this lock's element is an error.
 fn extended(said: &[Extended], out: &mut String) -> std::fmt::Result {
     let digit = |said: &Extended| match said {
         Extended::Kept => '1',
@@ -66,7 +66,7 @@ fn extended(said: &[Extended], out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// Writes the reply to a request. `note` is the holder's note; it is added to a refusal.
+/// Writes the reply to a request. A refusal also contains `note`, the note of the client that holds the lock.
 fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>, out: &mut String) {
     let left = |ttl: Option<Duration>| ttl.map_or(-1, |ttl| ttl.as_millis() as i64);
     let written = match (request, answer) {
@@ -89,8 +89,8 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
-                    // For a claim on several keys, the reply also contains the index of a key that is not free. The
-                    // simulation always sends 1, because no client reads this index.
+                    // For a claim on several keys, a refusal also contains the index of a key that is not free. Clients
+                    // ignore this index, so the simulation always sends 1.
                     let (words, way) = match claim.group() {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),
@@ -174,8 +174,7 @@ impl World {
                     .expect("writing to a string cannot fail");
             }
             [b"SCRIPT", b"LOAD", source] => {
-                // The first line of a script contains the constants of the deployment and the check of the generation
-                // marker.
+                // The first line of a script sets constants and checks the generation marker.
                 let line = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
                 let (line, source) = source.split_at(line);
                 let script = Script::of_source(source.get(1..).unwrap_or_default());
@@ -303,9 +302,8 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// Checks whether a script may run. If so, returns the script's check of the generation marker, as an index into
-    /// `World::looks`; 0 if there is no check. Otherwise returns an error reply: the script is not loaded, or the check
-    /// refuses the client.
+    /// Returns an error reply if the script is not loaded, or if its check of the generation marker rejects the client.
+    /// Otherwise returns the index of this check in `World::looks`; 0 if the script has no check.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -416,8 +414,7 @@ impl World {
             self.at(at, Event::Stray(index as u32));
             return;
         }
-        // The copy does not arrive if the server is down, if it has restarted since the first copy, or if an operator
-        // has closed the connection.
+        // The copy is lost if the server is down or has restarted, or if an operator has closed the connection.
         let readable = master.up && master.run == stray.run && !self.conns[stray.conn].ended;
         let refused = self.refusal_by_mark(stray.conn, stray.looks).is_some();
         let readable = readable && !refused;

@@ -1,6 +1,7 @@
-//! Sessions of clients with stores. A request in a session is first in flight to the server, then possibly waits at the
-//! server, and is then answered. After the client has abandoned the session, the server may still execute the request,
-//! even after the requests of later sessions.
+//! Sessions: connections between clients and stores.
+//!
+//! After a client has abandoned a session, the server may still execute that session's requests, even after requests of
+//! later sessions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ pub(crate) struct Asked {
     /// The server's clock, in microseconds, when the request began to wait for other commits. `None` if it did not
     /// wait, or if the store has no clock.
     showed: Option<u64>,
-    /// The server executes the first `upto` commits of the request. These are all commits, unless the session is lost.
+    /// How many of the request's commits the server executes. If the session breaks, this can be fewer than all.
     upto: usize,
     answer: Option<Result<Said, Fault>>,
     /// Whether the answer has reached the client.
@@ -63,7 +64,7 @@ pub(crate) struct Asked {
 pub(crate) struct Session {
     pub(super) client: usize,
     master: usize,
-    /// Identifies the server process that accepted the session, by the number of restarts of this server so far.
+    /// How often the server had restarted when it accepted the session.
     run: u32,
     /// Whether the session is open on the client's side.
     open: bool,
@@ -75,8 +76,8 @@ pub(crate) struct Session {
     garbled: bool,
     last_to: u64,
     last_from: u64,
-    /// The sequence number of the latest change of records that the client has read or made in this session. A follower
-    /// must not answer the session with an older state.
+    /// The sequence number of the latest state that the client has read or written in this session. A lagging follower
+    /// must not return an older state.
     seen: u64,
     /// The requests whose answers the client has not read yet, oldest first.
     unread: VecDeque<usize>,
@@ -121,8 +122,8 @@ impl World {
         session
     }
 
-    /// For a seeded bug: takes a session of this client with this master from the pool. The pool contains sessions that
-    /// clients abandoned before an answer had arrived. Returns `None` if the pool has no such session.
+    /// For a seeded bug: takes a session of this client with this master from the pool of reused sessions. A session in
+    /// the pool still has unread answers. Returns `None` if the pool has no such session.
     pub(crate) fn take_pooled(
         &mut self,
         client: usize,
@@ -201,8 +202,9 @@ impl World {
         Poll::Pending
     }
 
-    /// The client drops the session. Requests in flight may still reach the server. With the seeded bug `KeptSession`,
-    /// a session with unread answers stays open in a pool, and a client uses it again later.
+    /// Closes the session on the client's side. Requests in flight may still reach the server.
+    ///
+    /// The seeded bug `KeptSession` keeps a session with unread answers open for reuse.
     pub(crate) fn close_session(&mut self, session: usize) {
         let one = &mut self.sessions[session];
         one.waker = None;
@@ -223,8 +225,7 @@ impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // To change one lock, a client may need four requests and four replies (eight packets) within one timeout. A
-        // twelfth of the timeout per packet leaves some time for other requests.
+        // One change of a lock needs up to eight packets within the timeout, so a packet may take a twelfth of it.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -436,8 +437,7 @@ impl World {
         };
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
-        // A real server reads its clock at some moment between the request and the answer. For a request that has
-        // waited, use the earliest possible reading: from before the wait.
+        // If the request had to wait, report the server's clock from before the wait.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
@@ -472,8 +472,8 @@ impl World {
         })
     }
 
-    /// Returns the date that the store reports: the reading of its clock in microseconds. `None` if the store reports
-    /// no dates. Only stores with an even index and without a clock for leases report dates.
+    /// Returns the time of the store's clock in microseconds; `None` if the store does not report it. Only stores with
+    /// an even index and without a clock for leases report it.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;
@@ -493,8 +493,8 @@ impl World {
         greeting.uptime(Duration::from_secs(self.uptime(master)))
     }
 
-    /// Reads records. A lagging follower may answer with an older state, but never with a state older than the latest
-    /// one that this session has read or written.
+    /// Reads records. A lagging follower may return old states, but none from before the latest state that this session
+    /// has read or written.
     fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
         let healed = self.healed();
         let one = &mut self.sessions[session];

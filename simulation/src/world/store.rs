@@ -1,5 +1,4 @@
-//! Reports the communication of clients with stores to the checkers: the requests of clients, and the answers of
-//! stores.
+//! Reports to the checkers which requests clients send to stores, and which answers clients receive from stores.
 
 use std::sync::Arc;
 
@@ -9,8 +8,8 @@ use super::{Shared, World};
 use crate::facts::{Fact, short};
 use crate::locker::{name, resource_of};
 
-/// A client's connection to one store, through which the simulation can force-release (break) locks: the index of the
-/// client, the index of the store in the list of masters, and the client's `Node` for the store.
+/// A connection through which the simulation can force-release (break) locks at a store: the index of the client, the
+/// index of the store in the list of masters, and the client's `Node` for the store.
 pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
 
 /// A force-release of one lock at all stores. It is sent through the connections of one client process.
@@ -73,7 +72,7 @@ impl World {
         }
     }
 
-    /// Reports to the checkers that a client has received an answer of a store.
+    /// Reports to the checkers that a client has received an answer from a store.
     pub(crate) fn hears_store(
         &mut self,
         master: usize,
@@ -130,8 +129,8 @@ impl World {
         });
     }
 
-    /// Called when a store's record changes from the state `before` to the state `state`. Reports each lock value that
-    /// the change has added and that the store had already reported as released.
+    /// Called when a record in a store changes from `before` to `state`. Reports each lock value that this change added
+    /// although the store had already reported it as released.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);

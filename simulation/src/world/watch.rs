@@ -1,4 +1,4 @@
-//! The observers of a run (checkers, coverage and trace), and the holds that clients believe they have.
+//! The observers of a run (checkers, coverage and trace), and the locks that clients believe they hold.
 
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ impl Watch {
         self.watched.see(&moment, fact);
     }
 
-    /// Called when the run violates an assumption of the promises about exclusion, fencing tokens and values. From then
-    /// on, the checkers do not require these three promises.
+    /// Called when a run violates an assumption of the library. From then on, the checkers no longer require exclusion,
+    /// rising fencing tokens or correct values.
     pub(crate) fn lose_promises(&mut self) {
         self.coverage.split += u64::from(self.promises.exclusion);
         self.promises = Promises {
@@ -79,8 +79,8 @@ impl Watch {
         };
     }
 
-    /// Runs the checkers after an event. `client` is the client whose process has just run; `None` if no process has
-    /// run. The state of this client's holds is updated first.
+    /// Runs the checkers after an event. If the process of a client has just run, `client` is this client, and the
+    /// state of its locks is updated first.
     pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {
         for index in 0..self.believers.len() {
             let believer = &mut self.believers[index];
@@ -180,8 +180,8 @@ impl Watch {
         self.holds
     }
 
-    /// Ends a client's belief that it has the hold with this id, and returns the hold; `None` if there is no such hold.
-    /// The caller drops the hold after it has unlocked the world.
+    /// Records that a client no longer holds the lock with the id `id`. Returns the client's handle of this lock;
+    /// `None` if the id is unknown. The caller drops the handle after it has unlocked the world.
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
         // If an extension of the hold has not been reported yet, report it before the belief ends.
         let of = |believer: &Believer| believer.id == id;
@@ -204,8 +204,8 @@ impl Watch {
         Some(believer.hold)
     }
 
-    /// Ends all beliefs of a client process that is killed, and returns the holds. The caller drops the holds after it
-    /// has unlocked the world.
+    /// Records that a killed client process holds no locks any more, and returns its handles of these locks. The caller
+    /// drops the handles after it has unlocked the world.
     pub(crate) fn kill(&mut self, now: u64, client: usize) -> Vec<Arc<dyn Hold>> {
         let of = self.believers.iter().filter(|one| one.client == client);
         let ids: Vec<u64> = of.map(|one| one.id).collect();

@@ -22,9 +22,8 @@ fn simulated_runs_of_nightly_seeds_keep_the_rules_while_masters_are_replaced() {
 fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Changes, seeds);
     must_pass(&summary, " --changes");
-    // In a build without optimizations the test plays few seeds. Even these must contain every stage of a replacement
-    // (old masters closed, next masters opened, replacement finished). Clients must also acquire locks on both sets of
-    // masters, and on the new masters alone.
+    // Even the few seeds of a build without optimizations must contain every stage of a replacement. In some runs,
+    // clients must acquire locks on the old and the new masters together, and on the new masters alone.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
@@ -107,8 +106,8 @@ fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
     );
 }
 
-/// After the next masters have been prepared, their clocks go back by an hour. They could then grant smaller fencing
-/// tokens than the old masters. So the operator must not open them until their clocks are correct again.
+/// The clocks of the new masters go back by an hour, so the new masters could grant smaller fencing tokens than the old
+/// masters. The operator must not open the new masters until their clocks are correct.
 #[test]
 fn operator_does_not_open_new_masters_while_their_clocks_are_behind() {
     let hour_us = 3_600_000_000;
@@ -152,7 +151,7 @@ fn operator_does_not_open_new_masters_while_their_clocks_are_behind() {
     );
 }
 
-/// For each seeded bug, the number of seeds (from 0 on) within which a rule must catch it.
+/// For each seeded bug: the number of seeds, counted from seed 0, among which at least one must expose it.
 const SEEDED_BUGS: [(Flaw, u64); 23] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),

@@ -1,10 +1,10 @@
-//! Tests that the simulation checks at least one rule for every cell of the table of crossings, except the cells in
-//! `NEVER`. A cell is a combination of a kind of masters, a kind of lock or value, and an event (`Happening`).
+//! Tests that the simulation covers every combination of a kind of masters, a kind of lock or value, and an event
+//! (`Happening`). The combinations in `NEVER` are exceptions.
 
 use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};
 
-/// The combinations for which no rule is ever checked. The last member is the reason.
+/// The combinations that no run covers. The text in each row is the reason.
 const NEVER: [(Masters, &[&str], Happening, &str); 2] = [
     (
         Masters::Clocked,

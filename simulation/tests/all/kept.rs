@@ -1,7 +1,7 @@
-//! Bugs that the simulation has found, kept as hand-written scenarios.
+//! Bugs that the simulation has found, kept as hand-written scenarios. The comment of each test describes the bug
+//! before its fix.
 //!
-//! They are not kept as seeds. A seed is of no use after a change of the code that draws scenarios, because it then
-//! draws another scenario. The comment of each test describes the bug as it was before the fix.
+//! A seed would not preserve a bug: when the random generator changes, the seed gives a different scenario.
 
 use quorate_simulation::{
     ChangePlan, Disk, Fault, FaultKind, Kind, Outcome, Play, Scenario, Step, ValueStep,
@@ -37,9 +37,8 @@ fn renewal_task_does_not_loop_forever_after_an_unrenewed_lease_expired() {
     assert_eq!(outcome.coverage.acquired, 3);
 }
 
-/// A semaphore waiter was woken, and asked for the same slot as before. The refusal named another slot as free. After
-/// its first few attempts, the waiter no longer asked for this free slot immediately: it first waited for another
-/// wake-up or a timer.
+/// A semaphore waiter asked for a slot and was refused. The refusal named a free slot. After its first few attempts,
+/// the waiter did not ask for this free slot immediately, but waited for a wake-up or a timer.
 #[test]
 fn semaphore_waiter_immediately_requests_the_free_slot_named_in_a_refusal() {
     for seed in 0..40 {
@@ -72,8 +71,8 @@ fn connect_timeout_begins_with_the_first_request_instead_of_the_process_start() 
     assert_eq!(outcome.coverage.no_quorum, 0);
 }
 
-/// A scenario with four masters, in which one of the first three masters is replaced by the fourth. All clients stay at
-/// the step `step` of the replacement.
+/// A scenario with four masters, in which the fourth master replaces one of the first three. All clients are configured
+/// for the step `step` of the replacement, and never change it.
 fn one_replaced(begins: Option<u64>, goal: u64, step: u8) -> Scenario {
     let mut scenario = Scenario::quiet(1, 4, 3);
     scenario.settings.max_ttl = scenario.settings.ttl;
@@ -96,9 +95,8 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
     Fault { at: at * MS, kind }
 }
 
-/// A master was still down when the faults ended, and then came back without its generation marker. The simulated
-/// administrator had checked the masters only while this master was down. A majority of the new masters then had no
-/// marker, and refused all clients forever.
+/// A master restarted after the last fault and had lost its generation marker. The simulated administrator no longer
+/// checked for lost markers. A majority of the new masters then had no marker, and refused all clients forever.
 #[test]
 fn simulated_operator_restores_the_marker_of_a_master_that_restarts_after_the_last_fault() {
     let mut scenario = one_replaced(Some(2), 2, 2);
@@ -108,8 +106,9 @@ fn simulated_operator_restores_the_marker_of_a_master_that_restarts_after_the_la
     assert!(outcome.coverage.mended > 0);
 }
 
-/// Masters were to be replaced twice. Between the two changes, a majority of the masters lost their generation markers.
-/// The library's error asked the operator to repeat the first change, but the simulated operator never did.
+/// Masters were to be replaced twice. After the first replacement, a majority of the masters lost their generation
+/// markers. The library's error asked for a repetition of the first replacement, but the simulated operator never
+/// repeated it.
 #[test]
 fn operator_repeats_a_replacement_of_masters_after_the_loss_of_generation_markers() {
     let mut scenario = one_replaced(Some(4), 5, 3);
@@ -121,9 +120,8 @@ fn operator_repeats_a_replacement_of_masters_after_the_loss_of_generation_marker
     assert!(outcome.coverage.not_yet > 0 && outcome.coverage.opened > 0);
 }
 
-/// A master's clock jumped 30 hours ahead, and later back. In between, the master removed an expired fencing counter.
-/// Later, it stored a smaller one. The checker of the rule `counters` did not know about the jump, and reported that
-/// the counter had fallen.
+/// While a master's clock was 30 hours ahead, the master removed a fencing counter as expired. After the clock was
+/// correct again, the master stored a smaller counter. The checker of the rule `counters` wrongly reported this.
 #[test]
 fn counters_checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump() {
     const HOUR_US: i64 = 3_600_000_000;
@@ -149,9 +147,8 @@ fn counters_checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump()
     passes(&scenario);
 }
 
-/// A client removed a value on all masters. Before its call returned, another client created the value again. The
-/// checker of the rule `stock` assumed that the writes had happened in the order in which the calls returned. So it
-/// concluded that the new value had been removed.
+/// A client removed a value. Before its call returned, another client created the value again. The checker of the rule
+/// `stock` wrongly concluded that the removal came last, and that the value was missing.
 #[test]
 fn stock_checker_accepts_a_value_created_again_before_its_removal_call_returns() {
     let value = |think, verb| Step {

@@ -74,8 +74,8 @@ fn locks_of_all_kinds_on_one_resource_break_no_simulation_rule() {
         let outcome = play(&scenario, None);
         assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
         let seen = outcome.coverage;
-        // Each of the six clients takes seven locks. One client downgrades its first six locks, and so obtains two
-        // holds for each: a writer's and a reader's.
+        // Each of the six clients takes seven locks. One client also downgrades six of its locks, and each downgrade
+        // counts as one more acquired lock.
         assert_eq!(
             (seen.acquired, seen.downgraded),
             (7 * 6 + 6, 6),
@@ -85,8 +85,8 @@ fn locks_of_all_kinds_on_one_resource_break_no_simulation_rule() {
     }
 }
 
-/// The masters' counters differ, and two clients acquire an owner's first hold at the same time. The two holds then
-/// cannot agree on a fencing token. If both clients retried immediately, they would collide again and again.
+/// Two clients acquire a lock for the same owner at the same time. Because the masters' counters differ, neither client
+/// gets the same fencing token from a majority. If both clients retried immediately, they would collide again.
 #[test]
 fn twelve_of_sixteen_acquires_by_one_owner_succeed_despite_different_fencing_counters() {
     for seed in 0..40 {
@@ -145,8 +145,8 @@ fn seeded_bug_that_counts_permits_instead_of_assigning_slots_exceeds_the_permit_
     assert!(three.is_some());
 }
 
-/// One client has a permit on two of three masters, and one of these two masters dies. The two remaining masters then
-/// have different free slots of the semaphore.
+/// A client has a permit on two of three masters, and then one of these two masters dies. Each of the two remaining
+/// masters has a different set of free slots.
 fn one_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
     let takes = |think, wait, hold| Step {

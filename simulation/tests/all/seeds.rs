@@ -161,8 +161,8 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
     }
 }
 
-/// Some seeded bugs replace the library by a small client: one client for locks, one for values under locks. Checks
-/// that these clients break no rule when they contain no bug.
+/// Some seeded bugs replace the library by a small client. Checks that the small clients break no rule when they
+/// contain no bug.
 fn sound_ones_pass(seeds: u64) {
     let caught = first_caught(Flaw::Sound, false, seeds / 10, threads());
     assert_eq!(caught, None);

@@ -1,5 +1,5 @@
-//! Tests scenarios in which some or all masters are stores. Also tests that the simulation catches every seeded bug (a
-//! version of the code that lacks one rule) that concerns stores.
+//! Tests scenarios in which some or all masters are stores (databases or ZooKeeper). Also tests that the simulation
+//! catches every seeded bug that concerns stores. A seeded bug is a version of the code that lacks one rule.
 //!
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 

@@ -67,9 +67,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Checks that the scenario breaks the rule `stock` with the seeded bug `flaw`: the work of a period is done twice.
-/// Also checks that the scenario breaks no rule without a bug, both with the library and with the small client that
-/// replaces it for seeded bugs.
+/// Checks that the scenario breaks the rule `stock` with the seeded bug `flaw`. Also checks that the scenario breaks no
+/// rule without a bug, neither with the library nor with the small client (`SoundRegister`).
 fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
         let outcome = play(scenario, sound);
@@ -86,9 +85,8 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
 }
 
-/// A delayed write of the previous holder must fail, even on a master that never granted the lock to the next holder.
-/// On such a master, an extension creates the next holder's lock key, but raises no fencing counter. So the next
-/// holder's read must raise the counter.
+/// An extension can create the holder's lock key on a master that never granted the lock. It does not raise the fencing
+/// counter there. The holder's read must raise it, so that the master rejects late writes of the previous holder.
 #[test]
 fn value_read_makes_masters_reject_delayed_writes_of_the_previous_holder() {
     let mut scenario = recorded(3, 100, 200);

@@ -2,7 +2,7 @@
 
 use quorate_simulation::{Flaw, Summary, Sweep, Worlds, first_caught};
 
-/// The numbers of seeds that the tests play from one family of scenarios.
+/// How many seeds of one family of scenarios each kind of test plays.
 pub(crate) struct Seeds {
     /// The number of seeds in the tests that run in every `cargo test`.
     short: u64,
