@@ -549,7 +549,7 @@ async fn column_of_a_wrong_sql_type_is_named_in_the_refusal() {
     ] {
         check_refusal_and_repair(&server, statement, &["quorate_", "quorate prepare-server"]).await;
     }
-    // Converting this table would lose its locks, so `prepare` must return an error.
+    // `prepare` must return an error: if it converted the unsuitable table, the locks in it would be lost.
     let url = format!("{}?timeout=5s", server.url("locks"));
     for (statement, back, said) in [
         (
