@@ -1,8 +1,10 @@
 //! The baseline of the contention benchmark: the minimal cost of moving a quorum lock from one process to another and
 //! back.
 //!
-//! A process acquires with `SET NX PX`. It releases with a script that deletes the key if the key holds its value, and
-//! publishes a notification for the other process. All requests go over plain TCP.
+//! A process acquires the lock with `SET NX PX`, and releases it with a script. If the key holds the value of this
+//! process, the script deletes the key and publishes a notification for the other process.
+//!
+//! All requests go over plain TCP.
 //!
 //! The baseline has no queue, no fencing token, no timeout and no loss detection.
 
@@ -167,8 +169,8 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
         process.ask(&take).await;
         let obtained = Instant::now().as_nanos();
         tokio::time::sleep(HOLD).await;
-        // The other process has released the lock on all masters, and all its notifications have arrived. Count the
-        // notifications of its next release from zero.
+        // By now, all notifications of the other process's last release have arrived. Count those of its next release
+        // from zero.
         process.told.count.set(0);
         let releasing = Instant::now().as_nanos();
         process.ask(&give).await;

@@ -1,12 +1,11 @@
-//! Clock jumps for one server: its wall clock is shifted while the server runs. The clocks of all other programs stay
-//! correct.
+//! Makes the wall clock of one server jump while the server runs. The clocks of all other programs stay correct.
 //!
-//! A small C library adds an offset to the wall clock. It is compiled when it is needed, and preloaded into the server.
-//! The library maps a file with the offset into memory, so a jump takes effect when the server next reads its clock.
-//! libfaketime can do this as well, but Debian's Redis 7.0 hangs at start with it.
+//! A small C library is preloaded into the server and adds an offset to the wall clock. The offset is in a
+//! memory-mapped file, so a jump takes effect when the server next reads its clock. libfaketime is not used, because
+//! Debian's Redis 7.0 hangs at start with it.
 //!
-//! Linux only, and only for dynamically linked servers; needs a C compiler. The clock jumps and does not drift. To
-//! simulate drift, make many small jumps.
+//! Works only on Linux, and only for dynamically linked servers. Needs a C compiler. To simulate drift, make many small
+//! jumps.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -9,8 +9,8 @@ use crate::error::Error;
 /// The line that the session prints after each answer of the server. It marks the end of the answer.
 const END: &str = "end-of-the-answer";
 
-/// A session of the administrator, from [`MariaDb::console`](crate::MariaDb::console). Its database locks are released
-/// when the session is dropped.
+/// An administrator's session, opened by [`MariaDb::console`](crate::MariaDb::console). Dropping this value ends the
+/// session and releases its database locks.
 #[derive(Debug)]
 #[must_use = "dropping the console ends its session"]
 pub struct Console {

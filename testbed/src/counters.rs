@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The numbers of connections and bytes that a proxy has carried since its start.
+/// The connections that a proxy has accepted since its start, and the bytes that it has forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -18,8 +18,8 @@ pub struct Counters {
     pub to_client: Flow,
 }
 
-/// The numbers of bytes in one direction. Received bytes that were neither delivered nor dropped are in transit, are
-/// held by a fault, or were lost when their connection ended.
+/// The byte counts of one direction. A byte that was received, but neither delivered nor dropped, is in transit or was
+/// lost when its connection ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Flow {

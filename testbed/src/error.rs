@@ -14,7 +14,7 @@ pub enum Error {
     )]
     NoProgram,
 
-    /// A program that a MariaDB needs is missing.
+    /// A program that [`MariaDb`](crate::MariaDb) needs is not installed.
     #[error("the program {0} is missing: install mariadb-server-core and mariadb-client-core")]
     NoMariaDb(&'static str),
 
@@ -22,7 +22,7 @@ pub enum Error {
     #[error("{0}")]
     Refused(String),
 
-    /// The server ended before it answered its first PING.
+    /// The server ended before it was ready, or its data directory could not be created.
     #[error("the server ended before it was ready ({status}); its log ends with:\n{log}")]
     Exited {
         /// The exit status of the server.
@@ -31,12 +31,12 @@ pub enum Error {
         log: String,
     },
 
-    /// The server runs, but did not answer in time. It continues to run.
+    /// The server runs, but was not ready in time. It continues to run.
     #[error(
         "the server was not ready after {waited:?} (last check: {last}); its log ends with:\n{log}"
     )]
     NotReady {
-        /// How long the caller has waited for the server to become ready.
+        /// How long the start has waited for the server to become ready.
         waited: Duration,
         /// The result of the last readiness check of the server.
         last: String,
@@ -53,14 +53,14 @@ pub enum Error {
     Unverified {
         /// The expected state: "dead", "stopped" or "running".
         wanted: &'static str,
-        /// How long the caller has waited for that state.
+        /// How long the operation has waited for that state.
         waited: Duration,
     },
 
     /// The operating system reported an error.
     #[error("could not {step}: {source}")]
     Io {
-        /// The step that failed, as an infinitive: "create a temporary directory".
+        /// The failed step as a verb phrase, for example "create a temporary directory".
         step: &'static str,
         /// The error of the system.
         source: io::Error,

@@ -43,15 +43,16 @@ pub enum Fault {
         /// time. The proxy's seed determines the shares.
         jitter: Duration,
     },
-    /// A partition that delivers late, as TCP does after a short partition. The proxy holds all events of a connection
-    /// (bytes, close, reset), and delivers them in order when the fault is healed. While 16 MiB are held in one
-    /// direction of a connection, the proxy reads nothing more from the sender.
+    /// A partition that ends without loss. The proxy holds all events of a connection (bytes, close, reset), and
+    /// delivers them in order when the fault is healed.
+    ///
+    /// If 16 MiB are held in one direction of a connection, the proxy stops reading from the sender.
     Hold(Way),
-    /// A partition that never delivers. The proxy discards all events of a connection (bytes, close, reset), including
+    /// A partition that loses data. The proxy discards all events of a connection (bytes, close, reset), including
     /// events that are in transit when the fault begins.
     ///
-    /// If a connection continues after the fault is healed, bytes are missing in the middle, which never happens
-    /// on a real TCP connection. To avoid this, call [`Proxy::reset_all`](crate::Proxy::reset_all).
+    /// If a connection continues after the fault is healed, bytes are missing in its stream, which never happens with
+    /// TCP. To avoid this, call [`Proxy::reset_all`](crate::Proxy::reset_all).
     Drop(Way),
     /// A slow link.
     Rate {
@@ -60,27 +61,28 @@ pub enum Fault {
         /// Bytes per second for each connection; 0 means 1.
         bytes_per_second: u64,
     },
-    /// Resets each connection after this number of bytes has reached its client since the fault was injected. The last
-    /// reply may be truncated. With 0, the client gets a reset instead of the next byte. If several such faults are
-    /// injected, only the last one applies.
+    /// Resets each connection when its client has received this number of bytes under the fault. The last reply may be
+    /// truncated. With 0, the client gets a reset instead of its next byte. If several such faults are injected, the
+    /// newest one applies.
     ResetAfter(u64),
     /// New connections are accepted and then closed immediately. Existing connections continue.
     Refuse,
-    /// The proxy closes the server side of all existing connections, and does not notify their clients. It discards
-    /// bytes that a client sends, and no reply arrives. New connections work.
+    /// The proxy closes its existing connections to the server, but not the clients' connections to the proxy. It
+    /// discards all bytes that these clients send. New connections work.
     ///
-    /// When the fault is healed, the proxy resets each client that has sent something. It resets any other client when
-    /// that client next sends something.
+    /// When the fault is healed, the proxy resets each of these clients that has sent bytes. It resets the others when
+    /// they next send bytes.
     HalfOpen,
     /// The proxy holds all events from the clients of existing connections (requests, close, reset), including events
     /// in transit. New connections work.
     ///
-    /// When the fault is healed, the held requests arrive in order, but after requests of new connections. A stopped
-    /// server that resumes and reads old buffers has the same effect.
+    /// When the fault is healed, the held requests arrive in order. Requests of newer connections may have overtaken
+    /// them, as at a server that was stopped and then reads old buffers.
     Strand,
-    /// New connections lead to this address, as if a name or a route pointed to the wrong server. Existing connections
-    /// continue, both when the fault begins and when it is healed. To make their clients reconnect, call
-    /// [`Proxy::reset_all`](crate::Proxy::reset_all). If several such faults are injected, only the last one applies.
+    /// New connections lead to this address, as if a name or a route pointed to the wrong server.
+    ///
+    /// Connections stay where they are when the fault begins and when it is healed. To make clients reconnect, call
+    /// [`Proxy::reset_all`](crate::Proxy::reset_all). If several such faults are injected, the newest one applies.
     Detour(SocketAddr),
 }
 
@@ -139,16 +141,16 @@ pub(crate) struct Rules {
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
-    /// The id of the `ResetAfter` fault that was injected last, and its number of bytes; `None` without such a fault.
-    /// After the id has changed, each connection counts its bytes from 0 again.
+    /// The id of the newest `ResetAfter` fault, and its number of bytes; `None` without such a fault. When the id
+    /// changes, each connection counts its bytes from 0 again.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// Counts the events that end or hold all existing connections: one counter for each kind of event. Each connection
-/// keeps a copy of the counters from its start, which shows the events that affect the connection.
+/// Counts the events that end or hold all existing connections: one counter for each kind of event. A connection keeps
+/// a copy from its start. If a counter is now higher than the copy, the event has affected the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -157,13 +159,12 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether a connection that was made in the era `born` may continue, because no event has ended all connections
-    /// since.
+    /// Whether a connection from the era `born` may continue: no event has ended all connections since that era.
     pub(crate) fn spares(self, born: Self) -> bool {
         self.severed == born.severed && self.reset == born.reset
     }
 
-    /// Whether this era is the same as `other` or a later one.
+    /// Whether each counter is at least as high as in `other`.
     pub(crate) fn reaches(self, other: Self) -> bool {
         self.severed >= other.severed
             && self.reset >= other.reset

@@ -23,8 +23,8 @@ use tokio::task::LocalSet;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Script {
-    /// Forwards bytes between the clients and a real server. If a connection received a command while a different
-    /// script was set, the server closes the connection to make the client reconnect.
+    /// Forwards bytes between the clients and a real server. Closes every connection that received a command under a
+    /// different script, so that the client reconnects.
     Relay {
         /// The real server.
         target: SocketAddr,
@@ -39,8 +39,8 @@ pub enum Script {
     Say(Words),
     /// Refuses every command with an error that quotes the whole command, as servers do for unknown commands.
     Quote,
-    /// Answers the handshake like a Redis 7 server that has run for a long time. The field determines the behaviour
-    /// after the handshake.
+    /// Answers the handshake like a Redis 7 server that has run for a long time. After the handshake, the server
+    /// behaves according to [`Then`].
     Greet(Then),
 }
 
@@ -58,9 +58,10 @@ pub enum Tampering {
     Slip(Words),
     /// Sends these bytes in reply to every question, and forwards no question to the real server.
     Say(Words),
-    /// Forwards the question with this number, counted from 1 on each connection, and hangs up. The reply to this
-    /// question is lost. Replies to the questions just before it may be lost as well. With 0, hangs up after the
-    /// handshake: at the first question, or if nothing arrives for 2 ms.
+    /// Forwards the question with this number, and hangs up before its reply. Questions are counted from 1 on each
+    /// connection. Replies to earlier questions may be lost as well.
+    ///
+    /// With 0, hangs up after the handshake: at the first question, or after 2 ms without a command.
     HangUpAt(usize),
 }
 
@@ -70,9 +71,9 @@ pub enum Tampering {
 pub enum Then {
     /// Never sends another byte after the handshake.
     Hush,
-    /// Hangs up after the handshake: at the next command, or if none arrives for 2 ms.
+    /// Hangs up after the handshake: at the next command, or after 2 ms without a command.
     HangUp,
-    /// Answers the given number of commands with `words`, and hangs up at the next command.
+    /// Replies with `words` to a fixed number of commands, and hangs up at the next command.
     HangUpAfter {
         /// The number of commands that are answered.
         commands: usize,
@@ -97,7 +98,7 @@ pub enum Then {
 pub enum Words {
     /// Exactly these bytes.
     These(Vec<u8>),
-    /// Fewer than this number of random bytes, different each time.
+    /// Random bytes, different in each answer. The field is an upper limit of their number.
     Garbage(usize),
 }
 
@@ -270,7 +271,7 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// The handshake counts as finished if no command arrives for this time.
+/// If no command arrives for this time, the handshake is finished.
 const QUIET: Duration = Duration::from_millis(2);
 
 /// The number of bytes that a flood sends in one write. It pauses after each write, so that it does not occupy a whole
@@ -278,7 +279,7 @@ const QUIET: Duration = Duration::from_millis(2);
 const WAVE: usize = 16 << 10;
 const EBB: Duration = Duration::from_millis(1);
 
-/// The number of bytes that are sent one by one before each pause.
+/// The number of bytes between two pauses when replies are sent byte by byte.
 const TRICKLE: usize = 16;
 
 type Command = Vec<Vec<u8>>;
@@ -286,8 +287,8 @@ type Command = Vec<Vec<u8>>;
 /// One connection of the hostile server.
 struct Talk {
     client: TcpStream,
-    /// The port of this server. It is part of the run id, so that hostile servers of one process have different run
-    /// ids.
+    /// The port of this server. The server's run id contains it, so that each hostile server of one process has a
+    /// different run id.
     port: u16,
     number: u64,
     /// Received bytes that do not form a whole command yet.
@@ -361,8 +362,8 @@ impl Talk {
         }
     }
 
-    /// Sends the same bytes without end, and reads the client's commands at the same time. If the server did not read,
-    /// the client could not send and would behave differently.
+    /// Sends the same bytes without end. Also reads the client's commands, because otherwise the client could block
+    /// while it sends.
     async fn flood(&mut self, what: &[u8]) -> io::Result<()> {
         let wave = what.repeat((WAVE / what.len().max(1)).max(1));
         let (mut from, mut to) = self.client.split();
@@ -424,7 +425,7 @@ impl Talk {
         }
     }
 
-    /// Forwards complete commands to the real server, and manipulates the bytes as `harm` says. Returns `Break` if the
+    /// Forwards complete commands to the real server, and manipulates them according to `harm`. Returns `Break` if the
     /// caller must close the connection.
     async fn pass_on(
         &mut self,
@@ -475,7 +476,7 @@ impl Talk {
         }
     }
 
-    /// Returns the next command; an end of file is an error. Dropping the future loses no bytes.
+    /// Returns the next command, or an error at the end of the stream. Cancel-safe: dropping the future loses no bytes.
     async fn next(&mut self) -> io::Result<Command> {
         loop {
             if let Some((command, _)) = self.understood()? {

@@ -1,9 +1,8 @@
 //! One direction of a proxied connection (a lane): a queue between a task that reads from the sender and a task that
 //! writes to the receiver.
 //!
-//! Every event on the sender's side (data, close, reset) becomes an item of the queue, with its time of arrival. The
-//! writing task applies the current rules to the first item. So injecting or healing a fault also affects items in
-//! transit.
+//! Every event on the sender's side (data, close, reset) becomes an item of the queue. The writing task applies the
+//! rules when the item is the first in the queue. So injecting or healing a fault also affects items in transit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -36,8 +35,7 @@ pub(crate) enum End {
 /// An event on one side of the connection, in transit to the other side.
 struct Item {
     arrived: Instant,
-    /// The share of the maximum jitter that delays this item, from 0 to 1. It is drawn when the item arrives, and stays
-    /// the same when the rules change.
+    /// A random number from 0 to 1, drawn when the item arrives. This share of the maximum jitter delays the item.
     luck: f64,
     deed: Deed,
 }
@@ -57,7 +55,7 @@ enum Step {
     Wait(Option<Instant>),
     /// The receiver accepts no more bytes for now.
     Full,
-    /// The receiver has closed its connection.
+    /// A write to the receiver failed: its connection is closed.
     Gone,
     HangUp,
     /// The connection must be reset, because the sender reset it or a rule demands it.
@@ -147,7 +145,7 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // Wait for a reset: after the sender has closed, its kernel may still answer data with a reset.
+        // A sender that has closed may still answer data with a reset: wait for the reset.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
@@ -169,8 +167,7 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let step = {
-                // Keep the rules locked during the write, so that no write follows the old rules after `inject` has
-                // returned.
+                // Keep the rules locked during the write. Otherwise a write could follow the old rules after `inject`.
                 let rules = view.borrow_and_update();
                 if rules.era.spares(born) {
                     let shape = rules.shape(self.way, born);
@@ -187,12 +184,12 @@ impl<'a> Lane<'a> {
                     () = sleep_or_forever(due) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver accepts no more bytes for now. While the lane waits, the rules can change.
+                // Wait until the receiver accepts bytes or the rules change.
                 Step::Full => tokio::select! {
                     () = writable(to.as_ref()) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver has closed. Answer each item with a reset to the sender, as the receiver's kernel would.
+                // The receiver has closed. Answer each item with a reset to the sender, as TCP would.
                 Step::Gone => {
                     self.lose();
                     back.push(Deed::Reset, 0.0);
@@ -232,8 +229,7 @@ impl<'a> Lane<'a> {
             Deed::HangUp => return Step::HangUp,
             Deed::Bytes(_) if countdown.is_over() => return Step::Reset,
             Deed::Bytes(bytes) => {
-                // Send at most the bytes that the rate allows in a fiftieth of a second, so that they flow steadily and
-                // not in bursts.
+                // Write at most the bytes of 20 ms at a time, so that the bytes flow steadily.
                 let slice = shape
                     .rate
                     .map_or(usize::MAX, |rate| (rate / 50).max(1) as usize);
@@ -297,7 +293,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// The number of further bytes that reach the client before a `ResetAfter` fault resets the connection.
+/// Counts down the bytes that may still reach the client before a `ResetAfter` fault resets the connection.
 #[derive(Default)]
 struct Countdown {
     fault: Option<u64>,

@@ -8,8 +8,9 @@
 //! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, or floods its
 //!   clients.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
-//! - [`Names`] are host names that resolve to an address, to nothing, or never.
-//! - [`Namespace`] is a link to one server that can go down, for programs that [`isolate`] themselves.
+//! - [`Names`] maps host names to an address, to "no such name", or to no answer.
+//! - [`Namespace`] puts one server behind a network link that a test can take down. The program must call [`isolate`]
+//!   first.
 //! - [`Connection`] sends commands to a server without a client library, and returns a [`Reply`] to each.
 //!
 //! ```no_run
@@ -29,10 +30,11 @@
 //!
 //! # Non-goals
 //!
-//! Nothing needs root, except [`Namespace`] on some systems. The crate changes neither the packet filter nor any
-//! network outside this machine. It does not download servers: a server must be installed, or `QUORATE_SERVER` must
-//! name it. It contains no code for locks and does not depend on `quorate`. It runs on Unix; items that need Linux say
-//! so.
+//! - Nothing needs root, except [`Namespace`] on some systems.
+//! - The crate changes neither the packet filter nor any network outside this machine.
+//! - It does not download servers: a server must be installed, or `QUORATE_SERVER` must name it.
+//! - It contains no code for locks and does not depend on `quorate`.
+//! - It runs on Unix. The documentation of an item states whether the item needs Linux.
 
 #[cfg(not(unix))]
 compile_error!(

@@ -90,16 +90,15 @@ impl Life {
         }
     }
 
-    /// Sends a signal that ends the server. Then waits until the process is dead and `refuses` returns true, which
-    /// means that the port refuses connections. Does nothing if the server was never started or has already been ended.
+    /// Sends a signal that ends the server. Then waits until the process is dead and its port refuses connections,
+    /// which `refuses` checks. Does nothing if the server was never started or has already been ended.
     pub(crate) fn end(&self, signal: Signal, refuses: impl Fn() -> bool) -> Result<(), Error> {
         let mut child = self.child();
         let Some(process) = child.as_mut() else {
             return Ok(());
         };
         let waiting = Error::io("wait for the server process");
-        // The process id is still this server's: it is reserved until the child is reaped, and reaping needs this
-        // mutex.
+        // The process id still belongs to this server, because only a holder of this mutex can reap the process.
         if process.try_wait().map_err(waiting)?.is_none() {
             signal_group(process, signal)?;
         }

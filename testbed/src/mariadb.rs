@@ -152,8 +152,8 @@ impl Programs {
 pub struct MariaDb {
     options: MariaDbOptions,
     programs: &'static Programs,
-    /// The server process. The field is declared before the directories, so that the server is dead before they are
-    /// removed.
+    /// The server process. Fields are dropped in the order of their declarations, so the server ends before its
+    /// directories are removed.
     life: Life,
     lease: PortLease,
     dir: TempDir,
@@ -211,7 +211,7 @@ impl MariaDb {
         (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
-    /// The URL of a database for the administrator: `mysql://root@127.0.0.1:port/db`.
+    /// The URL of a database for the user `root`: `mysql://root@127.0.0.1:port/database`.
     pub fn url(&self, database: &str) -> String {
         self.url_of("root", database)
     }
@@ -397,8 +397,7 @@ impl MariaDb {
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
         self.life.end(signal, || self.knock().is_err())?;
-        // Remove the socket file that a killed server has left. Otherwise it would be taken for the socket of the new
-        // server.
+        // Remove the socket file that a killed server leaves. Otherwise `wait_ready` would find the old file.
         let _ = fs::remove_file(self.socket());
         Ok(())
     }
@@ -416,7 +415,7 @@ impl MariaDb {
 /// Returns the path of the template: a data directory that is copied for each new server of this user.
 ///
 /// If there is no template yet, creates one in a temporary directory and renames it to its final path. If another
-/// process was faster, returns the template of that process.
+/// process has created it first, returns that one.
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -45,8 +45,6 @@ impl Masters {
                     scope.spawn(move || Server::start(options))
                 })
                 .collect();
-            // Wait until all starts have ended, and only then return the first error. Otherwise another server could
-            // start after the error was returned.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {

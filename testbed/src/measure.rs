@@ -8,8 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::resp::Reply;
 use crate::server::Server;
 
-/// The samples of one client, in nanoseconds. In each cycle the client acquires something, usually a lock, and releases
-/// it.
+/// The times of one client's cycles, in nanoseconds. In each cycle, the client acquires and then releases a lock or
+/// something else.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     /// The time to acquire, for each cycle.
@@ -70,7 +70,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Computes the median, minimum and maximum from one value per round. NaN values are left out.
+    /// Computes the median, minimum and maximum from one value per round. Ignores NaN values.
     pub fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
         let mut rounds: Vec<f64> = rounds.into_iter().filter(|v| v.is_finite()).collect();
         rounds.sort_by(f64::total_cmp);
@@ -116,12 +116,12 @@ pub struct Usage {
     pub took: Duration,
     /// The processor time that this process used for the work.
     pub client: Duration,
-    /// The processor time of all running servers together during the work. Zero if the system does not report it.
+    /// The processor time that all running servers together used during the work. Zero if `/proc` does not show it.
     pub servers: Duration,
 }
 
 impl Usage {
-    /// Runs the future `work`. Returns the result of `work` and the time that it used.
+    /// Runs the future `work`. Returns its result, with the elapsed time and the processor time.
     pub async fn of<T>(servers: &[Server], work: impl Future<Output = T>) -> (T, Self) {
         let (client, theirs, started) = (own_cpu(), servers_cpu(servers), Instant::now());
         let done = work.await;
@@ -183,17 +183,19 @@ pub fn cpu_in_ticks(pid: u32) -> Duration {
 /// Counters from the `INFO` replies of all running servers, added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// The number of commands that clients sent.
+    /// The number of commands that clients sent for locks: `EVAL`, `EVALSHA`, `SCRIPT` and `SUBSCRIBE`. Includes `SET`
+    /// if `sends_set` was true in [`read`](Self::read).
     pub sent: u64,
-    /// The number of commands that the servers executed, including those inside scripts.
+    /// The number of commands that the servers executed, including those inside scripts, without `INFO`, `PING` and the
+    /// commands that set up a connection.
     pub ran: u64,
     /// The number of bytes that the servers received and sent.
     pub bytes: u64,
 }
 
 impl Counts {
-    /// Reads the current counters. `sends_set` says whether clients send `SET` directly. If it is false, only scripts
-    /// call `SET`, so these calls are not counted in `sent`.
+    /// Reads the current counters. `sends_set` states whether `sent` includes `SET`. If only scripts call `SET`, it
+    /// must be false.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {

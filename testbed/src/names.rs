@@ -1,10 +1,10 @@
 //! Makes host names resolve to addresses that a test chooses, for one program and its child processes. The test can
 //! change the answer for a name while the program runs: another address, "no such name", or no answer.
 //!
-//! A small C library is preloaded into the program and answers `getaddrinfo` for these names. The system resolves all
-//! other names. This needs no root and does not affect other programs.
+//! A small C library is preloaded into the program and answers `getaddrinfo` for these names. All other names resolve
+//! as usual. No root is needed, and other programs are not affected.
 //!
-//! Works only on Linux and only for dynamically linked programs. Needs a C compiler.
+//! Works only on Linux, and only for dynamically linked programs. Needs a C compiler.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -41,8 +41,8 @@ pub enum Leads {
     To(IpAddr),
     /// The name does not exist.
     Nowhere,
-    /// The name server does not answer. The lookup fails after ten seconds, or succeeds as soon as the table has
-    /// another answer for the name.
+    /// The name server does not answer. The lookup fails after ten seconds. If [`Names::set`] changes the answer before
+    /// that, the lookup gets the new answer.
     ToSilence,
 }
 
@@ -59,8 +59,8 @@ impl Names {
         Ok(Self { library, dir })
     }
 
-    /// Changes the answer to lookups of the host name `name`. A lookup that is waiting because the name had no answer
-    /// ([`Leads::ToSilence`]) gets the new answer as well.
+    /// Changes the answer to lookups of the host name `name`. Lookups that still wait because of [`Leads::ToSilence`]
+    /// get the new answer as well.
     ///
     /// # Errors
     ///

@@ -3,11 +3,12 @@
 //! While a link is down, connection attempts get no answer at all, as if a cable had been pulled. A
 //! [`Proxy`](crate::Proxy) cannot simulate this, because the kernel accepts every connection to the proxy.
 //!
-//! [`isolate`] first moves the whole program into an outer namespace that has only a loopback interface. The namespaces
-//! of the servers are created inside the outer namespace. So:
+//! [`isolate`] restarts the program in an outer namespace that has only a loopback interface. The servers' namespaces
+//! are created inside it:
 //!
-//! - No packet can leave the machine, and no address can be in use already.
-//! - No cleanup is needed, because the kernel removes a namespace when its last process ends.
+//! - No packet can leave the machine.
+//! - No other program uses the same addresses.
+//! - The kernel removes a namespace when its last process ends, so no cleanup is needed.
 //!
 //! Needs Linux, and either root or a kernel that allows unprivileged user namespaces.
 
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
-/// The prefix of the interface name at the program's end of a link. The link's number follows the prefix.
+/// The interface at the program's end of a link has this prefix and the number of the link as its name.
 const OURS: &str = "qv";
 /// The name of the interface at the server's end of a link.
 const THEIRS: &str = "wire";
@@ -91,8 +92,8 @@ impl Namespace {
         run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &link])?;
         run("ip", &["link", "set", "dev", &link, "up"])?;
         namespace.inside(&["ip", "addr", "add", &format!("{theirs}/30"), "dev", THEIRS])?;
-        // Add a permanent ARP entry for the server's address. Otherwise ARP would fail while the link is down, and the
-        // kernel would report "unreachable". But clients must get no answer at all.
+        // Add a permanent ARP entry for the server. Otherwise, while the link is down, the kernel would report
+        // "unreachable" to clients, which must get no answer at all.
         let hardware = namespace.inside(&["ip", "-brief", "link", "show", "dev", THEIRS])?;
         let hardware = hardware.split_whitespace().nth(2).unwrap_or_default();
         let at = theirs.to_string();
@@ -131,8 +132,7 @@ impl Namespace {
             .map(drop)
     }
 
-    /// Brings the link up again. Connections from before [`sever`](Self::sever) continue, because TCP sends their lost
-    /// packets again.
+    /// Brings the link up again. Open connections continue, because TCP retransmits the lost packets.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ fn is_isolated() -> bool {
     })
 }
 
-/// Checks whether [`isolate`] would work on this machine. If this program is isolated already, checks whether
+/// Checks whether [`isolate`] would work on this machine. In a program that is isolated already, checks whether
 /// [`Namespace::create`] works.
 ///
 /// # Errors
@@ -207,11 +207,11 @@ pub fn isolate() -> Result<(), String> {
     Err(format!("unshare: {error}"))
 }
 
-/// The arguments with which `unshare` can create a network namespace on this machine. If the program lacks the rights
-/// of root, they create a user namespace as well.
+/// Returns arguments with which `unshare` can create a network namespace on this machine. Without root, they also
+/// create a user namespace.
 fn way_in() -> Result<&'static [&'static str], String> {
     const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
-    // A shell script that tries every kind of command that this module runs.
+    // A shell script that runs each kind of command that this module needs.
     const TRY: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
                        && ip link add qv0 type veth peer name wire";
     let mut why = String::new();

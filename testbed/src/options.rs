@@ -22,7 +22,7 @@ pub enum Persistence {
     /// cut.
     AofAlways,
     /// An append-only file that is synced once a second. A power cut loses at most the writes of about the last two
-    /// seconds. SIGKILL loses nothing that was written to the file, because the kernel still has it.
+    /// seconds. After SIGKILL, all data that the server has written to the file is still there.
     AofEverySec,
     /// Snapshots. While its data changes, the server saves a snapshot about once a second. It also saves one at
     /// [`Server::terminate`](crate::Server::terminate). SIGKILL loses the changes since the last snapshot.
@@ -121,7 +121,7 @@ impl ServerOptions {
     }
 
     /// Sets the user name and the password with which [`Server::command`](crate::Server::command) logs in.
-    /// [`Server::url`](crate::Server::url) also contains them. Default: the default user, with
+    /// [`Server::url`](crate::Server::url) contains them as well. Default: the default user, with
     /// [`password`](Self::password).
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.login = Some((user.into(), password.into()));
@@ -171,7 +171,7 @@ impl ServerOptions {
         self
     }
 
-    /// Runs the server in this namespace, at the namespace's address. Default: on loopback.
+    /// Runs the server in this namespace, on the address [`Namespace::addr`]. Default: on loopback.
     pub fn namespace(mut self, namespace: Arc<Namespace>) -> Self {
         self.namespace = Some(namespace);
         self

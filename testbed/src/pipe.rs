@@ -69,7 +69,8 @@ async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Carries bytes in both directions. If `server` is `None`, behaves as if the server had reset the connection.
+/// Carries bytes in both directions. If `server` is `None`, the client gets a reset, as from a server that refuses
+/// connections.
 async fn relay(
     client: &mut TcpStream,
     server: Option<&mut TcpStream>,
@@ -99,7 +100,8 @@ async fn relay(
     }
 }
 
-/// Serves a client after a fault has closed the connection to the server but not the connection to the client.
+/// Handles a client after a fault has closed only the proxy's connection to the server. Discards the client's bytes.
+/// After the fault is healed, resets a client that has sent bytes.
 async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> End {
     let mut buffer = vec![0; 4096];
     let mut has_sent = false;
@@ -122,8 +124,8 @@ async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> E
     }
 }
 
-/// Waits until the rules satisfy `so`. If the proxy has been dropped, waits forever. The proxy's runtime then drops
-/// this task.
+/// Waits until `so` returns true for the rules. If the proxy has been dropped, waits forever: the runtime of the proxy
+/// drops this task.
 async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
     if view.wait_for(so).await.is_err() {
         pending::<()>().await;

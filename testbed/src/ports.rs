@@ -1,8 +1,8 @@
 //! Ports for servers that are killed and restarted.
 //!
-//! A restarted server needs its old port again. So its port should not be in the ephemeral range, from which the kernel
-//! takes the ports of outgoing connections. The testbed chooses a random port between 10,000 and the start of this
-//! range. If the range starts below 12,000, the kernel chooses the port instead.
+//! A restarted server needs its old port again. The kernel gives ports of the ephemeral range to outgoing connections,
+//! so the testbed chooses a random port between 10,000 and the start of that range. If the range starts below 12,000,
+//! the kernel chooses the port instead.
 //!
 //! Ports are not locked against other processes. If another process takes a port before the server binds it, the server
 //! is started again on a different port.

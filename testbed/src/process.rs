@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::error::Error;
 
-/// Sends a signal to the server and to its helper processes, which the server starts to save or rewrite its data.
+/// Sends a signal to the server's process group: the server, and the helper processes that save or rewrite its data.
 pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error> {
     let group = Pid::from_raw(process.id().cast_signed()).ok_or(Error::NotRunning)?;
     kill_process_group(group, signal).map_err(Error::io("signal the server"))
@@ -18,8 +18,8 @@ pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error>
 /// The state of a process as a letter, from `/proc` if the system has it, otherwise from `ps`.
 pub(crate) fn process_state(pid: u32) -> Option<char> {
     if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The letter follows the last closing parenthesis. The parentheses enclose the name of the program, which may
-        // contain any character.
+        // The state follows the last closing parenthesis. The program name in the parentheses may contain any
+        // character.
         return stat.rsplit_once(')')?.1.trim_start().chars().next();
     }
     let ps = Command::new("ps")

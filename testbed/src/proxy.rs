@@ -1,8 +1,7 @@
-//! A TCP proxy on loopback that misbehaves on request.
+//! A TCP proxy on loopback that injects faults.
 //!
-//! The proxy needs no root, because it works in user space. The drawback is that the kernel accepts a connection before
-//! the proxy sees the connection. So a SYN is never lost or delayed. If the server is down, the client sees a
-//! connection that opens and is then reset.
+//! The proxy works in user space and needs no root. But the kernel accepts each connection before the proxy sees it, so
+//! no SYN is lost or delayed. If the server is down, the client's connection opens and is then reset.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -21,9 +20,8 @@ use crate::pipe::serve;
 
 /// A proxy in front of one address.
 ///
-/// The proxy has a thread of its own, so it works under any async runtime and without one. Even a test with a single
-/// thread can make blocking calls through the proxy. Dropping this value closes the proxy's port and all its
-/// connections.
+/// The proxy runs on a thread of its own, so a test may block its own thread while it uses the proxy. Dropping this
+/// value closes the proxy's port and all its connections.
 ///
 /// ```no_run
 /// use quorate_testbed::{Fault, Proxy, Server, ServerOptions, Way};
@@ -59,7 +57,7 @@ impl Proxy {
     }
 
     /// Starts a proxy as [`start`](Self::start) does, with a seed for the random jitter. With the same seed, the n-th
-    /// chunk of a connection gets the same jitter. But TCP can divide the same bytes into different chunks.
+    /// chunk of a connection gets the same jitter. TCP determines the chunks.
     ///
     /// # Errors
     ///
@@ -105,7 +103,7 @@ impl Proxy {
         self.target
     }
 
-    /// Injects a fault and returns its guard. Dropping the guard heals the fault. Does the same as [`Fault::inject`].
+    /// Injects a fault and returns its guard, like [`Fault::inject`]. Dropping the guard heals the fault.
     pub fn inject(&self, fault: Fault) -> Injected {
         let mut id = 0;
         self.change(|rules| id = rules.insert(fault));
@@ -120,8 +118,8 @@ impl Proxy {
         self.rules.send_modify(Rules::clear);
     }
 
-    /// Resets (RST) both sides of every connection that was made before this call. Injected faults do not delay the
-    /// resets. The proxy continues and accepts new connections.
+    /// Resets (RST) both sides of every connection that was made before this call, even if a fault delays the
+    /// connection's bytes. The proxy still accepts new connections.
     pub fn reset_all(&self) {
         self.change(|rules| rules.era.reset += 1);
     }
@@ -135,8 +133,8 @@ impl Proxy {
 impl Proxy {
     /// Changes the rules of the proxy.
     ///
-    /// If the change begins a new [`Era`], waits until the accepting thread uses the new era. Otherwise the proxy could
-    /// treat a connection that is made after this call as an old connection.
+    /// If the change begins a new [`Era`], waits until the accepting thread uses the new era. Otherwise a connection
+    /// that is made after this call could get the old era.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
@@ -175,8 +173,8 @@ impl SeenEra {
 }
 
 impl Fault {
-    /// Injects the fault into `proxy` and returns its guard, which heals the fault when dropped. The fault applies to
-    /// all bytes that are forwarded after this function has returned, on existing and on new connections.
+    /// Injects this fault into `proxy` and returns its guard. Dropping the guard heals the fault. The fault applies to
+    /// all bytes that are forwarded from now on, on existing and new connections.
     pub fn inject(&self, proxy: &Proxy) -> Injected {
         proxy.inject(self.clone())
     }
@@ -204,8 +202,8 @@ struct Door {
 impl Door {
     /// Accepts connections until the proxy is dropped.
     async fn keep(mut self) {
-        // Two handles of one socket: the async `waiting` waits for the next connection, and the nonblocking
-        // `self.listener` takes only the connections that clients have already made.
+        // Both handles are for one socket. `waiting` waits for the next connection. `self.listener` takes only
+        // connections that are already in the backlog.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -225,8 +223,7 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // Connections that clients made before this change belong to the old era. Accept these connections
-                    // before the new era begins.
+                    // Connections that were made before the change belong to the old era, so accept them first.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {

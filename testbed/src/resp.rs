@@ -66,7 +66,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects over TCP. `timeout` bounds the connect and, from then on, each single read and write.
+    /// Connects over TCP. `timeout` bounds the connect, and each later read and write.
     ///
     /// # Errors
     ///

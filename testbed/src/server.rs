@@ -31,9 +31,8 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server process. Dropping this value kills the process and removes its directory.
 ///
-/// The server runs in its own process group, so that Ctrl-C at the terminal reaches only the program that started the
-/// server. If `setpriv` is available, the server also dies when this process is killed; its temporary directory then
-/// remains.
+/// The server has its own process group, so Ctrl-C at the terminal does not reach it. If `setpriv` is available and the
+/// calling process is killed, the server dies as well, but its temporary directory remains.
 ///
 /// All methods take `&self`, so one thread may kill the server while another thread sends it a command.
 #[derive(Debug)]
@@ -41,8 +40,8 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Server {
     options: ServerOptions,
     program: PathBuf,
-    /// The server process. This field precedes `dir`, because Rust drops fields in order: the process must be dead
-    /// before its directory is removed.
+    /// The server process. Fields are dropped in the order of their declarations, so the server ends before its
+    /// directory is removed.
     life: Life,
     lease: PortLease,
     dir: TempDir,
@@ -96,7 +95,8 @@ impl Server {
         self.options.namespace.as_deref()
     }
 
-    /// The URL for clients, with credentials if there are any: `redis://127.0.0.1:port`, or `rediss://` with TLS.
+    /// The URL for clients, with the credentials of the server's options: `redis://127.0.0.1:port`, or `rediss://` with
+    /// TLS.
     pub fn url(&self) -> String {
         self.url_at(self.addr())
     }
@@ -279,15 +279,12 @@ impl Server {
 
     /// Checks whether the server is ready. Returns `None` if it is ready, otherwise the reason why it is not ready.
     ///
-    /// PING goes over the Unix socket in the server's own directory. If this server could not bind its port, another
-    /// server may answer on that port.
+    /// Sends PING over the server's Unix socket, because a different server may have taken the port.
     fn probe(&self) -> io::Result<Option<String>> {
-        // Log in first. Without a login, a server that is still loading its data answers NOAUTH instead of
-        // LOADING.
+        // Log in first. Otherwise a server that loads its data answers NOAUTH and not LOADING.
         let answer = match self.connect(COMMAND_PATIENCE) {
             Ok(mut connection) => connection.command(&["PING"])?,
-            // A server that refuses the login counts as ready, because a test can configure wrong credentials on
-            // purpose.
+            // A server that refuses the login is ready: a test may configure wrong credentials on purpose.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Reply::Nil,
             Err(error) => return Err(error),
         };

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-/// Reports that a test did not run, and why: on standard output, and in the file that the variable `QUORATE_NOT_RUN`
-/// names. `scripts/test` counts the lines of that file.
+/// Reports that the test `test` did not run, for the reason `why`. Prints this, and appends it to the file that the
+/// environment variable `QUORATE_NOT_RUN` names. `scripts/test` counts the lines of that file.
 pub fn not_run(test: &str, why: &str) {
     println!("NOT RUN: {test}: {why}");
     let Some(file) = std::env::var_os("QUORATE_NOT_RUN") else {
@@ -13,7 +13,7 @@ pub fn not_run(test: &str, why: &str) {
         .create(true)
         .append(true)
         .open(file);
-    // Use one write per line, because tests in several processes append to the file at the same time.
+    // Write each line with one call, because several test processes append to the file.
     if let Ok(mut file) = opened {
         let _ = file.write_all(format!("{test}: {why}\n").as_bytes());
     }

@@ -1,9 +1,9 @@
 //! Starts child processes that do not outlive this process.
 //!
-//! `Drop` kills the child. If this process ends without a drop, for example by SIGKILL, the kernel kills the child.
-//! This requires the program `setpriv` (`--pdeathsig KILL`); without `setpriv`, the child continues to run.
+//! - Dropping the owner of a child kills the child.
+//! - If this process is killed, the kernel kills the child. This requires the program `setpriv` (`--pdeathsig KILL`).
 //!
-//! The kernel kills the child as soon as the *thread* that spawned the child ends. So one thread, which never ends,
+//! With `--pdeathsig`, a child also dies when the *thread* that spawned it ends. So one thread, which never ends,
 //! spawns all children.
 
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (jobs, queue) = mpsc::channel::<Job>();
-        // If the thread does not start, `queue` is dropped, and `spawner.send` below returns an error.
+        // If the thread does not start, `spawner.send` below returns an error.
         let _ = thread::Builder::new()
             .name("testbed-spawner".into())
             .spawn(move || {
@@ -41,7 +41,8 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().map_err(|_| gone())?
 }
 
-/// A command that starts `program`. If the system supports it, the program dies when this process ends.
+/// A command that starts `program` in the namespace, if there is one. If `setpriv` works, the program dies when this
+/// process ends.
 pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let tied = *SETPRIV.get_or_init(|| {
@@ -62,19 +63,17 @@ pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
     }
     words.push(program.into());
-    // Each program in `words` replaces itself with the next one (exec), so the child's process id is that of the
-    // server.
+    // Each program in `words` executes the next one in its own process, so the child has the process id of the server.
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     command
 }
 
-/// The default server program: `QUORATE_SERVER` (a path, or a name on `PATH`), else the first of `redis-server` and
-/// `valkey-server` on `PATH`.
+/// The default server program: the one that `QUORATE_SERVER` names (a path, or a name on `PATH`). If this variable is
+/// not set, the first of `redis-server` and `valkey-server` on `PATH`.
 ///
-/// `None` means that [`Server::start`](crate::Server::start) would fail with
-/// [`Error::NoProgram`](crate::Error::NoProgram). If `QUORATE_SERVER` names nothing executable, no other program is
-/// used instead: a test for one server must not silently run on another one.
+/// Returns `None` if there is no such program. [`Server::start`](crate::Server::start) then fails with
+/// [`Error::NoProgram`](crate::Error::NoProgram).
 pub fn available() -> Option<PathBuf> {
     match std::env::var_os("QUORATE_SERVER").filter(|name| !name.is_empty()) {
         Some(named) => find(&named),
@@ -102,8 +101,8 @@ fn executable(path: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Creates a temporary directory in the folder `home`, or in the system's folder for temporary files if `home` is
-/// `None`. If the path of the folder is too long for a Unix socket (about 100 bytes), uses `/tmp` instead.
+/// Creates a temporary directory in the folder `home`. If `home` is `None`, uses the system's folder for temporary
+/// files. If the path of the folder is longer than 70 bytes, uses `/tmp`, because a Unix socket needs a short path.
 pub(crate) fn private_dir(home: Option<&Path>) -> io::Result<TempDir> {
     let usual = home.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let base = if usual.as_os_str().len() > 70 {

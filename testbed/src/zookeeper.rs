@@ -25,8 +25,7 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait for one answer of a member.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-/// The number of attempts to start an ensemble. Each attempt uses new ports, because another process may have taken one
-/// of the ports before the member could bind it.
+/// The number of attempts to start an ensemble. Each attempt uses new ports, in case another process has taken a port.
 const TRIES: usize = 4;
 /// The folder in which Debian installs Java libraries.
 const JARS: &str = "/usr/share/java";
@@ -196,7 +195,8 @@ impl ZooKeeper {
         self.members[member].addr()
     }
 
-    /// The URL of all members for clients, with `chroot` as the path: `zk://127.0.0.1:1+127.0.0.1:2/chroot`.
+    /// The URL with the addresses of all members and the path `chroot`, for example
+    /// `zk://127.0.0.1:2181+127.0.0.1:2182/chroot`.
     pub fn url(&self, chroot: &str) -> String {
         let hosts: Vec<String> = self
             .members
@@ -263,7 +263,7 @@ impl ZooKeeper {
         alive.try_for_each(Member::wait_ready)
     }
 
-    /// The index of the member that leads the ensemble; a single server is its own leader. `None` while there is no
+    /// The index of the member that is the leader of the ensemble, or 0 for a single server. `None` while there is no
     /// leader.
     pub fn leader(&self) -> Option<usize> {
         (0..self.members.len()).find(|&member| {
@@ -412,7 +412,7 @@ impl Member {
 
     /// Checks whether this member serves clients. Returns `None` if it does, otherwise the answer to `srvr`.
     ///
-    /// Another process may have taken the port. So the answer to `conf` must contain this member's data directory.
+    /// The answer to `conf` must contain this member's data directory. Otherwise another server has taken the port.
     fn serves(&self) -> io::Result<Option<String>> {
         let answer = self.ask("srvr")?;
         let ours = self

@@ -1,8 +1,8 @@
 //! Tests of failed attempts to acquire a lock:
 //!
-//! - the keys that an attempt leaves on the masters
+//! - the keys that a failed attempt leaves on the masters
 //! - the pause before the next attempt
-//! - the time limit of a waiter that never gets the lock
+//! - the time limit of an acquire that does not get the lock
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -55,8 +55,8 @@ fn is_confirm(request: &Request) -> bool {
     matches!(request, Request::Confirm { .. })
 }
 
-/// Gives every master a different fencing counter. So the masters grant different fencing numbers, and the client must
-/// ask them to confirm the largest number in a second round.
+/// Gives every master a different fencing counter, so that the masters grant different fencing numbers. The client must
+/// then send a second request, which asks the masters to confirm the largest number.
 fn apart(nodes: &[Arc<Stubborn>]) {
     for (number, node) in nodes.iter().enumerate() {
         node.master.with_master(|master, now| {
@@ -105,8 +105,8 @@ async fn acquire_leaves_no_key_if_no_majority_confirms_its_token() {
     }
 }
 
-/// A majority of masters loses the lock key after granting the lock and before confirming its token, like masters that
-/// restart without their data.
+/// A majority of masters loses the lock key between the grant of the lock and the confirmation of its token, like
+/// masters that restart without their data.
 #[tokio::test]
 async fn acquire_leaves_no_key_if_a_majority_loses_the_lock_before_confirming_its_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -127,8 +127,8 @@ async fn acquire_leaves_no_key_if_a_majority_loses_the_lock_before_confirming_it
     }
 }
 
-/// Another client raises the fencing counters above each number that this client asks the masters to confirm. So every
-/// confirmation is refused.
+/// Before each confirm request, another client raises the fencing counter above the number in the request. So every
+/// master refuses to confirm the number.
 #[tokio::test]
 async fn acquire_leaves_no_key_if_the_masters_refuse_every_token_as_too_small() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -151,21 +151,20 @@ async fn acquire_leaves_no_key_if_the_masters_refuse_every_token_as_too_small() 
         leaves_nothing(&redlock, &nodes).await;
     }
     let confirmed = above.load(Ordering::Relaxed);
-    // There are two attempts: one with ordered waiters and one without. In each attempt, three rounds of confirmations
-    // go to three masters: 2 * 3 * 3 = 18.
+    // Each of the two clients sends three rounds of confirm requests to three masters: 2 * 3 * 3 = 18.
     assert_eq!(confirmed, 18);
 }
 
-/// A waiter must release its grants before its next attempt. Otherwise several waiters, each with the grants of a
-/// minority, could block each other forever.
+/// A waiter must release its grants before its next attempt. Otherwise several waiters could block each other forever,
+/// each with the grants of a minority of the masters.
 #[tokio::test]
 async fn waiter_starts_its_next_attempt_only_after_its_previous_attempt_is_undone() {
     let undone_after = ms(400);
     for order in [0, 1] {
         let asked = Arc::<Mutex<Vec<Instant>>>::default();
         let released = Arc::<Mutex<Vec<Instant>>>::default();
-        // Master `a` grants every attempt, and the two other masters refuse it. So after each attempt the client must
-        // release its grant on `a`.
+        // Master `a` grants every attempt, and the two other masters refuse it. So the client must release its grant on
+        // `a` after each attempt.
         let (attempts, undos) = (asked.clone(), released.clone());
         let grants = Stubborn::new("a", move |request| match request {
             Request::Acquire { .. } => {
@@ -274,14 +273,14 @@ async fn unsuccessful_wait_ends_on_time_even_if_the_next_poll_is_due_later() {
         .expect_err("held");
 }
 
-/// A confirm request of the second hold could arrive after all holds of the owner have ended. It would then raise the
-/// fencing counter of a free lock.
+/// A confirm request could arrive after the owner has released the lock. It would then raise the fencing counter of a
+/// free lock.
 #[tokio::test]
 async fn second_hold_of_an_owner_reuses_the_first_fencing_token_without_a_confirm_request() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // The first master is down during the first acquire, so it does not know the first hold. It grants the second hold
-    // with a different fencing number.
+    // The first master is down during the first acquire, so it does not know this hold. Later it grants the second hold
+    // with a fencing number of its own.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");

@@ -165,7 +165,7 @@ async fn semaphore_has_at_most_three_holders_if_clients_use_limits_two_and_three
     let third = attempt(3).await.expect("an answer").acquired();
     assert_eq!(third.as_ref().and_then(quorate::LockGuard::slot), Some(2));
     assert!(attempt(3).await.expect("an answer").acquired().is_none());
-    // Free slot 0. A client with a limit of two permits uses only the slots 0 and 1, so it must get slot 0.
+    // Release slot 0. A client with a limit of two permits may use only slots 0 and 1, so it must get slot 0.
     drop(first);
     redlock.flush().await;
     assert!(attempt(2).await.expect("an answer").acquired().is_some());

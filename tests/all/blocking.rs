@@ -1,4 +1,4 @@
-//! Tests of the blocking methods. On a thread outside an async runtime, they do the same as the async methods.
+//! Tests of the blocking methods, on threads outside of an async runtime.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -108,7 +108,7 @@ fn silent_master_delays_the_drop_of_the_last_blocking_handle_only_briefly() {
     masters[0].stop().expect("stopped");
     let started = Instant::now();
     drop((guard, redlock));
-    // The drop may wait for at most 800 ms (the node timeout plus 300 ms). The limit of 8 s allows for a busy machine.
+    // The drop waits at most 800 ms (the node timeout plus 300 ms). On a busy machine, it may take up to 8 s.
     assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
     assert!(!has_key(&masters[1], "r") && !has_key(&masters[2], "r"));
     masters[0].cont().expect("continued");
@@ -215,7 +215,7 @@ fn blocking_scopes_can_be_nested_and_report_lost_locks() {
         redlock.scope("inner", |guard| guard.is_valid())
     });
     assert_eq!(inner, Ok(Ok(true)));
-    // The lock of this scope is not renewed. It expires after 500 ms, while the body of the scope runs for 700 ms.
+    // This lock is not renewed. It expires after 500 ms, but the scope takes 700 ms.
     let told = Arc::new(Mutex::new(None));
     let tell = told.clone();
     let brief = redlock.lock("brief").ttl(ms(500)).renewal(false);

@@ -75,10 +75,11 @@ fn lost(guards: &[LockGuard]) -> usize {
     guards.iter().filter(|guard| !guard.is_valid()).count()
 }
 
-/// Holds 5,000 locks for 8 s, in which each lock is due for renewal at least twice. Checks that no lock is lost.
+/// Holds 5,000 locks for 8 s. During this time, each lock is due for renewal at least twice. Checks that no lock is
+/// lost.
 ///
 /// `takes` is the time in milliseconds that each of the three masters needs to answer an extension. Returns the largest
-/// number of unanswered batches of extensions that one master had at a time.
+/// number of batches of extensions that were unanswered at one master at the same time.
 async fn most_open(takes: [u64; 3]) -> usize {
     const LOCKS: usize = 5_000;
     let nodes: Vec<_> = takes
@@ -108,8 +109,7 @@ async fn most_open(takes: [u64; 3]) -> usize {
 
 #[tokio::test]
 async fn five_thousand_locks_are_kept_while_all_masters_answer_renewals_slowly() {
-    // The masters are slow but answer. So the client must send more than two batches to a master without waiting for
-    // answers.
+    // All masters are slow, so the client must send more than two batches to a master before the first answer.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 

@@ -1,6 +1,5 @@
 //! Tests that any future of the library can be dropped at any await point. Background releases then delete every key
-//! that the dropped future has left. If a master does not answer, the client deletes the keys on that master as soon as
-//! it answers again.
+//! that the dropped future has created. If a master does not answer, its keys are deleted as soon as it answers again.
 //!
 //! Each test polls its future k times and then drops it, for k = 1, 2, .. until the future completes.
 
@@ -87,9 +86,8 @@ impl Far {
     }
 }
 
-/// For each number of polls (1, 2, ..), creates a future with `make` and drops it after this number of polls. Then
-/// checks that no key is left. Does this with masters that answer immediately and with masters that answer after some
-/// milliseconds.
+/// Creates a future with `make`, drops it after a number of polls, and checks that no key is left. Repeats this for 1,
+/// 2, .. polls, with masters that answer immediately and with masters that answer after some milliseconds.
 async fn at_every_point<F, T>(
     with: impl Fn(RedlockBuilder) -> RedlockBuilder,
     make: impl Fn(Redlock) -> F,
@@ -194,8 +192,8 @@ async fn scope_dropped_at_any_await_point_leaves_no_key() {
     .await;
 }
 
-/// Drops a waiter at every await point, and checks that no key is left. Another client holds the lock, and releases it
-/// 10 ms after the waiter began.
+/// Drops a waiting acquire at every await point, and checks that no key is left. Another client holds the lock, and
+/// releases it 10 ms after the acquire began.
 async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
     for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 8]] {
         for polls in 1..=ENOUGH {
@@ -246,8 +244,7 @@ async fn unordered_waiter_dropped_at_any_await_point_leaves_no_key() {
 async fn acquire_with_a_token_confirmation_dropped_at_any_await_point_leaves_no_key() {
     for polls in 1..=ENOUGH {
         let far = Far::new(&[1, 2, 4], as_it_is);
-        // The masters have different fencing counters. So the acquire needs a second round of requests, in which the
-        // masters confirm the largest number.
+        // The masters have different fencing counters, so the acquire also sends confirm requests.
         for (n, node) in far.nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let ahead = (now + 2_000_000 + n as u64).to_string();
@@ -412,16 +409,14 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         take(&near, "job").await.release().await;
         near.flush().await;
         real.masters[0].stop().expect("stopped");
-        // The first poll sends the acquire to every master. On the stopped master, the acquire stays in the socket
-        // buffer.
+        // The first poll sends the request to every master. On the stopped master, it stays in the socket buffer.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
-        // The master stays stopped for less than the connect timeout (500 ms), for about this timeout, or for longer.
+        // The connect timeout is 500 ms. The master is stopped for a shorter time, about this time, or a longer time.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no master may have a key left", || real.left() == 0).await;
-        // These requests reach the resumed master after every earlier request. So the dropped acquire of `job` cannot
-        // arrive later.
+        // The master reads these requests after all earlier ones. So no request of the dropped acquire can follow.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
         assert_eq!(real.left(), 0);
@@ -438,8 +433,8 @@ async fn release_deletes_the_lock_key_after_a_stopped_master_resumes() {
     })
     .await;
     masters[0].stop().expect("stopped");
-    // This acquire makes the client notice that the stopped master is silent. So the client cannot immediately send
-    // that master the release of `job`.
+    // During this acquire, the client notices that the stopped master does not answer. So the client does not send the
+    // release of `job` to that master immediately.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
     let started = Instant::now();

@@ -116,8 +116,7 @@ async fn acquire_fails_at_its_wait_limit_if_no_master_confirms_the_fencing_token
     let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
-        // The masters have different fencing counters. So the acquire needs a second round of requests, in which the
-        // masters confirm the largest number.
+        // The masters have different fencing counters, so the acquire also sends confirm requests.
         for (n, node) in nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let counter = (now + 500_000 * (n as u64 + 1)).to_string();
@@ -136,8 +135,8 @@ async fn acquire_fails_at_its_wait_limit_if_the_request_to_leave_the_queue_is_un
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
-    // After 200 ms the waiter is queued. Then two masters fail, so the next request of the waiter reaches no majority.
-    // The third master never answers the release with which the waiter leaves the queue.
+    // After 200 ms, the waiter is queued. Then two masters fail, so the waiter reaches no majority and leaves the
+    // queue. The third master never answers the request to leave.
     tokio::time::sleep(ms(200)).await;
     nodes[0].change(fails(&down()));
     nodes[1].change(fails(&down()));
@@ -161,8 +160,8 @@ async fn try_acquire_does_not_hang_if_no_master_ever_answers() {
 
 #[tokio::test]
 async fn waiter_without_a_time_limit_gets_the_lock_although_one_master_never_answers() {
-    // Another client holds the lock on two masters for 300 ms. During that time, the waiter repeatedly sends attempts
-    // and releases to the third master, which never answers.
+    // For 300 ms, two masters grant the lock to another client. The third master never answers the requests of the
+    // waiter.
     let nodes = [
         Stubborn::honest("a").holding("x"),
         Stubborn::honest("b").holding("x"),
@@ -219,8 +218,7 @@ async fn acquire_without_a_reachable_majority_does_not_report_the_lock_as_held()
     }
 }
 
-/// Two callers start at the same time, each with a wait of 1 ms. The first caller's attempt fails only after 40 ms,
-/// because every master needs that long to answer.
+/// Two callers start at the same time and wait 1 ms each. Every master fails only after 40 ms.
 #[tokio::test]
 async fn acquire_reports_an_outage_even_if_its_wait_ends_before_any_master_answers() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
@@ -232,7 +230,7 @@ async fn acquire_reports_an_outage_even_if_its_wait_ends_before_any_master_answe
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     }
     let (first, tried) = tokio::join!(brief().acquire(), async {
-        // `try_acquire` is queued behind two other callers of this process, so it sends no request of its own.
+        // Two other callers of this process are ahead of `try_acquire`, so it sends no request.
         let _second = tokio::spawn({
             let redlock = redlock.clone();
             async move {
@@ -281,8 +279,7 @@ async fn status_extend_and_release_do_not_hang_after_all_masters_stop_answering(
         .expect("the name must be valid");
     let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
-    // The extension waits for answers until the lock expires after 1 s, because until then a late answer could extend
-    // the lock.
+    // The extension waits for answers until the lock expires after 1 s: an answer could still extend the lock.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended
         .expect("the extension must end in time")

@@ -1,5 +1,4 @@
-//! Tests of elections on real masters: which candidate leads, which notifications observers receive, and that each term
-//! is larger than the earlier terms.
+//! Tests of elections on real masters: the leader, the notifications that observers receive, and the growing terms.
 
 use std::time::Duration;
 
@@ -54,8 +53,8 @@ fn woken(masters: &Masters) -> RedlockBuilder {
         .node_timeout(secs(5))
 }
 
-/// Becomes the leader through the proxies, and returns the term. Then the proxies withhold all data, so the masters
-/// receive neither renewals nor a release, as if the leader had crashed.
+/// Becomes the leader through the proxies, and returns the term. Then the proxies hold all data, so the masters receive
+/// neither renewals nor a release, as after a crash of the leader.
 async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
     let urls = masters.iter().zip(proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
@@ -218,8 +217,8 @@ async fn resumed_former_leader_is_not_reported_as_leader_while_another_candidate
     let mut observer = observe(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
     assert_eq!(text(&led(&mut observer).await), Some("paused"));
-    // Delete the lock key, as if it had expired while the first leader was paused. The key with the first leader's note
-    // remains.
+    // Delete the lock key, as if it had expired while the first leader was paused. Keep the key that contains the first
+    // leader's note.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -265,8 +264,7 @@ async fn campaign_with_wait_none_or_fencing_off_fails_while_the_lock_is_held() {
     leads.resign().await;
     let classic = settings(masters.urls()).fencing(false).build();
     let classic = classic.expect("good settings");
-    // The lock is held, but the campaign must fail because fencing is off. The client checks this before it asks the
-    // masters for the lock.
+    // The lock is held, but the error must be about fencing, which the client checks first.
     let held = classic.acquire("job").await.expect("the lock must be free");
     let error = classic
         .election("job")
@@ -297,8 +295,8 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
     let election = looks.election("job").ttl(secs(3));
     let mut observer = election.observe().expect("the name must be valid");
     let leader = led(&mut observer).await;
-    // Delete the fencing counter, as if it had expired. It expires a day after the grant, and renewals of the lock do
-    // not extend this time.
+    // Delete the fencing counter, as if it had expired. Renewals of the lock do not extend the counter's TTL of one
+    // day.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
@@ -308,7 +306,7 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
         told.is_err(),
         "the observer must not be notified of a change while the leader holds its lock: {told:?}"
     );
-    // An observer that starts after this expiry must be notified of the same leader.
+    // A new observer must be notified of the same leader.
     assert_eq!(led(&mut observe(&looks)).await, leader);
 }
 
@@ -322,8 +320,8 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
         (unnamed.term, unnamed.note.as_ref()),
         (leadership.term(), None)
     );
-    // Delete the fencing counter, as if it had expired. It expires a day after the grant, and renewals of the lock do
-    // not extend this time.
+    // Delete the fencing counter, as if it had expired. Renewals of the lock do not extend the counter's TTL of one
+    // day.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
@@ -338,8 +336,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
 async fn leader_with_a_note_of_the_maximum_length_is_reported() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    // Each control character of a note is stored as a replacement character of three bytes. So a note of the maximum
-    // length with only control characters needs the most space.
+    // Each control character of a note is replaced by a character of three bytes. So this note needs the most space.
     let note = "\n".repeat(quorate::MAX_NOTE_LEN);
     let leads = campaign(&redlock, &note).await;
     let leader = led(&mut observe(&redlock)).await;

@@ -1,5 +1,5 @@
-//! Tests of waiting for a lock together with foreign clients, which lock with plain `SET NX` and do not know the queue.
-//! The release by a foreign client wakes no waiter.
+//! Tests of waiting for a lock that a foreign client holds. Foreign clients lock with plain `SET NX` and know no queue,
+//! so their releases wake no waiter.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
 async fn waiter_notices_the_release_by_a_foreign_client_within_450_ms() {
     let masters = masters(3);
     let mut took = Vec::new();
-    // Each foreign client holds its lock for a different time, so that not all releases happen just before a retry.
+    // Vary the hold times, so that not every release happens just before a retry of the waiter.
     for round in 0..9 {
         let hold = ms(2_000 + 190 * round);
         took.push(after_a_foreign_release(&masters, format!("x{round}"), hold));
@@ -76,8 +76,8 @@ fn scripts(masters: &Masters) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// Retries cost messages. So a waiter must retry only if the holder may be a foreign client, which wakes no waiter. Any
-/// other holder wakes the waiter at its release.
+/// Retries cost messages. So a waiter must retry only if the holder may be a foreign client, whose release wakes no
+/// waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     let masters = masters(3);
@@ -93,8 +93,8 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
             .expect("the waiter must get the lock after its release")
     });
     tokio::time::sleep(secs(3)).await;
-    // From the eighth retry on, the waiter pauses for at least 125 ms before each retry. The limit adds 16 scripts for
-    // all earlier attempts and for the holder's renewals.
+    // After the first seven retries, the waiter pauses at least 125 ms before each retry. The limit allows 16 more
+    // scripts, for earlier requests and for renewals.
     let (count, passed) = looked(start);
     let most = passed.as_millis() / ms(125).as_millis() + 16;
     assert!(
@@ -102,12 +102,12 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
         "the waiter must cause 5 to {most} scripts, but caused {count} in {passed:?}"
     );
     guard.release().await;
-    // This holder was queued before it got the lock. So the waiter can see that this holder will wake it.
+    // This holder was queued before it got the lock. So the waiter knows that the holder's release will wake it.
     let guard = holding.await.expect("no panic");
     let start = (scripts(&masters), Instant::now());
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });
     tokio::time::sleep(secs(3)).await;
-    // The limit for 3 s is 8 scripts. Retries alone would cause at least 12 scripts.
+    // In 3 s, at most 8 scripts are allowed. Regular retries would cause at least 12.
     let (count, passed) = looked(start);
     assert!(
         count <= passed.as_secs() + 5,

@@ -1,6 +1,6 @@
 //! Tests of the status, listing and election of a lock after a majority of the masters has restarted without data. The
-//! restart guard does not accept the votes of these masters for a time, so no client knows for certain whether the lock
-//! is held.
+//! restart guard ignores the votes of restarted masters for a time. So no client knows for certain whether the lock is
+//! held.
 
 use crate::support::{PATIENCE, masters, ms, secs, settings};
 use quorate::{Fault, Redlock, RestartGuard, StatusVerdict};
@@ -13,8 +13,7 @@ fn client(masters: &Masters) -> Redlock {
     settings.build().expect("good settings")
 }
 
-/// Waits until the client has reached all masters. It trusts the server processes that it reaches first, and its
-/// restart guard then notices any later restart.
+/// Waits until the client has reached all masters. From then on, its restart guard notices every restart.
 async fn met(redlock: &Redlock) {
     let began = std::time::Instant::now();
     loop {

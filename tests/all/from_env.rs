@@ -8,8 +8,8 @@ use quorate::RedlockBuilder;
 /// The environment variable that marks the child process. If it is set, this test program runs as the child process.
 const CHILD: &str = "QUORATE_TEST_CHILD";
 
-/// Not a test by itself, but the main function of the child process that [`with`] starts. Reads the settings from the
-/// environment and prints the masters, or the error.
+/// The main function of the child process that [`with`] starts; it tests nothing by itself. Prints the masters that the
+/// environment configures, or the error.
 #[test]
 fn child_process_prints_the_settings_from_its_environment() {
     if std::env::var_os(CHILD).is_none() {
@@ -53,7 +53,7 @@ fn settings_are_read_from_the_process_environment() {
         said.contains("refused: QUORATE_TTL 'ten' is not a duration"),
         "{said}"
     );
-    // A TTL of ten minutes is above the default of `max_ttl`. The builder refuses it, and the error names both settings.
+    // A TTL of ten minutes exceeds the default `max_ttl`. The builder refuses it, and the error names both settings.
     let said = with(&[masters, ("QUORATE_TTL", "10m")]);
     assert!(
         said.contains("refused: ttl of 10m is above max_ttl"),

@@ -1,7 +1,7 @@
-//! Tests of one message that renews many locks. The masters cannot renew the first lock, but must renew all others.
+//! Tests of one message that renews ten locks. The masters cannot renew the first lock, but must renew all others.
 //!
-//! The renewal of the first lock fails because the masters are full (`maxmemory-policy noeviction`), or because the
-//! user has no right to a key of this lock.
+//! The renewal of the first lock fails because the masters are full (`maxmemory-policy noeviction`), or because an ACL
+//! forbids the user a key of this lock.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ async fn ten(redlock: &Redlock, reads: bool) -> Vec<LockGuard> {
     guards
 }
 
-/// Waits until each lock has been due for renewal twice. Then checks that all locks except the first were renewed. At
-/// that time, a lock without renewal would have only 0.3 TTLs left.
+/// Waits for 0.7 TTLs, in which each lock is due for renewal twice. Then checks that all locks except the first were
+/// renewed.
 async fn assert_all_but_the_first_are_renewed(guards: &[LockGuard]) {
     tokio::time::sleep(TTL * 7 / 10).await;
     let renewed = |guard: &LockGuard| guard.remaining() > TTL * 45 / 100;
@@ -60,12 +60,12 @@ async fn renewals_continue_if_masters_without_free_memory_cannot_restore_another
         let guards = ten(&redlock, reads).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
-            // Delete the fencing counter. The script that renews a reader's lock must then write the counter first, and
-            // a full master refuses this write.
+            // Delete the fencing counter. The renewal of a reader's lock must write the counter first, which a full
+            // master refuses.
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // The first lock is not checked: a full master may restore it or not. Redis checks the memory limit only
+        // The first lock is not checked. A full master may restore its key, because Redis checks the memory limit only
         // until the first write of a script.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
@@ -86,8 +86,8 @@ async fn masters_without_free_memory_renew_a_reader_despite_a_longer_lease_of_an
     assert!(brief.is_valid(), "{:?}", brief.report());
 }
 
-/// Creates the user `locker` on every master. The user may run all commands, but use only the keys `quorate:*` and the
-/// keys that the ACL rules `words` grant.
+/// Creates the user `locker` on every master. The user may run all commands, but only on the keys `quorate:*` and on
+/// the keys that the ACL rules in `words` allow.
 fn grant(masters: &Masters, words: &[&str]) {
     const RIGHTS: [&str; 9] = [
         "ACL",

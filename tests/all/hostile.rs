@@ -4,8 +4,8 @@
 //! - acquires do not become much slower if a majority of the masters is good
 //! - no error names a holder that does not exist
 //!
-//! With `--nocapture`, the tests print for each kind of call by how much the latest call exceeded its time limit. The
-//! goal is at most 100 ms. The assertion allows a second, because the machine may be busy.
+//! With `--nocapture`, the tests print the largest delay beyond the time limit for each kind of call. The goal is at
+//! most 100 ms. The tests allow a second, because the machine may be busy.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
@@ -25,18 +25,18 @@ const NODE_TIMEOUT: Duration = ms(200);
 /// The longest wait of each acquire for its lock.
 const WAIT: Duration = secs(1);
 
-/// The time by which a call may exceed its time limit. It allows for a busy machine, but not for the bugs that these
-/// tests look for: these bugs delay calls by at least 4 s.
+/// The time by which a call may exceed its time limit on a busy machine. The bugs that these tests look for delay calls
+/// by at least 4 s.
 const MARGIN: Duration = secs(1);
 
 /// The number of tasks that acquire locks while the fault is active.
 const TASKS: usize = 64;
 
-/// The number of attempts after the fault is injected and before the tasks start. Each attempt leaves a pending release
-/// for every master that does not answer.
+/// The number of attempts to acquire a lock between the injection of the fault and the start of the tasks. Each attempt
+/// leaves a pending release for every master that does not answer.
 const PENDING: usize = 704;
 
-/// The number of attempts that are made concurrently: the [`PENDING`] attempts are made in batches of this size.
+/// The number of concurrent attempts. The [`PENDING`] attempts are made in batches of this size.
 const BURST: usize = 88;
 
 /// The number of locks that are held when the fault is injected.
@@ -106,8 +106,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts the hostile master, and a client of this master and of the masters in `company`. The hostile master
-    /// behaves well until its fault is injected.
+    /// Starts the hostile master, and a client of this master and of the masters in `company`. Before the fault is
+    /// injected, the hostile master relays all commands to a good server.
     fn set(good: &[Server], company: Company, fair: bool) -> Self {
         let hostile = start(relay(&good[2], Tampering::None));
         let urls = match company {
@@ -306,9 +306,10 @@ impl Tally {
     }
 }
 
-/// Runs one kind of fault in a scene for each `Company`, with ordered and with unordered waiters. All scenes run at the
-/// same time. A scene without a fault also runs, and measures how much a busy machine delays calls. Returns a
-/// description of each violation.
+/// Runs one kind of fault in a scene for each `Company`, with ordered and with unordered waiters. Returns a description
+/// of each violation.
+///
+/// All scenes run at the same time. One more scene without a fault shows how much the busy machine delays calls.
 async fn survive(kind: &'static str, trouble: impl Fn(&[Server]) -> Script) -> Vec<String> {
     let good = masters(3);
     let play = |scene: Arc<Scene>, script: Script| async move {
@@ -360,7 +361,7 @@ fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'sta
 /// limits. .config/nextest.toml has the same limit for test processes.
 static TURNS: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
 
-/// Waits for one of the two mutexes in `TURNS` and locks it. Calls alternate between the two mutexes.
+/// Locks one of the two mutexes in `TURNS`, alternately.
 fn turn() -> MutexGuard<'static, ()> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed) % TURNS.len();
@@ -437,7 +438,8 @@ async fn connections_of_a_client_in_four_seconds(script: Script) -> u64 {
     hostile.accepted()
 }
 
-/// The names of the scripts for which the client made too many connections: `most` or more in four seconds.
+/// Runs each script against a client. Returns the names of the scripts that caused `most` or more connections in four
+/// seconds.
 async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String> {
     let calls = scripts.into_iter().map(|(kind, script)| async move {
         let calls = connections_of_a_client_in_four_seconds(script).await;
@@ -449,7 +451,7 @@ async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
-    // The pauses between connection attempts grow from 10 to 150 ms, so a client makes about 35 attempts in four
+    // The client's pauses between connection attempts grow from 10 to 150 ms, so it makes about 35 attempts in four
     // seconds.
     let answers = |commands| {
         let words = "-ERR not now\r\n".into();

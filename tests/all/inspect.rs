@@ -74,8 +74,8 @@ async fn inspection_does_not_close_the_connections_that_locks_use() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // Connect to all masters with `status`. Then wait until the testbed's connections are closed. The testbed opened
-    // them when it started the masters.
+    // Connect to all masters. Then wait until the connections are closed that the testbed opened at the start of the
+    // masters.
     redlock.status("job").await.expect("the name must be valid");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;
@@ -105,7 +105,7 @@ async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
     let mut heard = Vec::new();
     let mut greeted = false;
     while let Ok(1..) = stream.read_buf(&mut heard).await {
-        // Collect the names of all commands that were received since the last answer.
+        // Find the names of all commands received since the last answer.
         let text = String::from_utf8_lossy(&heard).into_owned();
         let lines: Vec<&str> = text.split("\r\n").collect();
         let names: Vec<&str> = lines

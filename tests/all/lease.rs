@@ -68,7 +68,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
             Ok(TryAcquire::Acquired(second)) => {
                 panic!("only one client may hold the lock: {guard:?}, {second:?}")
             }
-            // A master was too slow to answer, so this attempt does not show whether another client can get the lock.
+            // A master was too slow, so this attempt shows nothing about the lock.
             Err(error) => println!("{error}"),
         }
     }
@@ -133,7 +133,7 @@ async fn lock_is_renewed_only_until_its_max_hold_ends() {
     assert!(guard.is_valid(), "the lock must be renewed until max_hold");
     assert_eq!(end(&guard).await, LossCause::MaxHold);
     assert_at(began + secs(5));
-    // The lock is released at `max_hold`, before its key expires, and no renewal restores the key afterwards.
+    // The lock is released at `max_hold`, and no renewal restores its key afterwards.
     eventually("the lock key must be gone", || {
         holders(&masters, "job") == 0
     })
@@ -157,7 +157,7 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     for master in &masters {
         master.stop().expect("stopped");
     }
-    // Wait for renewals that were sent before the masters were stopped. Their answers may extend the lock.
+    // Wait for answers to renewals that the client sent before the stop: these answers extend the lock.
     tokio::time::sleep(ms(100)).await;
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
@@ -248,7 +248,7 @@ async fn lock_key_lost_by_a_minority_is_restored_by_the_next_renewal() {
     })
     .await;
     let healed = Instant::now().saturating_since(since);
-    // The next renewal restores the key. It is sent after at most a third of the TTL.
+    // The next renewal restores both lost keys. A renewal is due at the latest after a third of the TTL.
     assert!(healed < secs(2) + MARGIN, "{healed:?}");
     for master in &masters {
         let value = ask_server(master, &["GET", "job"]);
@@ -504,8 +504,7 @@ async fn guard_report_includes_answers_that_arrived_after_acquire_returned() {
     guard.release().await;
 }
 
-/// Settings with this restart guard. `max_ttl` is only 4 s, because the guard ignores the votes of a restarted master
-/// for `max_ttl`.
+/// Settings with this restart guard. `max_ttl` is short, because tests wait that long for a restarted master's vote.
 fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
     Redlock::builder()
         .masters(masters.urls())
@@ -634,7 +633,7 @@ async fn master_under_the_restart_guard_answers_queries_and_accepts_releases() {
         .expect("free");
     let gone = ask(&*young, release(&lock)).await;
     assert_eq!(gone, Ok(Answer::Released(true)));
-    // Send more requests than one message can contain.
+    // Send more requests than the client combines into one message to a master.
     let mut ears = Ears::new();
     for n in 0..3_000 {
         let claim = claim(format!("job {n}").as_bytes(), 1);

@@ -47,8 +47,7 @@ async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
             .all(|node| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1))
     );
     let db = &listing.locks[1].status;
-    // The key may belong to a foreign client, or may not be a lock at all. The list shows the value of the key in place
-    // of a holder.
+    // The lock key contains a foreign value. The list shows this value where it otherwise names the holder.
     let told = StatusVerdict::Held(b"not a lock of ours".to_vec());
     assert_eq!(db.verdict(), told);
     assert_eq!(names(&redlock.list("").await).len(), 4);
@@ -165,7 +164,7 @@ async fn list_shows_each_permit_with_its_slot_and_holder_and_waiters() {
         let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
         assert!(permit.status.nodes.iter().all(one_waits));
     }
-    // The waiter is queued for the semaphore, so the plain lock with the same name must have no waiter.
+    // The waiter waits for a permit. So the plain lock with the same name must have no waiter.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
         let state = node.state.as_ref().expect("the master must answer");
         state.queue.is_empty()

@@ -17,7 +17,7 @@ use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
 /// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
-/// Three masters in memory, and the number of acquire requests that all three have received together.
+/// Three masters in memory. Counts the acquire requests to all three masters in one total.
 struct World {
     nodes: [Arc<Stubborn>; 3],
     asked: Arc<AtomicUsize>,

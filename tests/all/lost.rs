@@ -1,5 +1,4 @@
-//! Tests of lost locks. A renewal and an extension report a loss in the same way, and the guard reports the answer of
-//! each master.
+//! Tests of lost locks: how renewals and extensions report a loss, and how a guard shows each master's answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,8 +61,7 @@ async fn extension_of_a_lost_lock_deletes_its_remaining_lock_keys() {
         || !has_key(&masters[2], "job"),
     )
     .await;
-    // The loss has passed the local turn (the right to ask the masters) to the next caller of this process. The failed
-    // extension below must not pass the turn on a second time.
+    // A second failed extension must not let another caller of this process ask the masters.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
@@ -222,8 +220,8 @@ async fn successful_renewal_removes_earlier_renewal_failures_from_the_guard_repo
     guard.release().await;
 }
 
-/// No master answers the extension. So the call waits until the expiry that the lock had when the call began. During
-/// this wait, a renewal extends the lock.
+/// No master answers the extension, so the call waits until the lock would have expired without renewals. During this
+/// wait, a renewal extends the lock.
 #[tokio::test]
 async fn unanswered_extension_reports_no_loss_if_a_renewal_keeps_the_lock() {
     let (nodes, redlock) = three(secs(3));
@@ -254,7 +252,7 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
         .collect();
     let urls = masters.iter().zip(&proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
-    // A renewal of this lock is due every six seconds. A renewal that fails is sent again once the links are restored.
+    // A renewal of this lock is due every six seconds.
     let far = settings(urls).ttl(secs(18)).max_ttl(secs(60)).build();
     let far = far.expect("good settings");
     let near = settings(masters.urls()).ttl(secs(3)).max_ttl(secs(3));

@@ -218,7 +218,7 @@ async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker
         .await
         .expect("mark_masters must succeed, because all masters can be reached");
     ask_server(&servers[0], &["FLUSHALL"]);
-    // This client trusts a server from its first contact on, so only the missing marker can make it ignore a vote.
+    // This client does not check the uptime of a server. Only the missing marker can make it ignore the server's vote.
     let new = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
     let new = new.build().expect("good settings");
     let started = Instant::now();
@@ -281,8 +281,8 @@ async fn old_masters_can_be_reinstated_by_a_second_change_of_masters() {
     assert_eq!(numbers(&servers), ["8"; 5]);
 }
 
-/// Tests two operators at the same time. One operator writes the first markers, and one of its requests reaches a
-/// master only after the other operator has raised the marker there.
+/// Tests two concurrent operators. One operator's request to write the first marker reaches a master late: the other
+/// operator has already written a marker with a higher generation there.
 #[tokio::test]
 async fn delayed_write_of_the_first_marker_does_not_overwrite_a_later_marker() {
     let servers = masters(1);

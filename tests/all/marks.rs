@@ -144,8 +144,8 @@ async fn replacement_server_has_no_vote_if_only_one_reachable_master_has_a_marke
     }
 }
 
-/// The first client that finds a server without a marker writes the marker to it immediately. Clients that connect
-/// later must nevertheless ignore the votes of this server until the longest lease has ended.
+/// The first client that finds a server without a marker writes the marker immediately. Clients that connect later must
+/// nevertheless ignore the server's votes for `MAX_TTL`.
 #[tokio::test]
 async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest_lease() {
     let scene = Scene::start().await;
@@ -165,7 +165,7 @@ async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest
         );
     }
     assert!(!is_granted_beside(&scene.client(), &first).await);
-    // After the longest lease, the votes of the new server count like those of any other master.
+    // After `MAX_TTL`, the vote of the new server counts like that of any other master.
     tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
     drop(first);
     let _away = scene.away(0);

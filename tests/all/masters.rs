@@ -207,7 +207,7 @@ async fn held_lock_can_be_released_but_not_extended_after_step_close() {
     let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     assert!(is_refused(&old).await);
-    // The guard's report must show that the masters refused its extensions after the step `close`.
+    // The report must show that the masters refused the renewals of `lasts` after the step `close`.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
 }
@@ -256,8 +256,8 @@ async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Restart two of the three old masters without data, which reopens them. `open` must fail even after a second
-    // `close`, because these two masters have not stayed closed since `closed`.
+    // Restart two of the three old masters without data. `open` must then fail, even after a second `close`: it
+    // requires that the masters stayed closed since `closed`.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -276,7 +276,7 @@ async fn masters_are_not_confirmed_as_closed_while_a_client_without_marker_check
     let change = both.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
-    // Give this connection the name that a version of the library without generation markers would use.
+    // Older versions of the library do not know generation markers. They name their connections like this.
     let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
     before
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
@@ -537,8 +537,8 @@ impl Book {
     }
 }
 
-/// Changes three masters to five, and then these five to three. Five clients run all the time: one for each set of
-/// masters, and one for each change. One old master is killed.
+/// Replaces a set of three masters with five, and then with three. Five clients run: one for each of the three sets,
+/// and one for each of the two changes. One old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
     let servers = masters(7);

@@ -70,8 +70,8 @@ fn samples(seen: &Seen, name: &str) -> Vec<f64> {
     }
 }
 
-/// The TTL of the tested locks. It is short, because the tests wait for renewals and for the end of a lock. It is long
-/// enough that a lock is not lost when the machine delays a renewal by more than a second.
+/// The TTL of the tested locks. It is short, because tests wait for renewals and expiries. It is long enough that a
+/// renewal may be delayed by more than a second without the loss of the lock.
 const TTL: Duration = Duration::from_secs(2);
 
 fn redlock(nodes: &[MemoryNode]) -> Redlock {
@@ -310,7 +310,7 @@ fn every_metric_that_is_recorded_is_described() {
     }
 }
 
-/// A node that drops every request without an answer, as if its task had ended.
+/// A node that drops every request without an answer.
 struct Gone(NodeName);
 
 impl Node for Gone {

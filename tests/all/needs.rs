@@ -105,8 +105,8 @@ fn settings_of(urls: Vec<String>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
         .prefix(PREFIX)
-        // The test servers have just started. `AfterFirstContact` trusts them, but still uses every command and key
-        // that it needs to detect later restarts.
+        // The test servers have just started. This setting trusts them, and still needs all rights of the restart
+        // guard.
         .restart_guard(RestartGuard::AfterFirstContact)
         // A generous timeout for a busy machine.
         .node_timeout(secs(5))
@@ -157,7 +157,7 @@ fn assert_well(inspections: &[Inspection]) {
     }
 }
 
-/// Deletes the lock key on a master, and then extends the lock until this master has the key again.
+/// Deletes the lock key on a master. Then extends the lock repeatedly, until this master has the key again.
 async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
     ask_server(master, &["DEL", key]);
     let ours = guard.token().to_string();
@@ -170,8 +170,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // A queued waiter can create the key as its own lock key before the extension arrives. So extend again until
-        // the waiter has deleted its key.
+        // A queued waiter can create the lock key first and delete it again. So repeat the extension.
         assert!(
             began.elapsed() < PATIENCE,
             "the test could not restore the lock key in time"
@@ -299,10 +298,9 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
         for master in &masters {
             let refused: Vec<String> = refused(master)
                 .into_iter()
-                // docs/operations.md names these commands as optional. Old servers report a denied subcommand, such as
-                // `client|setname`, only by the name of its command, `client`.
+                // These commands are optional. Old servers report a denied `CLIENT SETNAME` as `client`.
                 .filter(|what| !["client|setinfo", "client|setname", "client"].contains(&&**what))
-                // Leave out `CONFIG GET`. An inspection reads the configuration only if the user may do so.
+                // `CONFIG GET` is optional for inspections.
                 .filter(|what| what != "config|get" && what != "config")
                 .collect();
             assert_eq!(
@@ -444,7 +442,7 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
         for master in &masters {
             let refused = refused(master);
             let optional = |what: &String| {
-                // Old servers report a denied subcommand only by the name of its command.
+                // Old servers report a denied `CLIENT SETINFO` as `client`.
                 ["client|setinfo", "client"].contains(&what.as_str())
             };
             let refused: Vec<_> = refused.into_iter().filter(|what| !optional(what)).collect();
@@ -570,7 +568,7 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
     assert!(said.to_string().contains("+del"), "{said}");
     assert_eq!(markers(masters), [None, None, None]);
 
-    // Test a user that has only the rights documented for clients. The error must name the missing right.
+    // Give the user of the clients only its documented rights. They do not include `CLIENT LIST`.
     grant(masters, None);
     let client = replacing(CLIENT, masters);
     let said = replace(&client).await.expect_err("rights are missing");
@@ -723,11 +721,10 @@ async fn life(masters: &Masters, resource: &str) -> String {
     said
 }
 
-/// The text that an error of a lock must contain if the user lacks `right`. `None` if locks work without this right.
+/// The text that an error must contain if the user lacks `right`. `None` if locks work without this right.
 fn told(right: &str) -> Option<String> {
     match right {
-        // These rights serve only wake-ups and the closing of old connections. Both are optional, so no error names
-        // these rights.
+        // Locks work without wake-ups, and without the closing of old connections.
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
@@ -741,7 +738,7 @@ fn told(right: &str) -> Option<String> {
         | "+unsubscribe"
         | "+scan"
         | "+getex"
-        // Only readers, owners, permits and locks on several resources need these rights.
+        // Only reader's locks, owners, permits and locks on several resources need this right.
         | "~quorate:holds:lock:*"
         // Plain locks do not need these rights. The rights serve changes of masters, connection names, permits and
         // shared locks.
@@ -755,7 +752,7 @@ fn told(right: &str) -> Option<String> {
         "~lock:*" => Some("the lock key".to_owned()),
         _ => match right.strip_prefix('~') {
             Some(keys) => Some(keys.replace(PREFIX, "")),
-            // Servers before Redis 7 report a denied subcommand only by the name of its command.
+            // Servers before Redis 7 report a denied `CLIENT LIST` as `client`.
             None => right[1..].split('|').next().map(str::to_owned),
         },
     }
@@ -876,7 +873,7 @@ async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
             let released = format!("{:?}", futures::future::join_all(released).await);
             assert!(!released.to_lowercase().contains("denied"), "{released}");
         }
-        // Do not check the number of denied calls, because some server versions do not count them.
+        // Some server versions do not count denied calls, so check only the script calls.
         for master in &masters {
             let stats = ask_server(master, &["INFO", "commandstats"]);
             let stats = stats.text().expect("text").into_owned();
@@ -911,8 +908,7 @@ async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
         .fencing(fencing)
         .order(Order::Unordered);
     let unordered = unordered.build().expect("good settings");
-    // Repeat the cycle, because a slow machine may hold some of the locks for 100 ms. Such a lock gets a note, and only
-    // the release script deletes notes.
+    // Repeat the cycle. On a slow machine, a lock that is held for 100 ms gets a note, and the script must release it.
     for _ in 0..5 {
         let guard = unordered.acquire("job").await.expect("free");
         let released = guard.release().await;
@@ -964,8 +960,8 @@ async fn locks_without_a_queue_are_released_by_the_delete_command() {
         }
         for fencing in [true, false] {
             let asked = give_back(&masters, fencing).await;
-            // If the server knows the delete command, the client uses it for every release. Otherwise the client tries
-            // it only once.
+            // If the server has `DELIFEQ`, the client uses it for every release. Otherwise it tries `DELIFEQ` only
+            // once.
             assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
         }
         // The release of a lock with a queue needs the script, because it must also wake the next waiter.

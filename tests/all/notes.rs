@@ -1,5 +1,5 @@
-//! Tests of notes, which describe the holder of a lock on real masters: when a note is written, how long a master keeps
-//! it, and to which hold it belongs.
+//! Tests of notes, which describe the holder of a lock, on real masters: when a client writes a note, how long a master
+//! keeps it, and that a note of a former holder is not shown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -193,8 +193,7 @@ async fn one_in_six_renewals_refreshes_the_note() {
         let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
         (renewed, seen)
     };
-    // Wait for 120 renewals. Do not wait for a number of refreshed notes, because each renewal refreshes the note only
-    // with a probability of one in six.
+    // A renewal refreshes the note with a probability of one in six, so wait for many renewals.
     eventually("all locks must be renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
     assert!(
@@ -277,8 +276,7 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_holder() {
         note_keys(&masters) == 3
     })
     .await;
-    // Delete the lock keys. So the masters look as if the holder had been paused until its lease expired: only its
-    // notes remain.
+    // Delete the lock keys but not the notes, as if the lease of a paused holder had expired.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -413,7 +411,7 @@ async fn thousand_concurrent_locks_all_have_notes() {
     .await;
 }
 
-/// Waits until `count` holds of a shared lock have notes, and returns the texts of the notes.
+/// Waits until `count` holders of a shared lock have notes, and returns the texts of the notes.
 async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
     let began = Instant::now();
     loop {

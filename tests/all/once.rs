@@ -1,4 +1,4 @@
-//! Tests of once jobs. In each period, all machines together run a job at most once, or at least once.
+//! Tests of once jobs. A once job runs at most once per period, or at least once, across all machines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,8 +71,7 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // The recorded period of ten years began before the current hour. So a job of the same name with a period of one
-    // hour is due.
+    // The last recorded run was for a period that began before the current hour. So an hourly job is due.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -279,8 +278,7 @@ async fn once_record_lost_by_one_master_is_restored_by_the_methods_refill_and_re
     })
     .await;
     assert_eq!(last("DEL"), Some(1));
-    // The recorded period of ten years began before the current hour. So a job of the same name with a period of one
-    // hour is due.
+    // The last recorded run was for a period that began before the current hour. So an hourly job is due.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");

@@ -1,4 +1,4 @@
-//! Tests of locks that an owner holds: several holds of the same owner share a lock, and exclude every other client.
+//! Tests of owner locks. An owner may acquire the same lock several times. All other clients are refused meanwhile.
 
 use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 use quorate::{AcquireError, InvalidResource, LossCause, TryAcquire, Wait};
@@ -142,7 +142,7 @@ async fn invalid_owner_id_is_refused() {
     assert!(redlock.owner("0123456789abcdef").is_ok());
 }
 
-/// Leaves the keys of a crashed process: a hold of the owner `o` on the lock `stock`, with a different fencing number
+/// Sets the keys that a crashed process leaves: its owner `o` holds the lock `stock`. The fencing counter is different
 /// on each master.
 fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
     for (at, master) in masters.iter().enumerate() {
@@ -185,8 +185,7 @@ async fn owner_that_cannot_join_its_existing_hold_gets_a_not_joinable_error() {
     let other = redlock.owner("p").expect("an id");
     let other = other.lock("stock").try_acquire().await.expect("an answer");
     assert!(matches!(other, TryAcquire::Held(_)));
-    // The refused attempts must leave no hold on the masters: each master must list only the hold of the crashed
-    // process.
+    // The refused attempts must leave no entry in the lock's list of holds.
     let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
     eventually("the attempts must be undone", || {
         masters.iter().all(|master| count(master) == Some(1))

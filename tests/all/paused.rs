@@ -57,8 +57,7 @@ async fn advancing_the_paused_clock_acts_like_a_process_pause() {
     );
 }
 
-/// Advances the clock beyond the end of the lease without letting any other task run, as if the process had been
-/// paused.
+/// Advances the clock until all leases of the test have expired. No other task runs, as if the process were paused.
 async fn stand_still() {
     let (wake, woken) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
@@ -92,7 +91,7 @@ async fn scope_error_for_a_lost_lock_contains_the_return_value_of_the_body() {
         let (cause, value) = (LossCause::Expired, Some(42));
         assert_eq!(ended, Err(ScopeError::Lost { cause, value }));
     }
-    // The first body ends before its lock expires. The second body never ends, so it is dropped when its lock expires.
+    // The first closure ends before its lock expires. The second never ends: `scope` drops it when the lock expires.
     assert_eq!(here.scope("r", async |_| 42).await, Ok(42));
     let brief = here.lock("r").renewal(false);
     let dropped = brief.scope(async |_| std::future::pending::<()>().await);

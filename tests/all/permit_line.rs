@@ -53,7 +53,7 @@ impl Node for Counting {
     }
 }
 
-/// Three masters, and the number of acquire requests that the process under test has sent to all of them together.
+/// Three masters. Counts the acquire requests of the process under test in one total for all masters.
 struct World {
     masters: Vec<Arc<dyn Node>>,
     asked: Arc<AtomicUsize>,
@@ -349,8 +349,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// Checks that no slot is still marked as requested in this process. The test frees one of the two slots at a time, and
-/// this process must get it.
+/// Checks that this process can acquire each of the two slots, when that slot is the only free slot.
 async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {

@@ -382,8 +382,7 @@ async fn error_contains_no_note_of_a_resource_that_the_caller_did_not_request() 
         .expect("an attempt")
         .expect("the task must be waiting for the lock");
     assert!(waiting.note.is_some(), "{waiting:?}");
-    // The task `both` waits for `a` and `b`, and is first in the queue for `a`. The error for `a` must not contain the
-    // note on `b`.
+    // Another task waits for `a` and `b`, and is first in the queue for `a`. Only the lock on `b` has a note.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error
         .map(drop)

@@ -49,7 +49,7 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // The clock advances toward the counters during the test, so allow less than `AHEAD`.
+        // The clock advances during the test, so a proposal is ahead of it by less than `AHEAD`.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
@@ -122,7 +122,7 @@ async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() 
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // Proposals that follow the clock arrive less than 900 ms late. Proposals that follow the existing token would be a
+    // A proposal that follows the clock is less than 900 ms behind it. The existing token of the shared lock would be a
     // second behind.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

@@ -56,8 +56,8 @@ fn adding_a_set_of_masters_moves_locks_only_to_the_added_set() {
 struct Wrong {
     /// The number of acquires that succeeded while another client held the same lock.
     overlaps: usize,
-    /// The number of acquires with a token that was not larger than that of an earlier holder. A protected resource
-    /// would refuse such a holder.
+    /// The number of acquires whose token was not larger than an earlier holder's token. A protected resource would
+    /// refuse such a token.
     refusals: usize,
 }
 
@@ -192,8 +192,8 @@ fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     ]
 }
 
-/// Regression test: clients once used the token of the old set of masters. It could be smaller than earlier tokens from
-/// the new set.
+/// Regression test: during a change, clients once took their token from the old set of masters. Such a token could be
+/// smaller than an earlier token of the new set.
 #[tokio::test]
 async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
     let changes = [0, APART_US, -APART_US].map(async |ahead| {
@@ -217,11 +217,10 @@ async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
 async fn adding_masters_breaks_exclusion_or_token_order_if_a_step_is_skipped() {
     let four = quorums_with_clock(APART_US);
     let (names, steps) = (locks(&four), steps(&four[..3], &four));
-    // Change from the old list to the new list without the first step. Some clients then get smaller tokens than
-    // earlier holders.
+    // Skip the first step of the change. Some clients then get smaller tokens than earlier holders.
     let without_first = play(&names, &steps[0], &steps[2]).await;
     assert!(without_first.refusals > 0, "{without_first:?}");
-    // Change without the second step. The two clients below lock different sets of masters, so both get the lock.
+    // Skip the second step. The two clients then ask different sets of masters for the lock, so both get it.
     let four = quorums_with_clock(0);
     let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
     let first = steps[1].acquire(&names[0]).await.expect("free");

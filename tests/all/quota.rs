@@ -232,8 +232,7 @@ async fn quota_take_reports_an_unknown_result_if_too_few_masters_confirm_its_wri
 async fn quota_write_needs_a_majority_of_masters_that_also_answered_the_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
-    // The second master answers reads, but fails writes. The third master fails reads, but answers writes. So only the
-    // first master answers both.
+    // Only the first master answers both reads and writes.
     nodes[1].change(writes(Treatment::Fails(lost_on_the_way(), ms(0))));
     nodes[2].change(|request| match request {
         Request::Read { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
@@ -454,8 +453,7 @@ async fn quota_is_reported_as_lost_if_a_majority_of_masters_restarted_after_stor
     let redlock = guarded.build().expect("good settings");
     let quota = quota(&redlock, 10).await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
-    // Make the value on two masters look as if it had been written before the last restart of the server and read from
-    // disk.
+    // Replace the value on two masters with an old value from an earlier run of the server.
     for master in masters.iter().take(2) {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -486,7 +484,7 @@ async fn quota_can_be_taken_again_after_a_client_with_a_fast_clock_wrote_it() {
     let quota = quota(&redlock, 10).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
-    // Give the value a fencing number from a clock that is a day ahead. Delete the fencing counter, as if it had
+    // Give the value a fencing token that is a day ahead of the clock. Delete the fencing counter, as if it had
     // expired.
     for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
@@ -625,7 +623,7 @@ async fn quota_operation_fails_if_its_lock_is_not_free_within_the_wait_limit() {
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
 }
 
-/// A master in memory that executes and answers a write of the quota only when the next release arrives.
+/// A master in memory that delays each write of the quota until it receives a request to release a lock.
 struct AnswersLate {
     node: MemoryNode,
     writes: Mutex<Vec<(Request, Reply)>>,
@@ -655,8 +653,8 @@ impl Node for AnswersLate {
     }
 }
 
-/// Five masters that execute and answer a write only when the next release arrives. Returns the masters, and a quota of
-/// 10 units on them.
+/// Five masters that delay each write of the quota until they receive a request to release its lock. Returns the
+/// masters, and a quota of 10 units on them.
 async fn answering_late() -> (Vec<MemoryNode>, Quota) {
     let (nodes, plain) = memory(5);
     quota(&plain, 10).await;
@@ -683,8 +681,8 @@ async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
 async fn quota_lock_is_held_until_the_write_is_answered_if_one_read_failed() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // A read failed, so the client sends the release only after all answers to its write. These masters answer the
-    // write only after the release, so the take must time out.
+    // After a failed read, the client releases the lock only when the write is answered. These masters answer the write
+    // only after the release, so `take` must time out.
     let error = quota
         .take(1)
         .await

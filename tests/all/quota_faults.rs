@@ -89,8 +89,7 @@ impl Runtime for World {
     }
 }
 
-/// A simulated server. Each restart begins a new run of the server. The server does not vote before the time
-/// `silent_until`.
+/// A simulated server. `run` counts its restarts. Until the time `silent_until`, its votes are ignored.
 struct Server {
     master: Master,
     run: u64,
@@ -113,7 +112,7 @@ impl Server {
     }
 }
 
-/// The time until which the network between one client and one server is down.
+/// The time at which the network between one client and one server works again.
 type Away = Arc<Mutex<Duration>>;
 
 /// The connection of one client to one server. Requests are executed in order. A request is lost if the server has
@@ -168,8 +167,7 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // Like a real driver, do not send a request that is withdrawn or too late, or that names an earlier run of the
-    // server.
+    // Like a real driver, do not send requests that are withdrawn, outdated or meant for an earlier run of the server.
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();
@@ -204,7 +202,7 @@ async fn deliver(
         })
     };
     if dice.once_in(rough) {
-        // The server executes the request up to three seconds later. Before that, the client gets a timeout.
+        // The client gets a timeout. The server may execute the request up to three seconds late.
         again(secs(3));
         tokio::time::sleep(NODE_TIMEOUT).await;
         return reply.time_out(Fault::Timeout(NODE_TIMEOUT));
@@ -223,8 +221,7 @@ async fn deliver(
 /// The numbers of events in one test run.
 #[derive(Debug, Default)]
 struct Seen {
-    /// For each unit that was taken, the number of units that were left after it. Each number may occur only once,
-    /// because each unit may be handed out only once.
+    /// For each taken unit, the number of units that remained. A repeated number means that a unit was taken twice.
     left: Vec<u64>,
     unknown: u64,
     dropped: u64,

@@ -153,8 +153,7 @@ async fn readers_queued_behind_a_writer_get_the_lock_together() {
             tokio::spawn(async move { redlock.lock("doc").shared().acquire().await.expect("turn") })
         })
         .collect();
-    // One of the readers is queued behind the writer of its own process. It asks the masters only after this writer has
-    // released the lock.
+    // One reader waits in this process, behind the process's own writer. The masters do not know this reader yet.
     eventually("all readers must be in the queue behind the writer", || {
         line() == 4
     })

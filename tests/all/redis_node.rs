@@ -595,8 +595,7 @@ async fn first_acquire_waits_for_a_slow_handshake_up_to_the_connect_timeout() {
 async fn idle_connection_closed_by_the_server_delays_no_call() {
     let idle = |_| ServerOptions::new().arg("--timeout").arg("1");
     let masters = Masters::start_with(3, idle).expect("three masters");
-    // Use a client without ordered waiters. A connection that listens for wake-ups would never count as idle at the
-    // server.
+    // Unordered clients do not listen for wake-ups. A listening connection would never count as idle at the server.
     let redlock = patient(&masters)
         .order(quorate::Order::Unordered)
         .build()
@@ -748,8 +747,7 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
                 .await
                 .unwrap_or_else(|_| panic!("round {round}: no answer"));
             guard.release().await;
-            // The shutdown of the runtime drops these guards, some of them before the tasks of the connections and some
-            // after them.
+            // The shutdown of the runtime drops these guards and the tasks of the client's connections, in any order.
             for n in 0..20 {
                 let guard = take(&redlock, &format!("{round} {n}")).await;
                 tokio::spawn(async move {
@@ -763,7 +761,7 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
 
 /// Sends an acquire with a TTL above `max_ttl` directly to a master, because the builder would refuse this TTL.
 ///
-/// The restart guard lasts for `max_ttl`, so no lock must last longer than that.
+/// The restart guard ignores a restarted master for `max_ttl`, so no lock may last longer.
 #[tokio::test]
 async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let masters = masters(1);
@@ -788,8 +786,8 @@ async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     }
 }
 
-/// A proxy delays acquires on an old connection while the client reconnects and sends the releases. The server must
-/// never execute these acquires.
+/// A proxy delays acquires on an old connection. The client reconnects and releases the locks. The server must never
+/// execute the delayed acquires.
 #[tokio::test]
 async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
     let masters = masters(1);

@@ -150,8 +150,8 @@ async fn dropping_the_guard_of_a_lost_lock_does_not_stop_other_renewals() {
         .expect("the force-release must succeed");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
-    // The second lock gets the entry of the lost lock in the renewal schedule. Dropping the lost lock's guard must not
-    // remove this entry.
+    // The second lock reuses the lost lock's entry in the renewal schedule. The drop of the lost guard must keep the
+    // entry.
     let _guard = world.take("second", TTL).await;
     drop(lost);
     eventually("the lock must be renewed", || {
@@ -176,8 +176,7 @@ async fn renewal_computes_the_validity_from_its_send_time_not_its_reply_time() {
     eventually("the lock must be renewed", || guard.valid_until() > before).await;
     let renewed = guard.valid_until();
     let asked = world.extensions.all();
-    // Each extension goes to three masters, so this is the first request of the last extension. The client read its
-    // clock just before this request.
+    // The last three requests belong to the last extension, one for each master. Take the first of them.
     let asked = asked[asked.len() - 3].at;
     assert!(renewed <= valid_from(asked, TTL), "{renewed:?} {asked:?}");
 }

@@ -26,8 +26,8 @@ impl File {
         self.path.extension().is_some_and(|end| end == "rs")
     }
 
-    /// The characters with which a comment line of this file begins, such as `//`. `None` for a file whose comments are
-    /// not read.
+    /// The characters that begin a comment line in this file, such as `//`. `None` for a file type whose comments the
+    /// tests do not check.
     pub(crate) fn comment(&self) -> Option<&'static str> {
         let end = self.path.extension().and_then(|end| end.to_str());
         match end {
@@ -40,7 +40,7 @@ impl File {
     }
 }
 
-/// All pages of the repository, and all files whose comments are read.
+/// All pages of the repository, and all files whose comments the tests check.
 pub(crate) fn files() -> Vec<File> {
     let mut found = Vec::new();
     let mut folders = vec![root().to_owned()];

@@ -1,5 +1,5 @@
-//! Tests of one `Redlock` that several tokio runtimes use. Some of these runtimes are shut down while the others still
-//! use the `Redlock`. Other tests use a `Redlock` from threads without tokio.
+//! Tests of one `Redlock` that several tokio runtimes use, also after some of them have shut down. Other tests use a
+//! `Redlock` from threads without tokio.
 
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};
@@ -202,8 +202,8 @@ fn lock_at_a_store_is_released_after_its_tokio_runtime_was_shut_down() {
     assert!(second.is_ok(), "{second:?}");
 }
 
-/// Tests a runtime that exists, but runs no tasks, because no caller blocks on it any more. The tasks of the library
-/// for connections, sessions and renewals were started in this runtime.
+/// Tests a current-thread runtime that runs no tasks, because no `block_on` is active. The library has started tasks
+/// for connections, sessions and renewals in it.
 #[test]
 fn redlock_works_while_its_tokio_runtime_executes_no_tasks() {
     let masters = masters(3);

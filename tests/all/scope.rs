@@ -1,5 +1,5 @@
-//! Tests of scopes as services use them: inside helper functions, in spawned tasks, and with one error type for the
-//! errors of the lock and of the body.
+//! Tests of `scope` as services use it: inside helper functions, in spawned tasks, and with one error type for the
+//! errors of the lock and of the closure.
 
 use std::future::Future;
 use std::io;
@@ -13,10 +13,9 @@ use crate::support::{ms, secs};
     clippy::manual_async_fn,
     reason = "the signature must show that the future is `Send`"
 )]
-/// A helper function that a service might write. It runs a body under the lock of one tenant, and returns a future that
-/// can be spawned.
+/// A helper function of a service: runs `body` under the lock of one tenant. The returned future can be spawned.
 ///
-/// The body returns a boxed future, because the signature cannot name the future of a generic async closure.
+/// `body` returns a boxed future, because the signature cannot name the future of a generic async closure.
 fn for_tenant<'a, T: Send + 'a>(
     redlock: &'a Redlock,
     tenant: &'a str,
@@ -48,7 +47,7 @@ async fn future_of_a_generic_function_that_calls_scope_is_send() {
     clippy::manual_async_fn,
     reason = "the signature must show that the future is `Send`"
 )]
-/// A helper function for a body that needs only the fencing token, and not the guard. The body need not return a boxed
+/// A helper function that passes only the fencing token to `body`, and not the guard. So `body` need not return a boxed
 /// future.
 fn with_number<T, Body, Work>(
     redlock: Redlock,
@@ -103,7 +102,7 @@ async fn scope_error_distinguishes_a_failed_body_from_a_lost_lock() {
     assert!(held.as_ref().is_err_and(not_acquired), "{held:?}");
     guard.release().await;
 
-    // The lock expires before the body ends, so the body is dropped.
+    // The lock expires before the closure ends, so `scope` drops the closure's future.
     let brief = redlock.lock("r").ttl(secs(1)).renewal(false);
     let lost = brief
         .try_scope(async |_| {

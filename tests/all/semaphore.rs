@@ -208,7 +208,7 @@ async fn process_does_not_request_a_slot_that_it_already_holds() {
         16,
         "each acquire must have made exactly one attempt"
     );
-    // If this process itself holds all slots of the semaphore, an attempt must nevertheless ask the masters.
+    // This process holds all slots. A further attempt must nevertheless ask the masters.
     let more = redlock.semaphore("api", 8).try_acquire().await;
     assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
     assert_eq!(node.1.load(Ordering::Relaxed), 17);
@@ -239,7 +239,7 @@ async fn released_permit_goes_to_a_waiter_that_requested_another_slot() {
         let line = ["ZCARD", "quorate:queue:quorate:slot:line:api"];
         let lined = || ask_server(&masters[0], &line).int() == Some(1);
         eventually("the task must be waiting for the lock", lined).await;
-        // Wait until all masters have answered the attempt in which the waiter joined the queue.
+        // Wait until all masters have queued the waiter.
         tokio::time::sleep(ms(200)).await;
         held.pop().expect("four").release().await;
         let freed = Instant::now();

@@ -82,8 +82,8 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
 }
 
-/// A master that receives the requests for which `waits` is true late, in order. It never receives a request whose
-/// claim is withdrawn before the delay ends.
+/// A master that receives some requests late: those for which `waits` returns true. Their order stays the same. A
+/// request that is withdrawn during the delay never arrives.
 struct LeavesLate {
     node: MemoryNode,
     waits: fn(&Request) -> bool,
@@ -127,8 +127,8 @@ impl Node for LeavesLate {
     }
 }
 
-/// Tests an attempt that a refusal decides before the second master answers. The waiter must not count the missing
-/// answer as a failure, and must not leave the queue.
+/// Tests an attempt that fails because the first master refuses it. The second master has not answered yet. The waiter
+/// must not treat this as a fault and leave the queue.
 #[tokio::test]
 async fn waiter_stays_queued_if_one_of_two_masters_refuses_before_the_other_answers() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
@@ -178,8 +178,7 @@ async fn late_grant_of_a_failed_attempt_is_released() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        // Delay the acquire until the second master has received the release. A real master that has lost its scripts
-        // causes this order, because the client sends the acquire again.
+        // The second master receives the acquire after the release.
         let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
         let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);

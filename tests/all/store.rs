@@ -102,8 +102,8 @@ async fn waiter_at_stores_is_woken_by_the_release() {
     }
 }
 
-/// A store whose listener polls for wake-ups. It counts the commits that failed because a record had changed since it
-/// was read, and records all wake-ups.
+/// A store that polls for wake-ups and records them. It counts the commits that failed because another client had
+/// changed the record.
 #[derive(Clone)]
 struct Counting {
     table: Table,
@@ -200,8 +200,8 @@ async fn woken_waiter_reads_the_record_before_it_writes_it() {
                 .await
                 .expect("no panic")
                 .expect("the waiter must get the lock");
-            // Only the holder's release may fail once, because the waiter has changed the record. The woken waiter must
-            // read the record before its commit.
+            // The first commit of the holder's release may fail, because the waiter has changed the record. The
+            // waiter's commit must not fail.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,

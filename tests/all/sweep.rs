@@ -174,12 +174,12 @@ async fn store_announces_a_new_leader_to_an_observer_that_waited_for_minutes() {
 struct Reachable {
     table: Table,
     away: Arc<AtomicBool>,
-    /// The number of microseconds by which the store's dates are ahead of its clock. Negative: behind its clock.
+    /// The error of the dates that the store reports, in microseconds. Negative if the dates are too early.
     ahead: Arc<AtomicI64>,
 }
 
-/// A session with the store, and the store's date at the last change of this session (initially, at its start). `None`
-/// if the store gives no dates.
+/// A session with the store, and the date that the store reported last in this session. `None` if the store reports no
+/// dates.
 struct ReachableSession(Reachable, Option<u64>);
 
 impl Reachable {
@@ -291,8 +291,7 @@ async fn pending_release_of_a_dropped_handle_is_retried_for_one_second_only() {
     }
 }
 
-/// A runtime with the clock, the timers and the random numbers of this `World`. Its wall clock is behind that of the
-/// world by this duration.
+/// The runtime of the `World`, but with a wall clock that is behind by the given duration.
 struct Behind(Arc<World>, Duration);
 
 impl Runtime for Behind {
@@ -362,8 +361,8 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// The last change of the session `idle` has a date that is 30 hours too early. The next token of this session must
-/// follow the store's current date.
+/// The session `idle` last saw a store date that was 30 hours too early. Its next token must follow the store's current
+/// date.
 #[tokio::test(start_paused = true)]
 async fn idle_session_uses_the_current_date_of_the_store_for_its_next_token() {
     let world = Arc::new(World::new());

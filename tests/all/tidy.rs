@@ -27,8 +27,7 @@ const FLOORS: [&[&str]; 13] = [
     &["builder", "config", "testing", "blocking", "lib"],
 ];
 
-/// For each package, the allowed number of files that are part of import cycles. These numbers may be lowered, but not
-/// raised.
+/// For each package, the maximum number of source files in import cycles. Lower these numbers, but never raise them.
 const CIRCLES: [(&str, usize); 10] = [
     ("src", 0),
     ("testbed/src", 0),
@@ -173,7 +172,7 @@ fn arrows(package: &str) -> Arrows {
         let code = lines.join("\n");
         let to = arrows.entry(from.clone()).or_default();
         let of_path = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-        // Leave out imports with braces, which are handled below.
+        // Skip imports with braces: the code below handles them.
         let paths = code.split(|c| !of_path(c));
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
@@ -322,8 +321,8 @@ fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
 /// The largest number of lines that a function may have.
 const LONGEST: usize = 70;
 
-/// For each package, the allowed number of functions with more than [`LONGEST`] lines. These numbers may be lowered,
-/// but not raised.
+/// For each package, the maximum number of functions with more than [`LONGEST`] lines. Lower these numbers, but never
+/// raise them.
 const LONG: [(&str, usize); 8] = [
     ("src", 0),
     ("testbed", 0),

@@ -218,8 +218,7 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
-        // In the files `mixes` and `changes`, only the nightly tests start chaos runs. Do not count the other tests of
-        // these files.
+        // In the files `mixes` and `changes`, count only the nightly tests, because only they start chaos runs.
         if file == "runs" {
             short = tests as u64 - nightly;
         }

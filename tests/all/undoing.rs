@@ -41,7 +41,7 @@ impl Times {
     }
 }
 
-/// Reason: if a claim is withdrawn, its acquire is not sent from a master's mailbox any more.
+/// An acquire of a withdrawn claim that still waits in the client's mailbox for a master is never sent.
 #[tokio::test]
 async fn client_marks_a_failed_attempt_as_withdrawn_before_sending_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -66,8 +66,8 @@ async fn client_marks_a_failed_attempt_as_withdrawn_before_sending_its_releases(
     assert_eq!(*released.lock().expect("no panic"), [true, true]);
 }
 
-/// Reason: if a claim is withdrawn, its extension is not sent from a master's mailbox any more. A late extension could
-/// restore the key.
+/// An extension of a withdrawn claim that still waits in the client's mailbox for a master is never sent. A late
+/// extension could restore the deleted key.
 #[tokio::test]
 async fn client_marks_a_released_lock_as_withdrawn_before_sending_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -88,8 +88,8 @@ async fn client_marks_a_released_lock_as_withdrawn_before_sending_its_releases()
     assert_eq!(*released.lock().expect("no panic"), [true; 6]);
 }
 
-/// Tests that a waiter makes its next attempt only after every master has undone the failed attempt. If a majority were
-/// enough, two waiters could block each other at the remaining master.
+/// Tests that a waiter makes its next attempt only after every master has undone the failed attempt. A key that is left
+/// on one master could block the attempts of other waiters.
 #[tokio::test]
 async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_attempt() {
     for unordered in [false, true] {

@@ -28,7 +28,7 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// The number of waiters for a resource, on the master with the fewest.
+/// The number of waiters for a resource, on the master with the fewest such waiters.
 fn queued(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {
@@ -252,8 +252,7 @@ async fn status_shows_which_process_waits_and_since_when() {
     let who = (&unknown.host, unknown.pid, unknown.since);
     assert_eq!(who, (&None, None, None));
 
-    // Release the lock twice, so that `hidden` holds it. The queue on the masters then contains the holder `hidden` and
-    // the waiter `second`.
+    // After two releases, `hidden` holds the lock, and the queue on the masters contains `hidden` and `second`.
     guard.release().await;
     let guard = first.await.expect("no panic").expect("released");
     guard.release().await;
@@ -272,7 +271,7 @@ async fn status_shows_which_process_waits_and_since_when() {
     drop(second.await.expect("no panic").expect("released"));
 }
 
-/// Regression test: the background task that ends leases once processed an expired lease endlessly.
+/// Regression test: the background task that expires locks once handled the same expired lock in an endless loop.
 #[tokio::test]
 async fn lock_whose_fixed_lease_has_ended_can_be_acquired_by_the_same_process() {
     let redlock = Redlock::in_memory(3);
@@ -323,7 +322,7 @@ async fn timed_out_acquire_distinguishes_an_outage_from_a_held_lock() {
     drop(guard);
 }
 
-/// Tests a task whose wait limit ends while the task ahead of it makes an attempt.
+/// Tests a task that is second in the local queue. Its wait limit ends while the first task makes an attempt.
 #[tokio::test(start_paused = true)]
 async fn local_waiter_past_its_wait_limit_returns_soon_after_the_attempt_of_the_task_ahead() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));

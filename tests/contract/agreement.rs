@@ -43,8 +43,8 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// The largest difference between the expiries of a key that gets the same TTL on both masters. Each master rounds to
-/// whole milliseconds.
+/// The largest allowed difference between the two masters in the expiry of a key with the same TTL. Each master rounds
+/// to whole milliseconds.
 const GRAIN: Duration = ms(2);
 
 /// The largest allowed difference between the remaining times of a key on the two masters. The test reads the two times
@@ -61,7 +61,7 @@ const TICKETS: [u64; 4] = [3, 1, 3, 7];
 #[derive(Clone, Debug)]
 pub(crate) enum Deed {
     Acquire(Who, usize, i64),
-    /// Confirms a fencing token: the current fencing counter plus this number.
+    /// Confirms the fencing token that is the sum of the current fencing counter and this `i64`.
     Confirm(Who, i64),
     Value(ValueDeed),
     Release(Who, bool),
@@ -82,7 +82,7 @@ pub(crate) enum Deed {
     ForeignMark(usize),
     /// Waits for 30 ms, half of [`BLINK`].
     Nap,
-    /// Waits until everything short-lived has expired.
+    /// Waits until all keys and waiters with short lifetimes have expired.
     Rest,
     /// Writes notes for the claims of several holders. Some of these claims may be withdrawn.
     Note(Vec<Who>),
@@ -93,10 +93,10 @@ pub(crate) enum Deed {
 /// One operation on the value that is stored under a lock.
 #[derive(Clone, Debug)]
 pub(crate) enum ValueDeed {
-    /// Reads the stored value, with a fencing number: the current fencing counter plus this number.
+    /// Reads the stored value with a fencing token: the sum of the current fencing counter and this `i64`.
     Read(Who, i64),
-    /// Writes a digit as the stored value, or removes the value if the digit is `None`. The fencing number of the write
-    /// is the current fencing counter plus the given number.
+    /// Stores this digit, or removes the stored value if it is `None`. The fencing token of the write is the sum of the
+    /// current fencing counter and the `i64`.
     Write(Who, i64, Option<u8>),
     Foreign(usize),
     /// Puts a string that is not a valid stored value under the key of the stored value.
@@ -104,7 +104,7 @@ pub(crate) enum ValueDeed {
     Delete(usize),
 }
 
-/// The claim of a random operation. Only a few claims are possible, so that several operations use the same keys.
+/// The claim that an operation uses. Only a few different claims exist, so that several operations use the same keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Who {
     key: usize,

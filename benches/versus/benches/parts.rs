@@ -3,8 +3,8 @@
 //! The first part uses nodes that grant every request before `send` returns. So the figures of this part show only the
 //! library's own work: sending the requests, counting the votes, creating the guard, and scheduling the renewal.
 //!
-//! The second part measures the actor and the connection of one node. The node sends its requests over an in-memory
-//! pipe to a task that answers them.
+//! The second part measures one node: its connection, and the task that owns the connection. The node sends its
+//! requests over an in-memory pipe to another task, which answers them.
 
 #![allow(
     missing_docs,
@@ -187,8 +187,8 @@ impl ReplySink for Tally {
     }
 }
 
-/// Measures the actor and the connection of one node. A task answers every request over an in-memory pipe. The figures
-/// include acquire, release, and the work of this task.
+/// Measures pairs of an acquire and its release through one node. Another task answers every request over an in-memory
+/// pipe. The measured time includes the work of the other task.
 fn actor(c: &mut Criterion) {
     let mut group = c.benchmark_group("acquire and release over one in-memory connection");
     let runtime = runtime();

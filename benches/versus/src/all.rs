@@ -34,8 +34,11 @@ struct Part {
     seconds: u64,
 }
 
-/// The parts. Each tuple has the title, the arguments of the full run, the arguments with `--quick`, and the expected
-/// seconds of the full run and with `--quick`.
+/// The parts. Each tuple has:
+///
+/// - the title
+/// - the arguments of a full run, and those of a quick run (`--quick`)
+/// - the expected seconds of a full run, and those of a quick run
 const PARTS: [(&str, &str, &str, u64, u64); 8] = [
     (
         "Latency and throughput on five masters",
@@ -222,7 +225,6 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
             };
         }
         if started.elapsed() > limit {
-            // Killing the process of a part ends the masters of this part as well.
             let _ = child.kill();
             let _ = child.wait();
             break ", stopped because it took too long".to_owned();

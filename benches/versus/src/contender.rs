@@ -63,7 +63,7 @@ impl Name {
     }
 
     /// The prefix of the resources that the implementation locks. Each implementation has a different prefix, because
-    /// some implementations leave keys for a short time.
+    /// the keys of some implementations remain for a short time after a release.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",

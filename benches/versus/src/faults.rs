@@ -150,7 +150,7 @@ pub(crate) fn run(args: &Args) {
                     seen[t].push(Pair { healthy, faulty });
                     drop(faults);
                     trouble.heal(&masters);
-                    // Wait until all clients have reconnected and have delivered their pending releases.
+                    // Give all clients time to reconnect and to deliver their pending releases.
                     tokio::time::sleep(Duration::from_millis(900)).await;
                 }
             }
@@ -262,8 +262,8 @@ const EVENTS: [(&str, Event); 7] = [
     }),
 ];
 
-/// Measures the longest time without a lock for a client that acquires and releases one lock without a pause, while
-/// masters die and return.
+/// Measures the longest time between two acquisitions of one client while masters die and return. The client acquires
+/// and releases one lock without a pause.
 fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     let masters = Arc::new(Masters::start(MASTERS).expect("the masters must start"));
     let mut seen = vec![Vec::new(); EVENTS.len()];

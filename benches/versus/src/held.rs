@@ -1,5 +1,5 @@
 //! Measures a process that holds and renews many locks: its memory and processor time, the commands that it sends, and
-//! the remaining leases. It also shows whether the cost per lock grows with the number of locks.
+//! the remaining leases of its locks. Checks whether the cost per lock grows with the number of locks.
 //!
 //! For each number of locks, the program starts itself again as a new process. Otherwise one measurement could reuse
 //! memory that the previous measurement has freed.
@@ -19,7 +19,7 @@ use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{burst, runtime};
 
-/// How long to wait after the last acquisition, until the masters have stored all holder's notes (the texts by which
+/// The pause after the last acquisition. During this pause, the masters store all holder's notes (the texts by which
 /// `status` shows the holders).
 const NOTED: Duration = Duration::from_secs(2);
 
@@ -345,13 +345,13 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let taking = taking.elapsed();
     let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
-    // Wait until the masters have stored all holder's notes, so that no note is written during the measurement.
+    // Give the masters time to store all holder's notes, so that no note is written during the measurement.
     tokio::time::sleep(NOTED).await;
     println!("steady");
     let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
     let cpu = share(Usage::of(&[], rest).await.1);
     println!("over");
-    // By now every lock was renewed, so `memory` includes the memory that renewals need.
+    // Every lock was renewed during the measurement, so `memory` includes the memory that renewals need.
     let memory = own_memory().saturating_sub(before);
     // Read the leases only now, because reading them takes processor time.
     let looking = if args.brief { 0 } else { args.seconds };

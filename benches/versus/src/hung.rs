@@ -40,7 +40,7 @@ pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
         for _ in 0..rounds {
             for ((client, name), seen) in clients.iter().zip(NAMES).zip(&mut seen) {
                 seen.push(turn(client, name, masters).await);
-                // Wait until all clients have reconnected and have delivered their pending releases.
+                // Give all clients time to reconnect and to deliver their pending releases.
                 tokio::time::sleep(Duration::from_millis(900)).await;
             }
         }

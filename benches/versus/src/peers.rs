@@ -101,7 +101,7 @@ impl SeenAlone {
 }
 
 impl Round {
-    /// Sets the figures of one client that makes one cycle (an acquire and its release) after the other.
+    /// Sets the figures of the measurement in which one client makes one cycle at a time.
     fn alone(&mut self, seen: &Samples) {
         let us = |sorted: &[u64], share: f64| quantile(sorted, share) / 1e3;
         self.acquire = us(&seen.acquire, 0.5);

@@ -4,8 +4,7 @@
 //! This client has almost no overhead: the task of each connection sends all queued requests in one write. The client
 //! can read only the replies to acquire and release.
 //!
-//! The client can also send the scripts of `quorate`. Then its figures are a lower bound for `quorate` with default
-//! settings.
+//! With `Name::WireDefault`, the client sends the scripts of `quorate` with default settings instead.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -38,8 +37,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Runs `connect`, which connects a `quorate` client, and watches the first master with MONITOR. Returns the two
-    /// scripts that the client loads.
+    /// Runs `connect`, which connects a `quorate` client. Reads the two scripts from the SCRIPT LOAD commands that
+    /// MONITOR shows on the first master.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
         let connection =
             || Connection::tcp(addresses[0], PATIENCE).expect("the connection must be made");

@@ -7,8 +7,8 @@ use quorate_testbed::{ClockShim, OffsetFile, Reply, Server, ServerOptions, Skew}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Starts a server whose clock can be shifted. Drops the [`ClockShim`], but the shim's library file must remain while
-/// the server uses it.
+/// Starts a server whose clock can be shifted. Drops the [`ClockShim`] afterwards: the server must keep the library
+/// file.
 fn server() -> (Server, OffsetFile) {
     let shim = ClockShim::build()
         .expect("the clock library must be built (it needs Linux and a C compiler)");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quorate_testbed::{Leads, Names};
 
 const NAME: &str = "m1.quorate.test";
-/// A time that is long enough to start a program and look up a name, if the name server is not silent.
+/// A time that is long enough to start a program and to look up a name that gets an answer.
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(8);
 

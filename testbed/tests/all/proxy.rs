@@ -276,8 +276,8 @@ fn drop_fault_discards_bytes_in_transit_and_the_close_of_the_connection() {
     assert!(is_silent(&mut server));
     drop((slow, hole));
     assert!(is_silent(&mut server));
-    // The client has closed its socket, so the kernel answers these bytes with a reset. The proxy must pass the reset
-    // on to the server.
+    // The client has closed its socket, so its kernel answers these bytes with a reset. The proxy must forward the
+    // reset to the server.
     server.write_all(b"anyone there?").unwrap();
     assert!(is_reset(&mut server));
 }
@@ -299,7 +299,7 @@ fn rate_fault_limits_the_bytes_per_second() {
     let rest = bytes[1_100..].to_vec();
     let sender = thread::spawn(move || client.write_all(&rest).map(|()| client));
     thread::sleep(SHORT);
-    // With the fault, the remaining 249 kB would take about 50 s.
+    // If the fault still applied, the rest of the bytes would take about 50 s.
     trickle.heal();
     expect(&mut server, &bytes[1_100..]);
     sender.join().unwrap().unwrap();
@@ -311,7 +311,7 @@ fn reset_all_resets_existing_connections_but_no_new_connections() {
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
         proxy.reset_all();
-        // `reset_all` must spare a connection that is made right after the call.
+        // `reset_all` must not reset a connection that is made right after the call.
         let (mut next, mut next_server) = raw(&proxy, &listener);
         assert!(is_reset(&mut client));
         assert!(is_reset(&mut server));
@@ -398,7 +398,7 @@ fn strand_fault_holds_bytes_of_existing_connections_until_the_fault_is_healed() 
     let strand = Fault::Strand.inject(&proxy);
     old.send(&["SET", "a", "late"]).unwrap();
     older.send(&["SET", "b", "late"]).unwrap();
-    // Close one client's connection. The fault must still hold the bytes that this client has sent.
+    // Close one of the clients. The proxy must still hold the bytes that this client has sent.
     drop(older);
     let mut fresh = dial(&proxy);
     assert!(fresh.command(&["SET", "a", "early"]).unwrap().is_ok());
@@ -411,7 +411,7 @@ fn strand_fault_holds_bytes_of_existing_connections_until_the_fault_is_healed() 
     eventually("the arrival of the bytes of the closed connection", || {
         read("b") == Reply::from("late")
     });
-    // A second fault also affects `fresh`, which connected after the first fault began.
+    // Inject the fault again. Now it also affects `fresh`, which is an existing connection.
     let _strand = Fault::Strand.inject(&proxy);
     fresh.send(&["SET", "c", "late"]).unwrap();
     dial(&proxy);

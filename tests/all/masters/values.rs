@@ -83,8 +83,8 @@ async fn take(redlock: &Redlock, pieces: u64) -> Take {
     taken.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Tests a value of a once job while one master after another is unreachable or restarted, but never two at the same
-/// time.
+/// Tests that a once job does not run again if one old master after another is unreachable or restarted, but never two
+/// at the same time.
 #[tokio::test]
 async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     let scene = Scene::start();
@@ -216,9 +216,8 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// Runs the step `close` of a change while the body of an at-least-once job runs. Returns true if the client could
-/// still write the record of the job. If `reconnects` is true, the body ends only after the client has connected to the
-/// masters again.
+/// Runs the step `close` of a change while an at-least-once job runs. Returns true if the client could still record
+/// that the job is done. If `reconnects` is true, the job ends only after the client has reconnected.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
@@ -291,8 +290,8 @@ async fn closed_masters_refuse_writes_of_a_client_that_reconnected_after_step_cl
     assert!(!records_after_the_close(&scene, &old, true).await);
 }
 
-/// All holds of an owner share one fencing token. A copied counter could give the owner's next hold a larger token. So
-/// `open` must fail while an owner holds the lock.
+/// If an owner acquires a lock again that it holds, it gets the same fencing token. A copied counter could change this
+/// token. So `open` must fail while an owner holds the lock.
 #[tokio::test]
 async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
@@ -303,8 +302,7 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     begin(&change).await;
     let owner = both.owner("order-7").expect("the id must be valid");
     let first = owner.acquire("job").await.expect("free");
-    // On one master, an attempt of some client has set the fencing counter to a number that is an hour ahead of the
-    // clock.
+    // Set the fencing counter of one master an hour ahead, as a client with a wrong clock would.
     let hour_ahead = ["SET", "quorate:fence:job", &hour.to_string()];
     ask_server(&scene.servers[0], &hour_ahead);
     change.close().await.expect("closed");

@@ -1,5 +1,5 @@
-//! Measures many concurrent tasks of three kinds: readers and writers, holders of permits, and tasks that take units of
-//! one quota.
+//! Measures many concurrent tasks of three kinds: readers and writers of a read-write lock, holders of a semaphore's
+//! permits, and tasks that take units of one quota.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Seen {
     }
 }
 
-/// Lets this number of tasks repeat the operation for `time`.
+/// Starts `tasks` tasks. Each of them repeats the operation for `time`.
 async fn burst(tasks: usize, time: Duration, once: &Once) -> Seen {
     let started = Instant::now();
     let mut running = tokio::task::JoinSet::new();
@@ -176,9 +176,8 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // Units are taken one after the other. `beyond` is the time, in seconds, by which taking a unit is slower than
-        // a cycle of a plain lock. `allowed` is the highest rate of units per second: a cycle of the contended plain
-        // lock, plus `beyond`, per unit.
+        // `beyond`: the seconds by which taking a unit is slower than a cycle of a plain lock, both without contention.
+        // `allowed`: the units per second if each unit takes a cycle of the contended plain lock, plus `beyond`.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);

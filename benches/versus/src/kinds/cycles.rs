@@ -1,5 +1,5 @@
-//! Measures one client that makes one cycle (an acquire and its release) after the other. Turns of each kind of lock
-//! alternate with turns of the plain lock.
+//! Measures one client that acquires and releases locks, without concurrency. An acquire and its release are one cycle.
+//! Short series of cycles (turns) with each kind of lock alternate with turns of the plain lock.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,8 +15,8 @@ use crate::goal::Bound;
 /// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// The number of additional holds in one turn, by an owner that already holds the lock in this client. An additional
-/// hold sends no command and takes far less than a microsecond, so the turn measures many of them together.
+/// How often one turn acquires a reentrant lock that its owner already holds in the same client. Such an acquisition
+/// sends no command. It takes far less than a microsecond, so a turn measures many of them together.
 const LOCAL: usize = 2_000;
 
 /// The operations that are measured, one after the other.
@@ -30,7 +30,7 @@ enum Work {
     /// released.
     InTurn(usize),
     Reader,
-    /// A cycle of an additional hold, by an owner that already holds the lock through another client.
+    /// A cycle of a reentrant lock, whose owner already holds it through another client.
     Further,
     Take,
 }
@@ -93,7 +93,7 @@ impl Bench {
     }
 
     /// Runs one turn of an operation. If `counted` is true, waits before each release until all masters have answered
-    /// the acquire. Then every request is sent and counted.
+    /// the acquire, so that every request of the acquire has been sent and is counted.
     async fn turn(&self, work: Work, counted: bool) -> Samples {
         let settled = async || {
             if counted {
@@ -183,8 +183,7 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
     // turns are counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work, false).await;
-        // Take the minimum of several turns, because some turns also count renewals of the lock that is held during the
-        // whole measurement.
+        // Take the minimum of several turns: the lock `held` is renewed now and then, and its renewals are counted too.
         let mut least = u64::MAX;
         for _ in 0..4 {
             bench.redlock.flush().await;

@@ -1,4 +1,4 @@
-//! Measures the time from the grant of a new leader until a follower is notified of it.
+//! Measures the time from the moment when a new leader is elected until a follower is notified of this leader.
 
 use std::time::{Duration, Instant};
 
@@ -96,8 +96,8 @@ impl Watched {
         }
     }
 
-    /// Elects this number of leaders, one after the other. Returns the 99th percentile of the times from the grant of a
-    /// leader until the follower is notified of it, in milliseconds.
+    /// Elects `leaders` leaders, one after the other. For each leader, measures the time from the election until the
+    /// follower is notified. Returns the 99th percentile of these times, in milliseconds.
     async fn p99(&mut self, leaders: usize) -> f64 {
         let mut delays = Vec::with_capacity(leaders);
         for _ in 0..leaders {
