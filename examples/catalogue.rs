@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         catalogue.lock().expect("the mutex must not be poisoned").0 = edition;
         tokio::time::sleep(Duration::from_millis(3)).await;
         catalogue.lock().expect("the mutex must not be poisoned").1 = edition;
-        // The writer becomes a reader. It can now read the edition that it wrote, at the same time as other readers.
+        // The writer becomes a reader. It can now read the catalogue at the same time as other readers.
         let reading = writing.downgrade().await?;
         println!(
             "edition {edition} is published, fencing token {:?}",

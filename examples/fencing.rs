@@ -1,8 +1,9 @@
 //! A resource that rejects writes with stale fencing tokens.
 //!
-//! A lock cannot stop a holder that is paused until its lock has expired, and then continues to write. The resource can
-//! reject such writes: it remembers the largest fencing token that it has seen, and rejects smaller tokens. In this
-//! example the resource is a file. In a database, use `UPDATE .. WHERE fence <= $token`.
+//! A paused process can continue to write after its lock has expired. To reject such writes, the resource stores the
+//! largest fencing token that it has seen, and rejects smaller tokens.
+//!
+//! In this example the resource is a file. In a database, use `UPDATE .. WHERE fence <= $token`.
 //!
 //! `cargo run -p quorate --features testing --example fencing` shows two holders in one process.
 //!

@@ -52,8 +52,8 @@ pub struct RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
-    /// The masters that the caller gave as a [`Node`] instead of a URL. The number before each `Node` says how many
-    /// masters the caller had already named by URL.
+    /// The masters that the caller gave as a [`Node`] instead of a URL. The number in each pair is the number of URLs
+    /// that the caller had given before this `Node`. So the order of all masters is known.
     others: Vec<(usize, Arc<dyn Node>)>,
 }
 

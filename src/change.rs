@@ -210,7 +210,7 @@ impl MastersChange<'_> {
                 vec!["no majority of the old masters is closed: run the step `close` first".into()];
             return Err(ChangeError::Missing(missing));
         }
-        // Raising the markers again also closes old masters that could not be reached before.
+        // Raising the markers also closes old masters that an earlier call could not reach.
         let survey = self.raise(1).await;
         none(survey.clients_without_notice(self.strangers_pass))?;
         Ok(survey)
@@ -254,8 +254,8 @@ impl MastersChange<'_> {
         }
         missing.extend(now.clients_without_notice(self.strangers_pass));
         none(missing)?;
-        // If any next master is open, an earlier call has already copied all values and counters. Nothing must be
-        // copied now, because clients that know only the next masters may have written since.
+        // If a next master is already open, an earlier call has copied all values. A further copy could overwrite newer
+        // values of clients that know only the next masters.
         let carried = if now.is_any_open() {
             Vec::new()
         } else {
@@ -320,11 +320,11 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Copies to the next masters every value (quota or once-per-period record) that any master lists.
+    /// Copies every value (quota or once-per-period record) that any master lists to the next masters.
     ///
-    /// A majority of the old masters must still be closed and must have listed their values. A majority of the next
-    /// masters must have listed theirs. A closed master accepts no late writes, so the lists contain every value that a
-    /// client of the old masters has created.
+    /// Returns an error unless a majority of the old masters has stayed closed and has listed its values, and a
+    /// majority of the next masters has listed its values. Closed masters accept no writes from clients that know only
+    /// the old masters.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
@@ -356,11 +356,10 @@ impl MastersChange<'_> {
         Err(ChangeError::Missing(missing))
     }
 
-    /// Copies values before the next masters are opened. Clients that know both sets of masters can then use these
+    /// Copies values before the next masters are opened, so that clients that know both sets of masters can use the
     /// values.
     ///
-    /// A value that cannot be copied now is not an error, because the step `open` copies all values again. But a
-    /// missing right is an error, because `open` could not copy the value either.
+    /// A missing right is an error. If a value cannot be copied for another reason, the step `open` copies it.
     async fn carry_early(&self, after: Survey) -> Result<Survey, ChangeError> {
         if after.stage() >= ChangeStage::Open {
             return Ok(after);
@@ -385,11 +384,10 @@ impl MastersChange<'_> {
         })
     }
 
-    /// Raises the fencing counters of the next masters to those of the old masters. A majority of the old masters must
-    /// still be closed and must have listed their counters. A majority of the next masters must accept the counters.
+    /// Raises the fencing counters of the next masters to those of the old masters. Never lowers a counter.
     ///
-    /// No counter is lowered. Counters far behind the masters' clocks are left out, because the next masters grant
-    /// larger tokens anyway.
+    /// Returns an error unless a majority of the old masters has stayed closed and has listed its counters, and a
+    /// majority of the next masters accepts them.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
         let read = self
             .order(&ChangeOrder::Counters(copied_within(self.wait())))
@@ -425,17 +423,16 @@ impl MastersChange<'_> {
         self.redlock.core.coordinator.quorum.next_only()
     }
 
-    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`. The value 1
-    /// closes the old masters, 2 opens the next masters, and 4 ends the replacement. Restores lost markers.
+    /// Raises the generation marker of every master to `first_marker() + by`, and restores lost markers. If `by`
+    /// is 1, this closes the old masters; 2 opens the next masters; 4 ends the replacement.
     async fn raise(&self, by: u64) -> Survey {
         self.raise_where(by, |_| true).await
     }
 
-    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`.
+    /// Raises the generation marker of every master to `first_marker() + by`.
     ///
-    /// `restores` gets the index of a master, and decides about a master without a marker. If it returns true, the
-    /// master has lost its marker, and this call restores the marker. If it returns false, the master gets its first
-    /// marker.
+    /// If the master with the index i has no marker, `restores(i)` returns true if the master has lost its marker, or
+    /// false if the master has never had one.
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
@@ -493,7 +490,7 @@ impl MastersChange<'_> {
     }
 }
 
-/// Returns an error that contains these lines, each only once. Returns `Ok` if there are none.
+/// Returns the lines as an error, without repeated lines. Returns `Ok` if there are no lines.
 fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     let mut known = BTreeSet::new();
     missing.retain(|line| known.insert(line.clone()));
@@ -504,11 +501,10 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     }
 }
 
-/// The largest age of a fencing counter that is copied: 10 s more than `wait`, the wait before the step `open`. The age
-/// is the time by which the counter is behind its master's clock.
+/// A fencing counter is copied only if it is behind its master's clock by at most this time.
 ///
-/// Older counters need no copy. The masters' clocks differ by less than this age, so the next masters grant larger
-/// tokens.
+/// `wait` is the wait before the step `open`. The masters' clocks differ by less than the result. So any new fencing
+/// token is larger than the counters that are not copied.
 fn copied_within(wait: Duration) -> Duration {
     wait + Duration::from_secs(10)
 }

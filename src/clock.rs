@@ -12,8 +12,8 @@ impl Instant {
     }
 }
 
-/// Converts to a `std` instant that is equally far from now. The `std` clock stops while the machine is suspended, so a
-/// suspension delays a converted deadline.
+/// Converts to a `std` instant that is equally far from now. The `std` clock stops while the machine is suspended, so
+/// the `std` instant may then come later than the original instant.
 impl From<Instant> for std::time::Instant {
     fn from(at: Instant) -> Self {
         let (now, std) = (Instant::now(), Self::now());
@@ -85,8 +85,8 @@ pub(crate) mod paced {
 
     static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
         let reading = || {
-            // Read the library's clock before tokio's. If the thread is interrupted in between, the converted times
-            // are too early. This can only make leases shorter.
+            // Read the library's clock first. If the thread is interrupted before the second reading, leases become
+            // shorter, which is safe.
             let ours = Instant::now();
             let tokio = std::time::Instant::now();
             (Instant::now().saturating_since(ours), ours, tokio)

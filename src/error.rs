@@ -107,9 +107,9 @@ pub enum AcquireError {
     /// Contention: another client held the lock until the wait ended. The holder may also be this process itself
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
-    /// The owner already holds the lock, but cannot get a further hold now: no majority of the masters shows the same
-    /// fencing token for the existing holds. The cause is a crashed process with a hold, or failed masters. The state
-    /// ends by itself, for example when the hold of the crashed process expires.
+    /// The owner already holds the lock, but cannot get a further hold now, because no majority of the masters shows
+    /// the same fencing token for the existing holds. A crashed process or failed masters cause this. It ends by
+    /// itself, for example when the hold of a crashed process expires.
     NotJoinable(Missed),
     /// Outage: less than a majority of the configured masters could vote. If waiting cannot help
     /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.
@@ -172,7 +172,7 @@ impl Missed {
     /// Writes why there is no quorum, for example "no quorum for .. : 2 of 5 masters can vote, 3 are needed".
     fn write_no_quorum(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let count = |such: fn(&NodeReport) -> bool| self.reports.iter().filter(|r| such(r)).count();
-        // Count a silent master as able to vote: the round may have been decided before its reply arrived.
+        // A silent master may be able to vote: the round can end before its reply arrives.
         let silent = count(NodeReport::is_silent);
         let can_vote = count(NodeReport::is_vote) + silent;
         let needed = self.majority.size();
@@ -312,8 +312,7 @@ impl fmt::Display for AcquireError {
     }
 }
 
-// This error's text contains the text of the inner error. So `source` returns no error: a report would print the inner
-// error twice.
+// `source` returns no error, because the text of this error already contains the text of the inner error.
 impl std::error::Error for AcquireError {}
 
 impl From<InvalidResource> for AcquireError {
@@ -369,7 +368,7 @@ pub enum ScopeError<T = ()> {
     /// The lock was not acquired; the body was not started.
     #[error(transparent)]
     NotAcquired(#[from] AcquireError),
-    /// The lock ended before the body did. Another client may have held the lock before the body ended.
+    /// The lock was lost while the body of the scope ran. Another client may then have held the lock during the body.
     #[error("the lock was lost while the body of the scope ran: {cause}")]
     Lost {
         /// Why the lock ended.

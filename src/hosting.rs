@@ -1,8 +1,7 @@
 //! Where the library's tasks run: in the tokio runtime of the caller, or in a background runtime.
 //!
-//! A runtime with one thread makes progress only while a caller waits in its `block_on`. If it makes no progress for a
-//! while, or is shut down, the library's tasks in it are dropped. Each dropped task starts a successor in the
-//! background runtime, which continues its work.
+//! A runtime with one thread runs tasks only while a caller waits in `block_on`. If it runs no tasks for a while, or is
+//! shut down, the library drops its tasks there and starts them again in the background runtime.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,8 +15,8 @@ use tokio::runtime::{Builder, Handle, Id, RuntimeFlavor};
 /// The time between two checks whether a runtime with one thread runs its tasks: 250 ms.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// If a runtime with one thread makes no progress for this time (750 ms), the background runtime takes over its tasks.
-/// A busy machine usually delays a thread for less. A request waits longer for a connection (1.5 s by default).
+/// If a runtime with one thread runs no tasks for this time (750 ms), the background runtime takes over the library's
+/// tasks. A busy machine usually delays a thread for less. The default time limit for a connection (1.5 s) is longer.
 const PATIENCE: Duration = Duration::from_millis(750);
 
 static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
@@ -45,8 +44,8 @@ pub(crate) fn background() -> Option<Handle> {
     BACKGROUND.get_or_init(start).clone()
 }
 
-/// The library's own runtimes with one thread. Each thread stays in `block_on` until its runtime is shut down, so the
-/// library need not check whether these runtimes run their tasks.
+/// The library's own runtimes with one thread. Their threads always run their tasks, so the library does not check
+/// them.
 static DRIVEN: Mutex<Vec<Id>> = Mutex::new(Vec::new());
 
 /// While this value exists, the library does not check whether the runtime with this id runs its tasks.
@@ -193,7 +192,8 @@ async fn watch_over(host: Handle) {
             return;
         }
         drop(tasks);
-        // If a test has paused the clock of this runtime, leave the tasks there: other runtimes have other clocks.
+        // If a test has paused the clock of this runtime, its tasks must stay there, because other runtimes have other
+        // clocks.
         if is_paused(&host) {
             continue;
         }

@@ -29,8 +29,8 @@ pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The key of one hold's note, if several holds share the lock (readers, or the holds of one owner). It consists of a
-/// prefix, the hold's lock value and the lock key.
+/// The key of the note of one hold, if several holds share the lock (readers, or holds of one owner): a prefix, the
+/// lock value of the hold, and the lock key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
     [Family::OfHold.before().as_bytes(), value, b":", key].concat()
@@ -46,7 +46,8 @@ pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
     [Family::Slot.before().as_bytes(), b"line:", name].concat()
 }
 
-/// The prefix of the channels that wake waiters. The id of the waiters' `Redlock` follows (16 hexadecimal digits).
+/// The prefix of the channels that wake waiters. It is followed by the id of the waiting client's `Redlock` (16
+/// hexadecimal digits).
 pub(crate) const WAKE: &str = "quorate:wake:";
 
 /// The key of the generation marker. The marker shows which step a replacement of the masters has reached.
@@ -64,7 +65,7 @@ const SHARED_PLACE: &str = "{shared}";
 /// The beginning of the lock key's value while an owner holds the lock; the owner's id follows.
 pub(crate) const OWNER: &str = "quorate:owner:";
 
-/// Whether this value of a lock key is the marker of a shared lock: the marker of readers, or that of an owner.
+/// Whether the value of a lock key means that readers or the holds of one owner share the lock.
 pub(crate) fn is_marker(held: &[u8]) -> bool {
     held == SHARED.as_bytes() || held.starts_with(OWNER.as_bytes())
 }

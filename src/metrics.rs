@@ -1,17 +1,16 @@
-//! Counters and histograms over the `metrics` facade, with the feature `metrics`.
+//! Counters and histograms for the crate `metrics`, with the feature `metrics`.
 //!
 //! Install any recorder in your program, for example an exporter for Prometheus or `StatsD`. Then call [`describe`]
-//! once: it registers units and help texts. A recorder that is installed late misses only earlier events. Without a
-//! recorder, or without the feature, nothing is counted.
+//! once: it registers units and help texts. Without a recorder, or without the feature, nothing is counted.
 //!
-//! Building a [`Redlock`](crate::Redlock) creates every series with the value 0, so that an alert rule on an increase
-//! also notices the first event. [`describe`] also creates the series that do not belong to a master.
+//! Building a [`Redlock`](crate::Redlock) creates every time series with the value 0, so that an alert rule on an
+//! increase also notices the first event. [`describe`] also creates the time series of metrics that are not about a
+//! master.
 //!
 //! No metric has a resource name as a label, because there may be millions of names. `docs/metrics.md` describes which
 //! metrics to watch, and has a dashboard and alert rules.
 //!
-//! Only this file uses the facade. The rest of the library calls the functions below, which are empty without the
-//! feature.
+//! Without the feature, the functions below do nothing.
 
 #[cfg(feature = "metrics")]
 pub use enabled::{ALL, Metric, describe};
@@ -178,8 +177,8 @@ mod enabled {
         }
     }
 
-    // `failures` and `causes` return all variants of their enums, so that a series exists for each variant. The matches
-    // have no wildcard, so a new variant does not compile until it is added.
+    // `failures` and `causes` return every variant of their enums, so that a time series exists for each variant. If a
+    // variant is added to an enum, the code does not compile until the variant is added here too.
 
     fn failures() -> impl Iterator<Item = Failure> {
         successors(Some(Failure::Contention), |failure| match failure {
@@ -234,8 +233,8 @@ mod enabled {
         counter!(CONFIRMATIONS).increment(1);
     }
 
-    /// Records the result of renewing one lock. `margin` is the time from the arrival of the deciding reply to the
-    /// old end of the lock's validity.
+    /// Records the result of renewing one lock. `margin` is the time that was left of the lock's previous validity when
+    /// the renewal was decided.
     pub(crate) fn renewal(outcome: Extension, margin: Duration) {
         let outcome = match outcome {
             Extension::Pending => return,
@@ -257,7 +256,7 @@ mod enabled {
         }
     }
 
-    /// One lock that is counted as held, and the time at which the counting began.
+    /// One lock that is counted as held. The field is the time at which this value was created.
     pub(crate) struct Hold(Instant);
 
     impl Hold {

@@ -1,21 +1,21 @@
-//! Why an attempt failed or a held lock ended, in types that all layers share.
+//! Why an attempt to take a lock failed, or why a held lock ended. All layers share these types.
 
 use std::fmt;
 
 use crate::protocol::finding::Finding;
 use crate::protocol::quorum::Reason;
 
-/// Why an attempt failed.
+/// Why an attempt to take a lock failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Another client holds the lock, or another waiter is ahead in the queue.
     Contention,
-    /// A majority granted a new hold to an owner, but no majority agreed on the fencing token of the owner's other
-    /// holds. So the new hold cannot join the other holds.
+    /// The owner already holds the lock. A majority granted a further hold, but no majority agreed on the fencing token
+    /// of the existing holds.
     NotJoinable,
     /// Less than a majority of the masters can answer.
     Outage,
-    /// A majority granted the lock, but too late: no time of the lease was left, or the wait had ended.
+    /// A majority granted the lock too late: the lease had no validity left, or the wait limit had passed.
     Late,
 }
 

@@ -19,8 +19,8 @@ pub(crate) struct Repeats(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The different texts that were logged without a pause, at most [`TEXTS`]. Cleared when the source has had no
-    /// event for [`PAUSE`].
+    /// The different texts that were logged without a limit, at most [`TEXTS`]. Cleared after [`PAUSE`] without an
+    /// event.
     texts: Vec<Box<str>>,
     /// The time of the last event, logged or not.
     seen: Option<Instant>,

@@ -230,9 +230,13 @@ impl Replies {
     }
 }
 
-/// The reports of masters that failed, the most informative fault first. The order is: faults that an operator must
-/// fix; quarantine after a restart, which ends at a known time; other faults that the master reported; no reply. A
-/// request that this client withdrew is not a failure.
+/// The reports of masters that failed, sorted by fault. A request that this client withdrew is not a failure. The
+/// order:
+///
+/// - faults that an operator must fix
+/// - quarantine after a restart
+/// - other faults that the master reported
+/// - no connection or no reply in time
 pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
     reports.retain(NodeReport::failed);
     reports.sort_by_key(|report| match &report.outcome {

@@ -34,8 +34,8 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock keys to acquire. For a semaphore: the slot to ask for next.
     pub(crate) wanted: Wanted,
-    /// For a semaphore: reserves the slot that the next attempt asks for, so that other tasks of this process prefer
-    /// other slots. `None` if no slot is reserved.
+    /// The semaphore slot that the next attempt asks for. Other tasks of this process prefer other slots. `None` if no
+    /// slot is reserved.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
@@ -48,7 +48,7 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) observer: Option<&'a Observer>,
 }
 
-/// Counts the attempts of one acquire that failed because of other holds of the same owner. The count stops at 8.
+/// Counts the attempts of one acquire that collided with other attempts for the same owner. Stops at 8.
 #[derive(Default)]
 struct Meetings(u32);
 
@@ -87,7 +87,7 @@ enum Turn {
 pub(crate) struct Acquired {
     pub(crate) won: Won,
     pub(crate) place: Option<Place>,
-    /// The reservation of the semaphore's slot, kept until the acquired lock is recorded as held.
+    /// Keeps the semaphore's slot reserved until this process has registered the lock as held.
     pub(crate) asked: Option<Asked>,
     pub(crate) attempts: u32,
 }
@@ -117,8 +117,8 @@ impl<'a> AcquireLoop<'a> {
                 Turn::Now(place) => place,
                 Turn::After(place) => Some(Box::pin(self.wait_for_turn(place)).await?),
             };
-            // A reader leaves the local queue before it asks the masters. So the next local waiter need not wait for
-            // the reader's answers, and adjacent readers can share the lock.
+            // A reader leaves the local queue before it asks the masters, so that the next local waiter can ask at
+            // once.
             if let (LocalTurn::QueueAndShare, Some(place)) = (local_turn, &mut place) {
                 place.leave_queues();
             }
@@ -136,8 +136,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes the next attempt. In fair order, the attempt sends this waiter's ticket to the masters, if the waiter has
-    /// one.
+    /// Makes the next attempt. If this waiter is queued on the masters, the attempt contains its ticket.
     async fn next_attempt(&mut self, tries: &mut Tries<'a>) -> Result<Won, FailedAttempt> {
         tries.attempts += 1;
         if let Some(place) = &tries.place {
@@ -174,8 +173,8 @@ impl<'a> AcquireLoop<'a> {
         {
             return Ok(());
         }
-        // Wait until this attempt's keys are released. Otherwise these keys would make the masters refuse the next
-        // attempt, and three waiters, each with keys on one master, could block each other without end.
+        // Wait until the masters have released the keys of the failed attempt. Otherwise, the masters could refuse the
+        // next attempt because of these keys.
         if !self.is_over() && self.undone(&missed).await {
             let hopeless = missed.round.answers().is_hopeless();
             let first = match &mut tries.place {
@@ -209,8 +208,8 @@ impl<'a> AcquireLoop<'a> {
             (Some(place), Some(line)) if contended => {
                 return self.wait(place, line, missed).await;
             }
-            // Leave the queue on the masters: this waiter reaches only a minority of them, or competes with other holds
-            // of its owner. Its queue entry would hinder the others.
+            // Remove this waiter's entry from the queue on the masters, because the entry would only delay other
+            // waiters.
             (_, Some(line)) => {
                 self.until_over().wait(line.step_out()).await;
             }
@@ -234,8 +233,7 @@ impl<'a> AcquireLoop<'a> {
             if let Some(place) = &place {
                 place.got(asked.permit.slot());
             }
-            // A client that got a slot leaves the local queue and the queue on the masters as soon as it has the slot,
-            // because the next waiter may then ask for another slot.
+            // A client that got a slot leaves both queues at once, so that the next waiter can ask for another slot.
             place = None;
         } else if let Some(line) = line {
             // The queue entry now belongs to the lock, and is removed when the lock is released.
@@ -259,15 +257,15 @@ impl<'a> AcquireLoop<'a> {
         QueuePlace::draw(self.core, &self.wanted, drawn + 1, since)
     }
 
-    /// Enters the local queue. Returns whether this acquire may ask the masters now, or must wait for the waiters
+    /// Enters the local queue. Returns whether this acquire may ask the masters now, or must wait for local waiters
     /// ahead.
     ///
-    /// A `try_acquire` never waits. It may ask now, or gets an error: the reason why the first local waiter does not
-    /// get the lock.
+    /// A `try_acquire` never waits. If another local waiter is ahead, returns the reason why that waiter does not get
+    /// the lock.
     fn turn(&self, local_turn: LocalTurn) -> Result<Turn, LastFinding> {
         let lines = &self.core.lines;
         if local_turn == LocalTurn::Pass {
-            // A further hold of an owner that already holds the lock does not queue, so it overtakes all waiters.
+            // If this owner already holds the lock, its next acquire does not queue.
             return Ok(Turn::Now(Some(lines.ask_beside(&self.wanted))));
         }
         if self.once {
@@ -290,9 +288,9 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(place);
         }
-        // The wait has ended, but every acquire reports at least one full attempt. If this waiter becomes the first in
-        // the local queue, it makes the attempt itself. Otherwise it uses the first waiter's result. A new result wakes
-        // no waiter, so check for one after each node timeout.
+        // The wait is over, but an acquire must report the result of at least one full attempt. This is this waiter's
+        // own attempt if it becomes the first in the local queue, or the first waiter's attempt. A result wakes no
+        // waiter, so poll for it.
         let coordinator = &self.core.coordinator;
         let until = coordinator.answered_by();
         while place.shared_finding().is_none() && !place.is_front() && coordinator.now() < until {
@@ -306,8 +304,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes one attempt, which ends at most [`LAST_LOOK`] after the acquire's deadline. The first attempt of an
-    /// acquire and each attempt of a `try_acquire` may end later: they always leave the masters enough time to answer.
+    /// Makes one attempt. The first attempt of an acquire, and each attempt of a `try_acquire`, gives the masters the
+    /// full time to answer. Any other attempt ends at most [`LAST_LOOK`] after the acquire's deadline.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -337,9 +335,8 @@ impl<'a> AcquireLoop<'a> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
 
-    /// Waits for a wake-up, but not longer than until a timer fires. The timer is set to the earliest of three times:
-    /// when the lock may be free on a majority of the masters, when the next heartbeat is due, and when to poll because
-    /// the holder's release may send no wake-up.
+    /// Waits for a wake-up. Without a wake-up, the wait ends when the lock may be free on a majority of the masters,
+    /// when the next heartbeat is due, or when this waiter must poll.
     async fn wait(&self, place: &Place, line: &mut QueuePlace<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum;
@@ -377,8 +374,8 @@ impl<'a> AcquireLoop<'a> {
             .await;
     }
 
-    /// Whether this attempt failed because of other holds of the same owner: a majority granted the claim, but no
-    /// majority shows the same fencing counter, so the holds could not agree on a fencing token.
+    /// Whether this attempt collided with another attempt for the same owner: a majority of the masters granted the
+    /// claim, but not with the same fencing counter.
     fn has_met(&self, missed: &FailedAttempt) -> bool {
         let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
         let granted = missed.round.answers().free();
@@ -390,11 +387,10 @@ impl<'a> AcquireLoop<'a> {
         owned && failed && quorum.is_met_by(granted)
     }
 
-    /// Pauses for a random time after a collision with other holds of the same owner. Without the pause, all these
-    /// holds would try again at the same time, and collide again (docs/protocol.md, "Several resources, readers,
-    /// owners, semaphores").
+    /// Pauses for a random time after a collision with another attempt for the same owner (docs/protocol.md, "Several
+    /// resources, readers, owners, semaphores"). Without the pause, the two attempts could collide again.
     ///
-    /// The longest pause doubles with each call, up to the ttl.
+    /// The longest possible pause doubles with each call, up to the ttl.
     async fn keep_away(&self, met: &mut Meetings, began: Instant) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();

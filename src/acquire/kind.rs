@@ -34,8 +34,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Returns this kind of lock for a reader, or an invalid request if this kind has no readers.
     ///
-    /// A lock on several resources has no readers. A reader that joins other readers raises no counter; its token would
-    /// be the largest counter of its resources. A later writer of another of these resources could get a smaller token.
+    /// A lock on several resources has no readers, because fencing tokens could then fall.
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,

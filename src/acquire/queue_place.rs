@@ -20,8 +20,8 @@ const STAGGER: Duration = Duration::from_millis(10);
 /// if they receive no heartbeat for the whole heartbeat time.
 const BEATS: u32 = 3;
 
-/// Limits the polls during a long hold: the pause between two polls is at least 1/`PATIENCE` of the time for which the
-/// waiter has observed the holder.
+/// Makes polls rarer during a long hold. If a waiter has observed the same holder for a time t, it pauses for at least
+/// t / `PATIENCE` between two polls.
 const PATIENCE: u32 = 20;
 
 /// The first pause between two polls if less than a majority of the masters sends wake-ups. Later pauses are longer, up
@@ -36,7 +36,7 @@ pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 pub(super) struct QueuePlace<'a> {
     coordinator: &'a Coordinator,
     pub(super) ticket: Ticket,
-    /// Names this queue entry in the request that removes it from the masters. No lock is acquired with this claim.
+    /// Identifies this queue entry in the request that removes it from the masters.
     claim: Arc<Claim>,
     /// The lock's holder according to the masters, if this holder has no entry in the queue. `None` if no such holder
     /// is known, or if another waiter is ahead of this one.
@@ -58,10 +58,10 @@ pub(super) struct UnqueuedHolder {
 }
 
 impl UnqueuedHolder {
-    /// Returns the pause before the waiter polls again, because the release of this holder may send no wake-up.
+    /// Returns the pause before the waiter polls again, because this holder's release may send no wake-up.
     ///
-    /// The pauses follow the retry settings, and start from the first pause with each new holder. A pause is at least
-    /// [`STAGGER`], and at least 1/[`PATIENCE`] of the time for which the waiter has observed this holder.
+    /// The pauses are those of the retry settings, but at least [`STAGGER`]. They grow if the holder stays the same
+    /// ([`PATIENCE`]). With a new holder, they begin again with the first pause.
     pub(super) fn look_again(
         known: &mut Option<Self>,
         value: Vec<u8>,
@@ -81,9 +81,9 @@ impl UnqueuedHolder {
 }
 
 /// The time at which a waiter without a wake-up asks the masters again: `free_in` after `now`, plus a delay for each
-/// waiter ahead. It is never later than the next heartbeat.
+/// waiter ahead, but not later than the next heartbeat.
 ///
-/// `free_in` is the time until the lock may be free on a majority of the masters; `None` if no master reported one.
+/// `free_in` is the time until the lock may be free on a majority of the masters; `None` if it is unknown.
 pub(super) fn looks_at(
     now: Instant,
     free_in: Option<Duration>,
@@ -202,8 +202,7 @@ mod tests {
         assert_eq!(look(b"a", ms(0)), STAGGER);
         assert_eq!(look(b"a", ms(20)), ms(50));
         assert_eq!(look(b"a", ms(2_000)), ms(100));
-        // All pauses of the retry settings have been used. So the pause is a part of the time for which the same holder
-        // has been seen.
+        // All pauses of the retry settings have been used. The next pause is 1/`PATIENCE` of the observed time.
         assert_eq!(look(b"a", ms(2_100)), ms(105));
         assert_eq!(
             look(b"b", ms(9_000)),

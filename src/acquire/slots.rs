@@ -35,8 +35,7 @@ impl AcquireLoop<'_> {
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let permit = &asked.permit;
         let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // A waiter that is queued on the masters takes precedence over the other local waiters: it may even ask for a
-        // slot that one of them asks for.
+        // A waiter that is queued on the masters may ask for a slot even if another local waiter asks for it.
         let taken = if queued { held } else { held | others };
         let certain = missed
             .round

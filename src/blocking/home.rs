@@ -23,8 +23,8 @@ const PARTING: Duration = Duration::from_millis(300);
 #[derive(Clone)]
 pub(super) struct Home {
     background: Arc<Background>,
-    /// Whether callers may also wait on threads of a Tokio runtime. A handle for `spawn_blocking` needs this
-    /// permission, because Tokio does not distinguish the threads of `spawn_blocking` from its other threads.
+    /// Whether callers may wait even on a thread of a Tokio runtime. True for `spawn_blocking`, because Tokio does not
+    /// distinguish its threads from other runtime threads.
     anywhere: bool,
 }
 
@@ -179,7 +179,7 @@ impl Drop for Background {
             let _ = stop.send(());
         }
         // Wait for the background thread to end, except on a thread of a Tokio runtime, where waiting is not allowed.
-        // The background thread itself is also such a thread, and cannot wait for itself.
+        // The background thread runs such a runtime, so it does not wait for itself.
         if let (Some(thread), Err(_)) = (self.thread.take(), Handle::try_current()) {
             let _ = thread.join();
         }

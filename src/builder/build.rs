@@ -20,7 +20,7 @@ use crate::settings::{Order, Wait};
 /// The largest number of masters. More masters would not make locks safer, and each master costs a message per request.
 const MAX_MASTERS: usize = 64;
 
-/// The largest connect timeout. It is limited because the first request to a master waits for its connection.
+/// The largest connect timeout.
 const LONGEST_CONNECT: Duration = Duration::from_secs(3600);
 
 impl RedlockBuilder {

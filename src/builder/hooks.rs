@@ -12,7 +12,7 @@ use crate::node::{Context, Node};
 use crate::runtime::Tokio;
 
 impl RedlockBuilder {
-    /// The masters as [`Driver`]s, for simulations. A simulation steps these connections itself, without tasks.
+    /// The masters as [`Driver`]s, for simulations. The simulation runs the drivers itself, without Tokio tasks.
     pub(crate) fn drivers(&self, seed: u64) -> Result<Vec<Driver>, BuildError> {
         // All inputs are fixed, so that each simulation run can be repeated exactly.
         let context = self.context(Arc::new(Tokio::default()));

@@ -1,5 +1,5 @@
-//! Writes the generation marker to masters that have never been replaced. A server without the marker can then be
-//! recognised: it has lost its data, or it is another server than before (docs/protocol.md, "Generation markers").
+//! Writes the generation marker to masters that have never been replaced. A missing marker then shows that a master has
+//! lost its data, or that a different server has its address (docs/protocol.md, "Generation markers").
 
 use super::{ChangeError, Survey, none};
 use crate::node::change::ClientKind;
@@ -28,8 +28,8 @@ impl Redlock {
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        // If any master has a marker, restore the missing markers. Otherwise every master must be reachable: clients
-        // would conclude that a master without a marker has lost it.
+        // If any master has a marker, restore the missing markers. Otherwise write the first markers. Then every master
+        // must be reachable, because clients treat a master without a marker as a master that has lost its data.
         let restores = (before.masters.iter()).any(|master| master.marker().is_some());
         let mut missing = before.unmarkable();
         if !restores {

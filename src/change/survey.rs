@@ -19,8 +19,7 @@ const SLACK: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeStage {
-    /// The largest permitted difference between the masters' clocks is `max_ttl` minus `SLACK`, or 1 s if that is
-    /// longer. Up to this difference, fencing tokens rise even if all masters lose their memory.
+    /// The replacement has not begun: too few masters have one of its generation markers.
     Untouched,
     /// Both sets of masters have generation markers. Two groups of clients get votes: those that know only the old
     /// masters, and those that know both sets.
@@ -172,8 +171,7 @@ impl Survey {
         names.into_iter().cloned().collect()
     }
 
-    /// One line for each fencing counter that no majority of the next masters could raise, because an owner holds the
-    /// counter's lock.
+    /// One line for each fencing counter that too few of the next masters could raise, because an owner holds the lock.
     pub(super) fn held_by_owners(&self) -> Vec<String> {
         let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
         let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
@@ -204,8 +202,7 @@ impl Survey {
         self.those(|master| master.seen.fault.is_none())
     }
 
-    /// If `so` is true, returns no lines. Otherwise returns the line `missing`, and one line for each fault of a
-    /// master. Such a fault may be the cause of the problem.
+    /// Returns no lines if `so` is true. Otherwise returns the line `missing` and one line for each faulty master.
     pub(super) fn unless(&self, so: bool, missing: &str) -> Vec<String> {
         if so {
             return Vec::new();
@@ -325,8 +322,8 @@ impl Survey {
     }
 
     /// One line for each client of the old masters that does not check the generation marker. Such a client does not
-    /// notice the replacement, so the next step is not safe while the client is connected. If `strangers_pass` is true,
-    /// the lines leave out unknown clients.
+    /// notice the replacement, and must disconnect before the next step. If `strangers_pass` is true, unknown clients
+    /// are ignored.
     pub(super) fn clients_without_notice(&self, strangers_pass: bool) -> Vec<String> {
         let mut missing = Vec::new();
         for master in self.masters.iter().filter(|master| master.is_old) {

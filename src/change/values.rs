@@ -41,8 +41,8 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// How many times the copy of one value is attempted. The first attempt restores the value on masters that have lost
-/// it. Only later attempts count these masters towards the majority.
+/// How many times the copy of one value is attempted. If an attempt restores the value on a master that has lost it,
+/// this master counts towards the majority only in the next attempt.
 const ATTEMPTS: u32 = 3;
 
 /// How many values are copied at the same time.
@@ -71,8 +71,8 @@ pub(crate) struct Carrier<'a> {
 }
 
 impl Carrier<'_> {
-    /// Copies the values under these lock keys to the next masters. If the lock of a value is held by another client,
-    /// the value is tried again after all others.
+    /// Copies the values under these lock keys to the next masters. If another client holds the lock of a value, this
+    /// value is copied last.
     pub(crate) async fn carry_all(self, keys: &[Vec<u8>]) -> Copied {
         let mut copied = Copied::default();
         let mut pending: Vec<&Vec<u8>> = keys.iter().collect();

@@ -50,7 +50,7 @@ pub fn switch(text: &str) -> Result<bool, String> {
 
 /// Splits a text at its commas into URLs, without surrounding spaces. Two kinds of commas do not separate URLs:
 ///
-/// - a comma within a password: an `@` follows before the next part that contains `://`;
+/// - a comma within a password;
 /// - a comma between the hosts of a `zk://` or `mysql://` URL: such a URL is invalid, and the error shows it in full.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
@@ -70,7 +70,7 @@ pub(super) fn urls(text: &str) -> Vec<String> {
     urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
-/// Whether `url` is a ZooKeeper or MySQL URL without a path, so that `piece` is probably a further host.
+/// Whether `piece` is probably a further host of `url`: `url` is a ZooKeeper or MySQL URL that has no path yet.
 fn lists_hosts(url: &str, piece: &str) -> bool {
     let has_path = |scheme: &str| {
         let names = ["zk", "mysql", "mysqls"];

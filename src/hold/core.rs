@@ -14,8 +14,8 @@ pub(crate) struct Core {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) lines: Arc<LocalLines>,
-    /// The number for the next waiter's id. The counter is a field and not a static, so that each simulation run starts
-    /// at the same number and can be repeated.
+    /// The number for the next waiter's id. It is not a static variable, because each simulation run must start at the
+    /// same number.
     pub(crate) waiters: AtomicU64,
     pub(crate) options: Options,
 }

@@ -62,8 +62,7 @@ pub(super) async fn extend(
     let mut limit = Limit::new(&*coordinator.runtime, held.valid_until());
     let outcome = match limit.wait(settled).await {
         Some(outcome) => outcome,
-        // If a concurrent renewal has extended the lock, the lock is still held
-        // (`unanswered_extension_reports_no_loss_if_a_renewal_keeps_the_lock`).
+        // The lock is still held, because a concurrent renewal has extended it.
         None if held.ended(coordinator.now()).is_none() => Extension::Unknown,
         None => Extension::TooLate,
     };
@@ -114,7 +113,7 @@ impl Collect for ExtendAnswers {
         {
             note_again(&core.coordinator, &self.held);
         }
-        // Apply the result here, because the waiting future may be polled much later, or may have been dropped.
+        // Apply the result here: the caller's future may be dropped, or be polled much later.
         match outcome {
             Extension::Pending => return false,
             Extension::Renewed(until) => {

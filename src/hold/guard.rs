@@ -43,7 +43,7 @@ pub struct LockGuard {
     pub(crate) core: Arc<Core>,
     pub(crate) id: ScheduleId,
     released: bool,
-    /// Whether the value under the lock (quota or record) has been written with this guard.
+    /// Whether this guard has already written the lock's value (quota or record).
     wrote: AtomicBool,
 }
 
@@ -58,21 +58,21 @@ impl LockGuard {
         }
     }
 
-    /// Whether the value under the lock (quota or record) may still be written. Only the first call returns true:
-    /// if two writes had the same fencing token, a delayed copy of the first could overwrite the second.
+    /// Returns true only at the first call, so that a guard writes the lock's value (quota or record) only once. Two
+    /// writes with the same fencing token could reach a master in the wrong order.
     pub(crate) fn may_write(&self) -> bool {
         !self.wrote.swap(true, Ordering::Relaxed)
     }
 
-    /// Runs `body` while the lock is held, and drops `body` when the lock is lost. If the body ended after the loss but
-    /// before the drop, the error contains the body's value.
+    /// Runs `body` while the lock is held, and drops `body` when the lock is lost. If `body` ends after the loss but
+    /// before it is dropped, the error contains its value.
     pub(crate) async fn while_held<T>(
         &self,
         body: impl AsyncFnOnce(&Self) -> T,
     ) -> Result<T, (LossCause, Option<T>)> {
         let lost = std::pin::pin!(self.lost());
         let body = std::pin::pin!(body(self));
-        // The body is polled before `lost`, so that a finished value is not dropped.
+        // Poll the body first. If it has just ended, its value is not lost.
         let value = match futures::future::select(body, lost).await {
             Either::Left((value, _)) => value,
             Either::Right((cause, _)) => return Err((cause, None)),

@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 use crate::waiting::local_line::LocalLines;
 use crate::waiting::local_line::place::Place;
 
-/// The parameters of a held lock that do not come from the acquire's result.
+/// The properties of a held lock that the caller requested.
 pub(crate) struct Holding {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
@@ -29,16 +29,16 @@ pub(crate) struct Holding {
 /// How long a lock must be held before its note is written, so that short holds cost no additional message.
 const NOTED_AFTER: Duration = Duration::from_millis(100);
 
-/// A lock is renewed every third of its ttl. Every sixth renewal also renews the note, at half of the note's lifetime.
+/// Every sixth renewal of a lock also renews the lock's note. A lock is renewed every third of its ttl.
 const KEPT_EVERY: u8 = 6;
 
 /// One held lock. A process may hold very many locks, so this struct is kept small
 /// (`held_lock_fits_its_memory_budget`).
 pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
-    /// The fencing token; `None` in the classic protocol. Never 0, because fencing counters start at 1.
+    /// The fencing token; `None` without fencing. Never 0, because fencing counters start at 1.
     pub(crate) fencing: Option<NonZero<u64>>,
-    /// When the hold began: when the winning attempt's first request was sent.
+    /// When the successful attempt sent its first request.
     since: Instant,
     /// The text of the lock's note, which other clients can read; `None` if the lock has no note.
     says: Option<Arc<str>>,
@@ -55,14 +55,14 @@ struct State {
     valid_until: Instant,
     /// The TTL of the lock, in nanoseconds.
     ttl: u64,
-    /// The local queues, which record this lock as held by this process. `None` after the end of the lock has been
-    /// recorded there.
+    /// The local queues, in which this lock is registered as held. `None` after the lock has ended and its registration
+    /// was removed.
     lines: Option<Arc<LocalLines>>,
-    /// Whether the lock was acquired through the queue of waiters in this process. If so, the end of the lock lets the
-    /// next waiter of that queue ask the masters.
+    /// Whether the lock was acquired through a local queue. If so, the next waiter of that queue may ask the masters
+    /// when this lock ends.
     queued: bool,
-    /// The masters' replies that the holder's report shows. Until a renewal or extension fails, these are the replies
-    /// to the acquire, including late replies. After that they are the replies to the latest renewal or extension.
+    /// The masters' replies for the holder's report: the replies to the acquire, or, once a renewal or extension has
+    /// failed, the replies to the latest renewal or extension.
     replies: Replies,
     phase: Phase,
     /// Whether the lock's note has been written, or is being written now.
@@ -129,7 +129,7 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the masters' replies to a renewal or an extension. The holder's report shows the stored replies.
+    /// Stores the masters' replies to a renewal or an extension, for [`Self::reports`].
     pub(crate) fn record_replies(&self, replies: Replies) {
         let mut state = self.state();
         state.replies = replies;
@@ -203,14 +203,14 @@ impl Held {
         state.unkept == 0
     }
 
-    /// Whether a master has lost the lock's note. `said` contains that master's results for the keys of this lock.
-    /// False if the note has not been sent to the masters yet.
+    /// Whether a master has lost the lock's note. `said` contains that master's result of an extension for each key of
+    /// the lock. Returns false if the note has not been sent yet.
     pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
         let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
         self.is_noted() && said.iter().any(lacks)
     }
 
-    /// When the hold began: when the winning attempt's first request was sent.
+    /// When the successful attempt sent its first request.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
@@ -220,11 +220,10 @@ impl Held {
         self.state().renews
     }
 
-    /// Records the end of the lock in the local queues. Does nothing if `ended` is `None`: the end has been recorded
-    /// already.
+    /// Removes an ended lock from the local queues. Does nothing if `ended` is `None`, because the lock was then
+    /// removed before.
     ///
-    /// The bool in `ended` is true if the lock was acquired through a local queue. The next waiter of that queue is
-    /// then allowed to ask the masters.
+    /// If the bool in `ended` is true, the next waiter of the lock's local queue may then ask the masters.
     ///
     /// Never call this while the mutex of the lock's state is held.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
@@ -358,15 +357,15 @@ impl LateAnswers for Held {
     }
 }
 
-// Not compiled with the feature `metrics`, because `Held` then also stores the start of the hold and is larger.
+// Not compiled with the feature `metrics`, because `Held` is larger with this feature.
 #[cfg(all(test, target_pointer_width = "64", not(feature = "metrics")))]
 mod tests {
     use super::*;
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // The sizes in bytes of the structs of one held lock. With the stored replies and the lock's entry in the local
-        // queue, a held lock must fit into 600 bytes.
+        // The memory budget of a held lock is 600 bytes. It also includes the stored replies and the lock's entry in
+        // the local queue.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);

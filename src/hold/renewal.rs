@@ -1,9 +1,8 @@
 //! One task renews all held locks in batches, and ends expired locks.
 //!
-//! - The task never waits for replies. Each batch counts the votes for each lock separately, so a slow master does not
-//!   delay a lock that has its majority.
-//! - If many locks are due at the same time, the task sends the next batch after a majority has replied to earlier
-//!   batches. This limits the memory and the request queues.
+//! - The task never waits for replies. Votes are counted for each lock separately, so a slow master does not delay a
+//!   lock that has its majority.
+//! - If several batches wait for a majority, the task sends further batches more slowly. This limits memory.
 //! - If the masters are slow or silent, the task still sends one batch every few milliseconds.
 //! - [`Held::lost`] has its own timer, so a holder notices an expired lease even if the task is late.
 
@@ -55,8 +54,8 @@ pub(crate) fn watch(
     true
 }
 
-/// The state of the renewal task. If a runtime is shut down and drops the task, `Drop` starts the task again in another
-/// runtime. If there is none, the next acquired lock starts a new task.
+/// The state of the renewal task. If a runtime shuts down and drops the task, `Drop` starts a new task in another
+/// runtime. If there is no other runtime, the next acquired lock starts one.
 struct Ends {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
@@ -116,8 +115,7 @@ async fn run(mut ends: Ends) {
             next
         };
         let Some(next) = next else {
-            // Prevent `Drop` from resetting the `running` flag: the flag may already belong to a new task, which
-            // another lock has started.
+            // `Drop` must not reset the `running` flag, because a new task may already have set it.
             ends.renewal = Weak::new();
             return;
         };
@@ -261,7 +259,7 @@ struct Renewing {
     /// The indices of this lock's keys in the batch.
     keys: Range<usize>,
     votes: Votes,
-    /// Whether the lock stores the masters' replies to this renewal. The holder's report then shows them.
+    /// Whether the lock stores the masters' replies to this renewal, for the holder's report.
     tells: bool,
     /// Whether the holder's note was sent again during this renewal, because a master had lost the note.
     noted: bool,
@@ -406,8 +404,8 @@ mod tests {
         ))
     }
 
-    /// Passes the answers to one batch of renewals. Returns, after each answer, the number of batches that still wait
-    /// for a majority.
+    /// Counts the answers to one batch of renewals, one after another. Returns, after each answer, how many batches
+    /// still wait for a majority.
     fn open_after(answers: &[Result<Answer, Fault>]) -> Vec<usize> {
         let (renewal, coordinator) = (Renewal::new(), coordinator());
         let mut batch = RenewAnswers {

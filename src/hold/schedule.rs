@@ -24,11 +24,8 @@ const NOTES: usize = 64;
 /// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// The shortest time between two batches:
-///
-/// - of notes that are written for the first time;
-/// - of renewals, while as many batches as [`OPEN`] lack the replies of a majority. For late renewals, [`SOON`] applies
-///   instead.
+/// The shortest time between two batches of first notes. Also the shortest time between two batches of renewals, if at
+/// least [`OPEN`] earlier batches wait for a majority. If a renewal is late, the time is [`SOON`] instead.
 const PACE: Duration = Duration::from_millis(5);
 
 /// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
@@ -61,8 +58,7 @@ impl ScheduleId {
 }
 
 impl Default for ScheduleId {
-    /// The id that means "not scheduled". It is not 0, because 0 is the id of a scheduled lock
-    /// (`a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock`).
+    /// The id of a lock that is not scheduled. It is not 0, because 0 is the id of the first scheduled lock.
     fn default() -> Self {
         Self(AtomicU64::new(u64::MAX))
     }

@@ -82,7 +82,7 @@ impl Election {
         self
     }
 
-    /// Waits until this client leads; candidates are served first come, first served.
+    /// Waits until this client leads. Candidates become the leader in the order of their calls.
     ///
     /// Observers see `note` as soon as the client leads, together with the client's host, pid and process name. The
     /// note is a text of at most 1 KiB, for example the client's address. With `None` the leader has no note. Observers
@@ -347,7 +347,7 @@ impl Observation {
         let left = elected.clone().filter_map(|state| state.ttl_left).max();
         let left = left.unwrap_or(self.every);
         self.known_until = now + left;
-        // If the leader has crashed, its keys expire after `left`. Ask the masters again at that time.
+        // If the leader has crashed, its keys expire after `left`. Ask the masters again then.
         self.due = self.due.min(now + left + Duration::from_millis(1));
         let says = |state: &&&KeyState| state.note.is_some() && state.term == Some(term);
         let note = elected.clone().find(says);
@@ -355,11 +355,10 @@ impl Observation {
         Found::Leader(value, Leader { term, note })
     }
 
-    /// The lock value and the term of the leader that one master shows; `None` if the master shows no leader or no
-    /// term.
+    /// The lock value and the term of the leader that one master shows; `None` if one of them is missing.
     ///
-    /// The term comes from the leader's note. If there is no note, the fencing counter is used. If there is no counter
-    /// either, the term that the observer has already seen for this lock value is used.
+    /// The term comes from the leader's note. Without a note it is the fencing counter. Without a counter it is the
+    /// term that the observer has already seen for this lock value.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
         let term = state
@@ -383,10 +382,11 @@ fn elected_value(state: &KeyState) -> Option<u128> {
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The lock value of a holder that was not elected: its note has no term. `None` if the master shows no such holder.
+/// The lock value of a holder that is not a leader, because its note has no term. `None` if the master shows no such
+/// holder.
 ///
-/// Observers ignore this lock value on all masters. On a master that lacks the note, they would use the fencing counter
-/// as the term, and this counter can belong to another holder.
+/// Observers ignore this lock value on all masters. Otherwise, on a master without the note, they could take another
+/// holder's fencing counter for the term.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)

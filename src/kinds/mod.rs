@@ -1,5 +1,5 @@
-//! The public interfaces of all kinds of lock other than the plain one. `acquire/kind.rs` describes what each kind
-//! claims on the masters.
+//! The public interfaces of all kinds of lock except plain locks. `acquire/kind.rs` lists the keys that each kind
+//! takes.
 
 pub(crate) mod election;
 pub(crate) mod owner;

@@ -21,19 +21,18 @@ pub enum ChangeOrder {
     Look,
     /// Changes nothing: finds the rights that the user lacks for the steps of a replacement.
     ///
-    /// - Without `keys`: tries every command on keys that no client uses. If no right is missing, also reads the keys
-    ///   of all values and fencing counters.
-    /// - With `keys`: checks the rights to read and write these keys. Their prefixes can differ from the configured
-    ///   prefix.
+    /// - Without `keys`: tries every command on unused keys. If no right is missing, also lists the keys of all values
+    ///   and fencing counters.
+    /// - With `keys`: checks the rights to read and write these keys, whatever their prefix.
     Rights {
         /// The settings of the locks (prefix, fencing, order of waiters) that the user must be able to take.
         scope: Scope,
         /// Keys of values and fencing counters that exist on at least one master; `None` for the first check.
         keys: Option<Arc<[Vec<u8>]>>,
     },
-    /// Raises the number in the generation marker to `number`, and stores the fingerprint `print` with it. Never lowers
-    /// the number. Then closes the connections of the clients whose step of the replacement is below `step`. The master
-    /// rejects these clients when they connect again.
+    /// Raises the generation marker to `number` and `print`; never lowers it. Then closes the connections of clients
+    /// that are configured for an earlier step of the replacement than `step`. The master rejects these clients when
+    /// they connect again.
     Raise {
         /// The new number in the generation marker. If `g` is the current generation, a replacement raises the number
         /// from `4 * g` to `4 * (g + 1)`, in several operations.
@@ -42,17 +41,17 @@ pub enum ChangeOrder {
         print: Arc<str>,
         /// Clients whose step of the replacement is lower than this lose their connections.
         step: u64,
-        /// Used only if the master has no marker. If true, the master has lost its marker, and clients ignore its votes
-        /// until the longest TTL has passed. If false, the master gets its first marker.
+        /// Used only if the master has no marker. If true, the marker was lost, and clients ignore this master's votes
+        /// for the longest TTL. If false, this is the master's first marker.
         restores: bool,
     },
-    /// Reads the fencing counters that are behind the master's clock by at most this duration, or ahead of it. A
-    /// counter's value is a time in microseconds since 1970.
+    /// Reads the fencing counters, except counters that are behind the master's clock by more than this duration. The
+    /// value of a counter is a time in microseconds since 1970.
     Counters(Duration),
     /// Reads the keys of the locks that have a stored value.
     Values,
-    /// Raises each of these fencing counters to the value in its pair. A counter is never lowered. If an owner holds
-    /// the counter's lock, the counter is not raised.
+    /// Raises each of these fencing counters to the value in its pair; never lowers a counter. Skips a counter if an
+    /// owner holds the lock.
     Carry(Arc<[Counter]>),
 }
 
@@ -162,8 +161,8 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // A client of another library. Count it if its last command can take a lock. Also count it if it has
-            // subscriptions but no name, as waiters of other libraries do.
+            // A client of another library counts if its last command can take a lock, or if it has subscriptions but no
+            // name: other libraries' waiters subscribe without a name.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger

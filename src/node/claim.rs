@@ -114,8 +114,8 @@ impl Claim {
         }
     }
 
-    /// Stores the fencing number on which the masters agreed, if the claim has the shape `Group`. Renewals of such a
-    /// claim need the number to restore the lock.
+    /// Stores the fencing number on which the masters agreed, for a claim on a group of keys (`Shape::Group`). Renewals
+    /// need the number to restore such a lock.
     pub(crate) fn agreed(&self, number: Option<u64>) {
         if let (Shape::Group(group), Some(number)) = (self.shape(), number) {
             group.agreed(number);
@@ -141,7 +141,7 @@ impl Claim {
         alone.into_iter().chain(parts.iter().map(|part| &part.mode))
     }
 
-    /// The fencing number on which the masters agreed; 0 if the claim has another shape than `Group`.
+    /// The fencing number on which the masters agreed; 0 if the claim's shape is not `Shape::Group`.
     pub(crate) fn number(&self) -> u64 {
         match self.shape() {
             Shape::Group(group) => group.number(),

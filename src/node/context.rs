@@ -8,10 +8,7 @@ use crate::runtime::Runtime;
 use crate::settings::RestartGuard;
 
 /// The largest number of steps in making one connection. Redis needs three: opening the connection, and the two
-/// messages of the handshake.
-///
-/// Each step may take one connect timeout, so an attempt with slow progress is not abandoned
-/// (`slow_handshake_that_makes_progress_does_not_time_out`).
+/// messages of the handshake. Each step may take one connect timeout.
 pub(crate) const CONNECT_STEPS: u32 = 3;
 
 /// The settings that all masters of one `Redlock` share.

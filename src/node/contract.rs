@@ -57,8 +57,8 @@ pub trait Node: Send + Sync + 'static {
     /// Resolves when every request that was sent before this call is answered.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
 
-    /// Executes one operation of a replacement of masters, and returns the state of the master after it. The default
-    /// implementation is for masters without generation markers: it returns a fault.
+    /// Executes `order`, and returns the state of the master after it. The default implementation returns a fault: it
+    /// is for kinds of masters that keep no generation marker.
     fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
         let _ = order;
         let seen = ChangeSeen {
@@ -70,8 +70,8 @@ pub trait Node: Send + Sync + 'static {
         Box::pin(async move { seen })
     }
 
-    /// Inspects the master without waiting for outstanding requests. The default implementation returns an empty
-    /// inspection.
+    /// Inspects the master. Does not wait for the answers to earlier requests. The default implementation reports only
+    /// the name of the master.
     fn inspect(&self, scope: &Scope) -> crate::runtime::BoxFuture<Inspection> {
         let _ = scope;
         let found = Inspection::new(self.name().clone());

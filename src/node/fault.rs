@@ -19,8 +19,8 @@ pub enum Fault {
     Stalled,
     /// Too many requests are queued for this master. The request was not sent.
     Overloaded,
-    /// The restart guard did not send the request, because the master restarted recently and may have forgotten a lock.
-    /// The master's votes do not count for the given remaining time.
+    /// The master restarted recently and may have forgotten a lock, so the request was not sent. The field is the time
+    /// for which the restart guard will still ignore the votes of the master.
     Quarantined(Duration),
     /// The request was not sent, because it was withdrawn, or because it is void (see
     /// [`Request::is_void`](super::Request::is_void)).
@@ -50,8 +50,8 @@ pub enum Fault {
     /// The server was not prepared for locks (a schema or a path is missing), or was prepared by another version of
     /// this library. The text names the command that prepares the server.
     Unprepared(Arc<str>),
-    /// The masters have been replaced, or are being replaced. This master gives no votes to clients with this
-    /// configuration. The text describes the configuration that the master accepts.
+    /// The masters have been replaced, or are being replaced. This master does not accept the configuration of the
+    /// client. The text states the reason.
     OtherMasters(Arc<str>),
     /// Another address of the same `Redlock` leads to the same server; the text names that address. The request was
     /// refused, because otherwise one server would have two votes.
@@ -203,8 +203,7 @@ impl std::error::Error for Fault {}
 mod tests {
     use super::*;
 
-    /// Every kind of fault, in the order of `Fault::all`: the result of `kind`, of `left_nothing`, and of
-    /// `passes_by_itself`.
+    /// For each fault of `Fault::all`, in the same order: the results of `kind`, `left_nothing` and `passes_by_itself`.
     const EACH: [(&str, bool, bool); 20] = [
         ("down", true, true),
         ("down", true, true),

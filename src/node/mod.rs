@@ -1,9 +1,10 @@
 //! The requests to one master, and the answers of the master.
 //!
-//! [`Node::send`] queues a request and passes the answer to a [`Reply`]. A queued request is sent even if the caller no
-//! longer waits for the answer. Requests for one lock keep their order, so a release always follows the acquire.
+//! [`Node::send`] queues a request, and passes its answer to a [`Reply`]. A queued request is sent even if the caller
+//! stops waiting for the answer. Requests for the same lock keep their order, so the release of a lock is sent after
+//! its acquire.
 //!
-//! A node never decides that a lock is held: the answer of a node is only one vote.
+//! Each answer is the vote of one master. No single answer decides whether a lock is held.
 
 mod actor;
 mod answer;

@@ -9,19 +9,19 @@ use super::text::sanitize;
 /// The maximum length of the text in a holder's note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
-/// The expiry of a note is this multiple of the TTL of its lock, so most renewals of the lock need not renew the note.
-/// If a note outlives its lock, clients ignore the note, because its lock value differs from the value of the lock key.
+/// The TTL of a note is this multiple of the TTL of its lock, so most renewals of the lock need not renew the note. If
+/// the note outlives the lock, clients ignore it: it contains a lock value that the lock key no longer has.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
 /// The largest number of bytes of a note that a master returns. Every note of this library is shorter. The limit
 /// protects against foreign data under the key.
 pub(crate) const NOTE_SHOWN: usize = 4096;
 
-// Check that the longest note fits:
+// Check that the longest note has at most `NOTE_SHOWN` bytes:
 //
-// - the text: a control character is replaced by three bytes;
-// - the host and the program name: a character takes up to four bytes;
-// - the lock value and the numbers: 100 bytes.
+// - Each byte of the text can become three bytes, because control characters are replaced.
+// - Each character of the host name and of the program name can have four bytes.
+// - All other parts together have at most 100 bytes.
 const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_SHOWN);
 
 /// The largest number of characters of a host name or program name that is shown.
@@ -77,8 +77,8 @@ fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
 }
 
 impl Note {
-    /// Parses the note of the lock with the value `holder`. Returns `None` if the note belongs to another lock value,
-    /// if it contains only a leader's term, or if the bytes are not a note.
+    /// Parses the stored note of a lock whose value is `holder`. Returns `None` if the bytes are not a note, if the
+    /// note belongs to another lock value, or if the note contains only a leader's term.
     pub(crate) fn read(note: &[u8], holder: &[u8]) -> Option<Self> {
         let parts = parts(note, holder)?;
         let mut parts = parts.iter().map(String::as_str);
@@ -151,7 +151,7 @@ impl Identity {
         format!("{host}:{}", self.pid)
     }
 
-    /// Builds a note of this process with the added text `text`, but without the start time, which [`dated`] adds.
+    /// Builds a note of this process with the given text. The start time is missing: [`dated`] adds it later.
     fn says(&self, text: &str) -> Arc<str> {
         let Self { host, pid, process } = self;
         let text = sanitize(text, MAX_NOTE_LEN);
@@ -208,8 +208,8 @@ impl From<Option<&str>> for NoteText {
     }
 }
 
-/// Builds the notes of one process, without the start time, which [`dated`] adds. All notes without an added text share
-/// one string.
+/// Builds the notes of one process. The start time is missing: [`dated`] adds it later. `usual` is the note without a
+/// text.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     identity: Identity,
@@ -236,10 +236,11 @@ impl Notes {
     }
 }
 
-/// The process id in a note that contains only a term. No process has this id.
+/// The process id in a note that contains only a leader's term. No process has this id.
 const NOBODY: u32 = 0;
 
-/// Returns a note without host, process and text. It stores only the term of a leader whose lock has no other note.
+/// Returns a note without host, process and text. It only carries a leader's term, for a lock that was taken without a
+/// note.
 pub(crate) fn unsaid() -> Arc<str> {
     format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
 }

@@ -14,7 +14,7 @@ use crate::metrics;
 pub enum Phase {
     /// Takes the lock.
     Acquire,
-    /// Agrees on the fencing token.
+    /// Sets the fencing counter of each master to the fencing token.
     Confirm,
     /// Releases the lock.
     Release,
@@ -59,8 +59,8 @@ pub trait ReplySink: Send + Sync + 'static {
     /// any task; must not block.
     fn answered(&self, node: usize, phase: Phase, answer: Result<Answer, Fault>);
 
-    /// Receives the answer to a request for which a timeout was already reported. The answer is only for reports, and
-    /// does not count as a vote. The default implementation ignores it.
+    /// Receives the answer to a request for which a timeout was already reported. The answer does not count as a vote.
+    /// The default implementation ignores it.
     fn late(&self, _node: usize, _phase: Phase, _answer: &Result<Answer, Fault>) {}
 }
 

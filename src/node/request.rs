@@ -70,8 +70,7 @@ pub enum Request {
     Release {
         /// The claim whose lock is released.
         claim: Arc<Claim>,
-        /// Whether the waiter also leaves the queue. False if an attempt got no majority, and the waiter keeps its
-        /// place to wait further.
+        /// Whether the waiter also leaves the queue. `false` if its attempt got no majority and it continues to wait.
         leave: bool,
     },
     /// Extend the remaining TTL of several locks, and restore those that are missing on the master.
@@ -89,15 +88,15 @@ pub enum Request {
         /// The lock key that is deleted.
         key: Arc<[u8]>,
     },
-    /// Read the value that is stored under a held lock. Also set the lock's fencing counter to the claim's fencing
-    /// number, as [`Confirm`](Self::Confirm) does, so that the master refuses later writes with a smaller number.
+    /// Read the value that is stored under a held lock, and set the fencing counter of the lock to `token`. The master
+    /// then refuses writes with a smaller number.
     Read {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
         /// The fencing number of the claim, to which the counter is set.
         token: u64,
     },
-    /// Write the value that is stored under a lock, unless the master has seen a larger fencing number. If the
+    /// Write the value that is stored under a lock, unless the master has a larger fencing number for this lock. If the
     /// connection breaks, the client never sends this request again.
     Write {
         /// The claim under whose lock the value is written.
@@ -128,8 +127,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// The shape of the claim in this request, which decides how the request is encoded. An extension has the shape of
-    /// a group if at least one of its claims is a group. A request without a claim has the shape of a plain lock.
+    /// The shape of this request, which decides how it is encoded: the shape of its claim. An extension has the shape
+    /// of a group if at least one of its claims is a group. A request without a claim has the shape of a plain lock.
     pub(crate) fn shape(&self) -> &Shape {
         let is_group = |shape: &&Shape| matches!(shape, Shape::Group(_));
         match self {
@@ -198,10 +197,10 @@ impl Request {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
     }
 
-    /// Whether this request may be sent only to the current masters.
+    /// Whether this request is withheld from masters that were replaced.
     ///
     /// - True for requests for votes, for the state or the list of locks, for force-releases, and for writes of values.
-    /// - False for all other requests. For example, releases are sent to replaced masters too.
+    /// - False for all other requests, for example releases.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(
             self,

@@ -18,8 +18,8 @@ pub enum Purpose {
     Database,
     /// Needed to wake waiters. Without these rights, waiters poll by timer.
     WakeUps,
-    /// Needed to close a lost connection at the server. Without these rights, the server may still execute a request
-    /// that it received on that connection. A lock that is acquired in this way stays until its TTL expires.
+    /// Needed to close the previous connection at the server after a reconnection. Without these rights, the server may
+    /// still execute an acquire from that connection. The lock then stays until its TTL expires.
     Reconnecting,
     /// Needed for the operator's functions `status`, `list`, `break_lock` and `inspect`.
     Operating,
@@ -51,8 +51,7 @@ pub enum Purpose {
     /// Needed to release locks with the server's built-in compare-and-delete command. Without this right, or on a
     /// server without this command, a script releases the locks.
     Releases,
-    /// Needed to delete obsolete records from the table of a database. Without this right, obsolete records stay in the
-    /// table.
+    /// Needed to delete obsolete records from a table. Without this right, they stay in the table.
     Removal,
 }
 

@@ -24,27 +24,25 @@ pub(crate) enum Shape {
 /// How a claim waits for the claims of other tasks in this process before its request is sent to the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalTurn {
-    /// The claim waits in a queue of this process. The next claim in the queue is sent only after this claim has
-    /// failed, or its lock has been released.
+    /// The claims of this process wait in a queue. The next claim is sent only after this claim has failed, or after
+    /// its lock was released.
     Queue,
-    /// The claim waits in a queue of this process only until its request is sent to the masters. Then the next claim in
-    /// this queue is sent. So several readers of one process can request the lock at the same time.
+    /// The claims of this process wait in a queue. The next claim is sent directly after this claim. So several readers
+    /// of one process can request the lock at the same time.
     QueueAndShare,
-    /// The claim does not wait for other claims of this process, because its owner may already hold the lock. Holds of
-    /// the same owner can share the lock.
+    /// The claim does not wait for other claims of this process. Its owner may already hold the lock, and can share it
+    /// with this claim.
     Pass,
 }
 
 /// How the fencing number of a lock is chosen after a majority has granted the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Numbering {
-    /// The lock gets a new fencing number, larger than every earlier number, because each grant raises the fencing
-    /// counter.
+    /// The lock gets a new fencing number, larger than every earlier number. Each grant raises the fencing counter.
     Raised,
-    /// The lock gets a new fencing number, or the fencing number of other holds that share its key.
+    /// The lock gets a new fencing number, or that of the other holds that share its key.
     Joined,
-    /// The lock must get the fencing number of its owner's other holds. To find this number, the client waits for the
-    /// answers of all masters before it writes a fencing counter.
+    /// All holds of an owner have the same fencing number. To find it, the client waits for the answers of all masters.
     OfOwner,
 }
 
@@ -102,8 +100,7 @@ impl Shape {
         self.parts().iter().any(|part| part.class().is_some())
     }
 
-    /// Whether the request that renews this lock can renew the holder's note too. If not, the note is renewed with a
-    /// separate request.
+    /// Whether the request that renews this lock can also renew its note. If not, a separate request renews the note.
     pub(crate) fn renewal_keeps_note(&self) -> bool {
         !matches!(self, Self::Group(_))
     }
@@ -118,7 +115,7 @@ pub(crate) fn is_reader(place: &str) -> bool {
 /// How a claim holds one of its keys: exclusively, or shared with other holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// No other claim can hold the key at the same time. The key's value is the random value of the attempt.
+    /// No other claim can hold the key at the same time. The value of the key is the random value of the claim.
     Exclusive,
     /// Several holds of the same class can share the key: all readers, or all holds of one owner. The key's value is
     /// the marker of the class. A second key lists the holds.
@@ -203,8 +200,8 @@ impl Part {
 #[derive(Debug)]
 pub struct Group {
     parts: Arc<[Part]>,
-    /// The random value of the lock that this claim replaces; `None` if it replaces none. Masters treat a lock key with
-    /// this value as free, so a writer can become a reader without a gap.
+    /// The random value of the lock that this claim replaces; `None` if it replaces none. Masters treat a key with this
+    /// value as free. So a writer can turn its lock into a reader's lock without releasing it.
     instead: Option<Token>,
     /// The fencing number on which the masters agreed; 0 before they agree.
     number: AtomicU64,

@@ -27,15 +27,15 @@ pub(crate) struct Observed {
     term: u64,
     /// The lock value of the leader whose term is `term`.
     value: u128,
-    /// Whether a notification of the leader whose term is `term` contained the leader's note.
+    /// Whether the observer has been notified of the note of this leader (the text that is stored with its lock).
     noted: bool,
     /// Whether the last notification named a leader; `None` before the first notification.
     led: Option<bool>,
 }
 
 impl Observed {
-    /// Records what the masters show now, and returns whether the observer must be notified. Ignores an outdated term
-    /// (smaller than the largest known term).
+    /// Records the current leader, and returns whether the observer must be notified. Ignores a term that is smaller
+    /// than the largest known term.
     ///
     /// `found` contains the leader's lock value, its term, and whether the leader has a note; `None` if there is no
     /// leader.
@@ -53,8 +53,8 @@ impl Observed {
         }
     }
 
-    /// Whether the last notified leader has the term `term`, but not the lock value `value`. Then the holder with this
-    /// lock value was not elected.
+    /// Whether the observer knows a different leader of the term `term`: a leader with another lock value than `value`.
+    /// A term has only one leader, so the holder with the lock value `value` was not elected.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }
@@ -117,7 +117,7 @@ mod tests {
             (None, true),
             (without(11), true),
             (without(11), false),
-            // The note of a leader can arrive late, and a later answer can lack it.
+            // An answer can show a leader without its note, before and after an answer with the note.
             (with(11), true),
             (without(11), false),
             (with(11), false),

@@ -46,18 +46,18 @@ pub(crate) struct ClockOffset(i64);
 /// proposal is further away, the master moves it to this limit.
 pub(crate) const PROPOSAL_SLACK_US: u64 = 1_000_000;
 
-/// The minimum lifetime of a fencing counter after the last grant of its lock: one day, in microseconds. It applies to
-/// counters that are not ahead of the master's clock. Counters expire, so that old counters do not accumulate.
+/// The minimum lifetime of a fencing counter after the last grant of its lock: one day, in microseconds. A counter that
+/// is ahead of the master's clock lives longer.
 pub(crate) const COUNTER_TTL_US: u64 = 86_400_000_000;
 
 /// The length of a period of fencing numbers: 1,000 s, in microseconds.
 ///
-/// On masters that expire keys by their own clock, only the first number of a period sets the expiry of the fencing
-/// counter, to save time. So the expiry is longer than [`COUNTER_TTL_US`] by one period and by [`PROPOSAL_SLACK_US`].
+/// To save time, masters that expire keys by their own clock set the expiry of a fencing counter only at the first
+/// number of a period. So the expiry is one period plus [`PROPOSAL_SLACK_US`] longer than [`COUNTER_TTL_US`].
 pub(crate) const COUNTER_PERIOD_US: u64 = 1_000_000_000;
 
-/// How far the next proposal is above the lower limit of a master that raised the last proposal to this limit, in
-/// microseconds. The limit is the master's clock minus [`PROPOSAL_SLACK_US`].
+/// The lower limit of a proposal is the master's clock minus [`PROPOSAL_SLACK_US`]. If a master raised a proposal to
+/// this limit, the next proposal is this many microseconds above the limit.
 const EDGE_US: i64 = 5_000;
 
 /// Differences up to this many microseconds are attributed to network delay, not to clocks.
@@ -87,12 +87,12 @@ impl ClockOffset {
             // The master lowered the proposal to its own clock plus `PROPOSAL_SLACK_US`.
             Self(seen.saturating_sub(slack).saturating_sub(wall))
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
-            // The master raised the proposal to its lower limit: move the next proposal above this limit. Move the
-            // estimate by at most twice `PROPOSAL_SLACK_US`, because the counter may be far ahead of all clocks.
+            // The master raised the proposal to its lower limit: propose `EDGE_US` more next time. Cap the change,
+            // because the counter may be far ahead of all clocks.
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {
-            // Another client's clock is ahead: move the estimate to the granted number. Ignore smaller differences:
+            // The number comes from a client whose clock is ahead: adopt its offset. Ignore smaller differences:
             // otherwise clients would raise each other's estimates without end.
             Self(seen.saturating_sub(wall))
         } else {
@@ -119,7 +119,7 @@ mod tests {
             (WALL + 500_001, 505_001),
             (WALL + 1_995_000, 2_000_000),
             (WALL + 9_000_000, 2_000_000),
-            // The master lowered the proposal to its limit: its clock is a second behind the granted number.
+            // The master lowered the proposal to its upper limit, which is 1 s ahead of its clock.
             (WALL - 1, -1_000_001),
         ] {
             let offset = ClockOffset::default().learn(WALL, granted);

@@ -5,13 +5,13 @@
 
 use super::quorum::Tally;
 
-/// The reason why a round was lost, as far as it is certain.
+/// The proven reason why a round was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// The refusals alone made a majority impossible. Another client holds the lock or is ahead in its queue.
     Held,
-    /// A majority granted a new hold to an owner, but no majority agreed on the fencing token of the owner's other
-    /// holds. So the new hold cannot join the other holds.
+    /// The owner already holds the lock. A majority granted a further hold, but no majority agreed on the fencing token
+    /// of the existing holds.
     NotJoinable,
     /// The faults alone made a majority impossible.
     Outage,
@@ -35,11 +35,11 @@ impl Finding {
         }
     }
 
-    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none). True, with
-    /// two exceptions:
+    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none). False in
+    /// two cases:
     ///
-    /// - `Split` does not replace a different finding. Its refusals may come from keys that no client holds any more.
-    /// - `Late` does not replace `NotJoinable`, which is why the client was late.
+    /// - `Split` does not replace a different finding: its refusals may come from keys that no client holds any more.
+    /// - `Late` does not replace `NotJoinable`: the failure to join made the client late.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
         match self {
             Self::Split => matches!(before, None | Some(Self::Split)),

@@ -63,8 +63,8 @@ impl Ballot {
         }
     }
 
-    /// Decides that the lock is lost, because a majority denied the same key of the lock. The caller counts the denials
-    /// of each key. Returns `Lost`, or `Pending` if the extension was already decided.
+    /// Decides that the lock is lost. The caller has found a key of the lock that a majority of the masters denied.
+    /// Returns `Lost`, or `Pending` if the extension was already decided.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending

@@ -9,13 +9,14 @@
 //! The **generation** of a client's masters is the number of earlier replacements. An operator sets it in the
 //! configuration of each client. The step is twice the generation, plus one if the client knows the next masters.
 //!
-//! Every master stores a **generation marker**: a number that only rises, and the fingerprint of the set of masters to
-//! which the number belongs (`Configuration::print_at`). A master votes for a client at step `s` if the number is from
-//! `2s - 2` to `2s`. In the first replacement, the numbers have these effects:
+//! Every master stores a **generation marker**: a number that never decreases, and the fingerprint of a set of masters
+//! (`Configuration::print_at`). A master votes for a client at step `s` if the number is from `2s - 2` to `2s`.
 //!
-//! - 1: masters reject clients that know only the first set.
-//! - 2: masters accept clients that know only the second set.
-//! - 4: masters also reject clients that know both sets.
+//! During the first replacement, the number rises:
+//!
+//! - From 1 on, masters reject clients that know only the first set.
+//! - From 2 on, masters accept clients that know only the second set.
+//! - At 4, masters reject clients that know both sets.
 
 use std::fmt;
 use std::time::Duration;
@@ -102,8 +103,7 @@ pub(crate) struct Configuration {
 impl Configuration {
     pub(crate) fn new(generation: u64, masters: Fingerprint, next: Option<Fingerprint>) -> Self {
         Self {
-            // Limit the generation, because larger values could overflow in sums. The limit is far above any real
-            // generation.
+            // Limit the generation, so that computed marker numbers cannot overflow.
             generation: generation.min(u64::from(u32::MAX)),
             masters,
             next,

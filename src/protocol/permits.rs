@@ -25,10 +25,11 @@ pub(crate) enum NextSlot {
     Open,
 }
 
-/// Chooses the slot to ask for next: the first slot, from `start` on, that a majority shows as free. If there is none,
-/// chooses the first slot that may be free on a majority.
+/// Chooses the slot to ask for next. The search begins at `start`.
 ///
-/// A master that granted the requested slot does not report its other slots, so they may be free.
+/// - First choice: a slot that a majority reported as free or has granted.
+/// - Second choice: a slot that may be free on a majority. A master that granted a slot does not report its other
+///   slots.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
     let free = |slot: u8| -> MasterSet {
         let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);

@@ -141,8 +141,8 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// The smallest value that is not below the values of a majority of each set; `None` if there is no such majority.
-    /// `said` has pairs of a value and a master's index, and is sorted by this call.
+    /// Adds masters in ascending order of their values, and returns the value at which the masters first form a quorum;
+    /// `None` if they never do. Sorts `said`, which has pairs of a value and a master's index.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -175,7 +175,7 @@ pub(crate) enum Verdict {
 /// Why a round of votes was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A majority of the masters answered. So the grant failed because of refusals, not because of faults.
+    /// A majority of the masters answered. So the round was lost because of refusals, not because of faults.
     Contention,
     /// Too many masters failed for a majority to answer.
     Outage,

@@ -1,8 +1,7 @@
-//! How a client counts the masters' answers to a read and to a write of a value. A value is a quota or a
-//! once-per-period record under a lock.
+//! How a client counts the masters' answers when it reads or writes a value: a quota or a once-per-period record.
 //!
-//! A master may have lost its value in a restart, or may show an outdated copy. So a read does not count a master
-//! without a value, or with a value from before its last restart.
+//! After a restart, a master may have lost its value, or may show an outdated copy. So a read counts only masters with
+//! a value that the client trusts.
 
 use super::quorum::{MasterSet, Quorum};
 
@@ -29,7 +28,7 @@ pub(crate) enum ReadVote {
 pub(crate) enum Reading {
     /// The master with this index has the current value.
     Found(usize),
-    /// There is no value. No master shows a value, and the masters that may still have one are too few for a majority.
+    /// There is no value: no master shows one, and the masters without a value make a majority with a value impossible.
     Missing,
     /// Some masters show a value, but the last written value is unknown. Too many masters have no value, or show a copy
     /// from before a restart.
@@ -41,11 +40,10 @@ pub(crate) enum Reading {
 }
 
 /// Finds the current value. If a majority of masters shows a value, the value with the largest fencing token is the
-/// current one. `votes` has one entry per master, which is `None` until the master has answered. Returns `None` while
-/// more answers are needed.
+/// current one. Returns `None` while more answers are needed.
 ///
-/// Every acknowledged write is on a majority, and any two majorities share a master. So the largest token on a majority
-/// belongs to the last acknowledged write or to a later write.
+/// Every acknowledged write is on a majority, and any two majorities share a master. So the answers of a majority
+/// include the last acknowledged write or a later one.
 pub(crate) fn read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<Reading> {
     let values = votes
         .iter()
@@ -112,8 +110,10 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
 /// How the writer counts one master's answer to a write of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteVote {
-    /// The master wrote the value, and has not restarted since the read. In the read, this master showed a value that
-    /// the client trusts, or every master reported that it had no value.
+    /// The master wrote the value and has not restarted since the read. One of two facts also holds:
+    ///
+    /// - This master showed a trusted value in the read.
+    /// - Every master reported in the read that it has no value.
     Counted,
     /// The master wrote the value, but does not meet the conditions of [`Counted`](Self::Counted).
     Refilled,
@@ -135,8 +135,7 @@ pub(crate) enum Writing {
 }
 
 /// The result of a write; `None` while more answers are needed. The write succeeds if a majority voted
-/// [`Counted`](WriteVote::Counted). A master with any other vote does not count, because it may have had a later value
-/// that the writer did not see.
+/// [`Counted`](WriteVote::Counted). Any other master may have lost a newer value than the writer has read.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
@@ -153,7 +152,8 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
-/// The action for a value while masters are replaced, decided from the answers of all old and next masters to a read.
+/// How to update the copies of a value while masters are replaced. The decision follows a read of all old and next
+/// masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrying {
     /// The value of the master with this index must be written to the old and the next masters.
@@ -163,17 +163,17 @@ pub(crate) enum Carrying {
     Removed,
     /// No master shows a value.
     Nowhere,
-    /// Some old master shows a value, but no majority of the old masters does. The value is lost, or has been created
-    /// or removed on some masters only.
+    /// Some old masters show a value, but no majority of the old masters does. The value is lost, or an unfinished
+    /// creation or removal reached some masters only.
     Lost,
     /// Too few masters answered, or the reader does not hold the lock any more.
     Undecided,
 }
 
-/// Decides what to do with a value while masters are replaced, after every master has answered or failed.
+/// Decides how to update a value while masters are replaced, after every master has answered or failed.
 ///
-/// Every acknowledged value is on a majority of the old masters, so only the values of old masters decide. A master
-/// without a value, or with a copy from before a restart, does not count: it may have had a later value.
+/// Every acknowledged value is on a majority of the old masters, so only the old masters decide. A master without a
+/// value, or with a copy from before a restart, does not count: it may have lost a newer value.
 pub(crate) fn carry(quorum: Quorum, votes: &[ReadVote]) -> Carrying {
     let old = quorum.old_only();
     let such = |is: fn(ReadVote) -> bool| those(votes, |_, vote| is(vote));
@@ -211,17 +211,13 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
     such.map(|(node, _)| node).collect()
 }
 
-/// Whether a copied value has arrived on a majority of the old masters and on a majority of the next masters, which
-/// replace them.
+/// Whether a copied value is on a majority of the old masters and on a majority of the next masters.
 ///
-/// - `written`: the masters that stored the value and have not restarted since they answered the read.
-/// - `open`: the next masters that already vote for clients that know only the next masters.
+/// `written` are the masters that stored the value and have not restarted since the read. `open` are the next masters
+/// that already vote for clients that know only the next masters.
 ///
-/// A master in `written` counts in two cases:
-///
-/// - The master showed a value in the read.
-/// - The master showed no value, and is a next master that is neither an old master nor in `open`. Every acknowledged
-///   write to such a master is also on a majority of the old masters.
+/// A master in `written` counts if it showed a value in the read. A next master without a value also counts, if it is
+/// neither an old master nor in `open`: every acknowledged write to it is also on a majority of the old masters.
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],

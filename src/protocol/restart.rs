@@ -9,7 +9,7 @@ use super::marker::RESTORED;
 /// The time until which clients ignore the votes of a master. At `answered`, the master reported that it has been up
 /// for `uptime` whole seconds. `None` if every lock that the master may have forgotten has expired.
 ///
-/// The uptime can be one second too large, because it is the difference of two times that are cut to whole seconds.
+/// The uptime can be one second too large: the server subtracts two times that are rounded down to whole seconds.
 pub(crate) fn quarantined_until(
     answered: Instant,
     uptime: u64,
@@ -29,7 +29,7 @@ pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;
     };
-    // Add a millisecond, because the age is the difference of two times that were each cut to whole milliseconds.
+    // Both times behind the age are rounded down to whole milliseconds, so assume an age that is 1 ms smaller.
     let age = RESTORED.saturating_sub(Duration::from_millis(left.saturating_add(1)));
     max_ttl.saturating_sub(age)
 }

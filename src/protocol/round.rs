@@ -9,7 +9,7 @@ use super::quorum::{Quorum, Reason, Tally, Verdict};
 pub(crate) enum Vote {
     /// The master granted the lock, and returned its fencing counter if it has one.
     Granted(Option<u64>),
-    /// The master refused, so no key of this attempt is on it.
+    /// The master refused, so it stores no key for this acquire.
     Refused,
     /// The master failed. `sent` is true if it may still execute the request.
     Fault { sent: bool },
@@ -64,7 +64,7 @@ impl Round {
         self.verdict() == Verdict::Lost && self.reason().is_none()
     }
 
-    /// The finding of a lost round: why it was lost, as far as the votes show this for certain.
+    /// Why the round was lost, if the votes prove the reason.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let mut votes = Tally::new(self.quorum);
         for (node, vote) in self.votes.iter().enumerate() {
@@ -104,8 +104,8 @@ impl Round {
         agree(self.quorum, granted)
     }
 
-    /// Whether `node` must be sent a release, because it may have a key of this attempt or may still create one. This
-    /// includes silent masters. It excludes masters that certainly refused or certainly got no request.
+    /// Whether `node` must be sent a release, because it may hold a key of this acquire or may still create one. False
+    /// if the master certainly refused, or certainly got no request.
     pub(crate) fn must_undo(&self, node: usize) -> bool {
         !matches!(
             self.votes.get(node),

@@ -42,8 +42,8 @@ impl Drift {
     }
 }
 
-/// The end of a lease: `started + ttl - drift`. The caller must read `started` before it sends the first request. So no
-/// master has started the ttl before `started`.
+/// The end of a lease: `started + ttl - drift`. The caller must read `started` before it sends the first request,
+/// because a master can start the ttl at any time after that.
 pub(crate) fn valid_until(started: Instant, ttl: Duration, drift: Drift) -> Instant {
     started + ttl.saturating_sub(drift.of(ttl))
 }

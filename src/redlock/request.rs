@@ -336,7 +336,7 @@ impl LockRequest {
         self,
         body: impl AsyncFnOnce(&LockGuard) -> T,
     ) -> impl Future<Output = Result<T, ScopeError<T>>> {
-        // Boxed, so that the returned future stays small while the body runs.
+        // Box the future of the acquire, so that the future of this method stays small.
         let acquire = Box::pin(self.acquire());
         async move {
             let guard = acquire.await?;
@@ -490,8 +490,8 @@ impl LockRequest {
             says,
         };
         let held = Held::new(won, holding, &core.lines, place);
-        // `asked` reserves the slot for this task. Drop it only now, after `Held` has recorded the slot as held.
-        // Otherwise another task could ask for the same slot.
+        // `asked` reserves a slot of the semaphore. Drop it only after `Held` has recorded the slot: otherwise another
+        // task could ask for the same slot.
         drop(asked);
         if self.announce {
             let runtime = &core.coordinator.runtime;

@@ -56,8 +56,8 @@ impl Status {
         let known = self.nodes.iter();
         let known = known.filter_map(|node| node.state.as_ref().ok());
         let mut holders = known.filter_map(|state| state.holder.as_deref());
-        // While masters are being replaced, a majority of one set is enough, because the holder may be a client that
-        // knows only that set.
+        // During a replacement of masters, a majority of the old or of the next masters is enough: the holder may know
+        // only one of these sets.
         let held_by = |value: &[u8]| {
             let those = self.those(|state| state.holder.as_deref() == Some(value));
             self.majority.is_met_somewhere(those)

@@ -22,12 +22,11 @@ pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
     replies: Replies,
-    /// The lock that was won in this round; `None` until the round is won. After that, this lock stores the masters'
-    /// replies, including replies that arrive later.
+    /// The lock that was won in this round; `None` before that. The lock stores the masters' replies once it is set.
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,
-    /// Whether a future waits for [`settled`](Self::settled).
+    /// Whether a future waits for the masters to agree on the fencing token ([`settled`](Self::settled)).
     settling: bool,
     /// The details that refusing masters reported; `None` in most rounds.
     refusals: Option<Box<Refusals>>,
@@ -101,8 +100,8 @@ impl AcquireAnswers {
 
     /// The slot of a semaphore to ask for next; `None` while missing answers can change the result.
     ///
-    /// - Returns `Held` if other waiters are ahead of this waiter, or if no master reported a queue.
-    /// - Ignores the free slots in the bit mask `taken`, because this process itself uses these slots.
+    /// - Returns `Held` if other waiters are ahead, or if no master reported the queue.
+    /// - Skips the slots in the bit mask `taken`: this process holds them or already asks for them.
     pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
         let Some(refusals) = refusals else {
@@ -156,8 +155,8 @@ impl AcquireAnswers {
         }
     }
 
-    /// Ends the round at its deadline: counts silent masters as failed. Does nothing if the round has lasted for less
-    /// than `patience`, the time that each master has to answer.
+    /// Ends the round: counts silent masters as failed. Does nothing if the round is younger than `patience`, the time
+    /// limit for each answer.
     pub(super) fn give_up(&mut self, now: Instant, patience: Duration) {
         let waited = now.saturating_since(self.started);
         if waited < patience {
@@ -200,10 +199,10 @@ impl AcquireAnswers {
         !self.quorum.possible_without(self.replies.lasting_faults())
     }
 
-    /// Passes the masters' replies to `holder`, the lock that was won. Later replies go to `holder` directly. So the
-    /// round's memory can be freed while the lock is held.
+    /// Moves the masters' replies to `holder` (the lock that was won), which also receives all later replies. So the
+    /// round can be freed while the lock is held.
     ///
-    /// Lock order: the mutex of the answers is always taken before the mutex of `holder`.
+    /// Lock order: the mutex of the answers is locked before the mutex of `holder`.
     pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
         holder.take_over(std::mem::take(&mut self.replies));
         let holder: Weak<_> = Arc::downgrade(holder);

@@ -33,7 +33,7 @@ pub(crate) struct Won {
 pub(crate) struct FailedAttempt {
     /// Why the attempt was lost; `None` if the deadline came before the reason was certain.
     pub(crate) failure: Option<Failure>,
-    /// The finding of the attempt: why it was lost, as far as the answers show this for certain.
+    /// Why the attempt was lost, if the answers prove the reason.
     pub(crate) finding: Option<Finding>,
     pub(crate) round: Arc<AcquireRound>,
     pub(crate) undo: Undoing,
@@ -149,12 +149,12 @@ impl Coordinator {
         mut limit: Limit<'_>,
     ) -> FailedAttempt {
         let round = cleanup.round.clone();
-        // If the reason depends on missing answers, do not withdraw the claim yet. A node does not send a withdrawn
-        // acquire, so the waiter would not join the queue on that master.
+        // If the reason is not certain, do not withdraw the claim yet: a withdrawn acquire is not sent, and the waiter
+        // would not join the queue on that master.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
-            // Release the granted keys now. Keep the cleanup armed, because masters that have not answered yet may
-            // grant more keys.
+            // Release the granted keys now, and again at the end: masters that have not answered yet may grant more
+            // keys.
             cleanup.undo()
         } else {
             cleanup.end()
@@ -165,7 +165,7 @@ impl Coordinator {
             Some(Failure::Contention) => (failure, Some(Finding::Held)),
             Some(Failure::NotJoinable) => (failure, Some(Finding::NotJoinable)),
             None => {
-                // This wait ends, because each node answers within its own timeout.
+                // The wait is limited: each node answers within its own timeout.
                 let certain = round.until(|answers| answers.round.reason());
                 if limit.wait(certain).await.is_none() {
                     // Read the clock before taking the mutex of the answers, because other threads wait for that mutex.
@@ -177,8 +177,7 @@ impl Coordinator {
                 (reason.map(Failure::from), answers.round.finding())
             }
         };
-        // A node may have sent the acquire again, and its master may have executed it after the first release. So
-        // withdraw the claim, which prevents further acquires, and release the keys once more.
+        // A master may have executed an acquire after the first release. So withdraw the claim, and release again.
         let undo = if asks_all { cleanup.end() } else { undo };
         if failure.is_some() {
             metrics::round(failure);

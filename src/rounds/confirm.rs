@@ -14,8 +14,8 @@ use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 
-/// The largest number of rounds that confirm a fencing token within one attempt. After the first of these rounds,
-/// another round is needed only if a master with a larger counter granted the lock late.
+/// The largest number of confirm rounds in one attempt. A second confirm round is needed only if a master with a larger
+/// counter grants the lock after the first one has begun.
 const CONFIRM_ROUNDS: usize = 3;
 
 impl Coordinator {
@@ -90,19 +90,20 @@ impl Coordinator {
     /// Waits until a majority agrees on a fencing token, all masters have answered, or the time limit has passed. Then
     /// returns the agreement.
     ///
-    /// Used for a further hold of an owner. Such a hold must use the fencing token of the owner's other holds, so the
-    /// client looks for this token before it raises any counter.
+    /// Used for a new hold of an owner that already holds the lock. The new hold must use the fencing token of the
+    /// existing holds.
     async fn agreement_of_all(&self, round: &AcquireRound) -> Agreement {
         let mut limit = Limit::new(&*self.runtime, self.answered_by());
         limit.wait(round.until(AcquireAnswers::settled)).await;
         round.answers().round.agreement()
     }
 
-    /// Asks the masters again for the fencing token of an owner's other holds (docs/protocol.md, "Several resources,
-    /// readers, owners, semaphores"). The attempt fails if no majority returns the same token.
+    /// Asks the masters for the fencing token of an owner's existing holds (docs/protocol.md, "Several resources,
+    /// readers, owners, semaphores"). The attempt fails in two cases:
     ///
-    /// The attempt also fails if the token is below `confirmed`, the number that this client asked the masters to
-    /// confirm. A master may still raise its counter to `confirmed`, and give a later hold a larger token.
+    /// - No majority returns the same token.
+    /// - The token is below `confirmed`, the number that this client asked the masters to confirm. A master may still
+    ///   raise its counter to `confirmed`, so a later hold could get a larger token.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
@@ -113,14 +114,13 @@ impl Coordinator {
         let mut delays = self.delays();
         for asked in 0..CONFIRM_ROUNDS {
             if asked > 0 {
-                // Give the other holds time to finish their requests. Keep the pause short, because the new hold can
-                // block the other holds until its attempt ends.
+                // Give the existing holds time to finish their requests. Keep the pause short: until this attempt ends,
+                // the new hold can block the existing holds.
                 let pause = delays.next().unwrap_or_default();
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;
             }
-            // Ask only masters that granted: if the attempt fails, the cleanup does not release keys on a master that
-            // refused in this round.
+            // Ask only masters that granted: the cleanup releases no key on a master that refused.
             let granted: Vec<usize> = round.answers().round.granted().collect();
             let answers = OwnerAnswers {
                 quorum: self.quorum,
@@ -155,8 +155,8 @@ impl Coordinator {
 
     /// Updates the estimate of the masters' clocks.
     ///
-    /// A hold that joins other holds gets their fencing token, which can be much smaller than the proposal. Ignore such
-    /// a token: `ClockOffset::learn` would assume that a master lowered the proposal.
+    /// A new hold of an owner gets the fencing token of the existing holds, which can be much smaller than the
+    /// proposal. Ignore it: `ClockOffset::learn` would assume that a master lowered the proposal.
     fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
         if numbering != Numbering::Raised && granted < offset.proposal(wall) {
             return;

@@ -30,7 +30,7 @@ impl Coordinator {
     }
 }
 
-/// The fault of a master that has not answered for the time `waited`, cut to whole milliseconds.
+/// The fault of a master that has not answered for the time `waited`, rounded down to whole milliseconds.
 pub(super) fn timeout(waited: Duration) -> Fault {
     Fault::Timeout(Duration::from_millis(waited.as_millis() as u64))
 }

@@ -29,7 +29,7 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // Wait a moment for the other masters. If all masters answer, the release can be sent right after a write
+        // Wait a moment for the missing answers. With all answers, a release can directly follow a write
         // (`BegunWrite::may_be_followed`).
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
@@ -95,8 +95,7 @@ impl Coordinator {
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
 
 impl AskedForValue {
-    /// Adds to `before` the answers of masters that have answered since `before` was copied. Keeps the answers in
-    /// `before`.
+    /// Adds to `before` the answers that have arrived since, and returns it. Existing answers in `before` stay.
     pub(crate) fn with_later(&self, before: ValueAnswers) -> ValueAnswers {
         self.0.answers().later_than(before)
     }

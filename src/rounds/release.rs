@@ -37,7 +37,7 @@ impl Coordinator {
         }
     }
 
-    /// Removes from every master the queue entry of the waiter that this claim represents.
+    /// Removes from every master the queue entry of the waiter of this claim.
     pub(crate) fn leave(&self, claim: &Arc<Claim>) -> Undoing {
         let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
         let fan_out = FanOut::new(self.runtime.clone(), answers);
@@ -55,7 +55,7 @@ pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
 impl Undoing {
     /// Waits until every master has acknowledged the release or failed.
     ///
-    /// Without this wait, the keys of one waiter's failed attempt could make the next attempts of all waiters fail.
+    /// Without this wait, the remaining keys of a failed attempt could block the next attempts of all waiters.
     pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
         let fan_out = self.0.clone();
         async move {

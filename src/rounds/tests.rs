@@ -111,7 +111,7 @@ fn refused_round_reports_holder_and_queue() {
     let refusals = answers.refusals().expect("three");
     assert_eq!((refusals.ticket, refusals.ahead), (9, Some(3)));
     assert_eq!(refusals.holder.as_deref(), Some(&b"a"[..]));
-    // A plain refusal does not report the number of waiters, so the number is unknown.
+    // A refusal without details about the queue: the number of waiters is unknown.
     let mut plain = opened(3);
     plain.count(from(0, 1), plainly_refused());
     let refusals = plain.refusals().expect("one");

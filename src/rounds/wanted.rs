@@ -8,8 +8,8 @@ use crate::node::{Claim, Class, Group, Mode, Part, Permit, Shape, Token};
 /// The keys that an acquire asks for, and the mode of each key: exclusive or shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// The key of the queue in this process. For a semaphore, it is the key of the semaphore's queue, otherwise the
-    /// first lock key.
+    /// The key of this process's local queue for the request: the key of the semaphore's queue for a slot, otherwise
+    /// the first lock key.
     key: Arc<[u8]>,
     /// Whether the request is for one plain lock, for a group of keys with their modes, or for a slot of a semaphore.
     shape: Shape,
@@ -75,8 +75,8 @@ impl Wanted {
         Some(Self { key, shape })
     }
 
-    /// The key of the queue in this process. For a semaphore, it is the key of the semaphore's queue, otherwise the
-    /// first lock key.
+    /// The key of this process's local queue for the request: the key of the semaphore's queue for a slot, otherwise
+    /// the first lock key.
     pub(crate) fn key(&self) -> &Arc<[u8]> {
         &self.key
     }

@@ -9,8 +9,8 @@
 -- - 0: nothing was done; the client must send a single request for this lock
 -- A full server refuses the first write of a script if this write needs memory, but accepts all later writes.
 -- So this script may grant a lock that the server would refuse to a single request.
--- To save time, the script reads all counters with one MGET, and compares counters of 16 digits as text.
--- The function `attempt` handles all locks for which this shortcut is not possible.
+-- To save time, one MGET reads all counters, and counters of 16 digits are compared as text. `attempt` handles the
+-- locks for which this is not possible.
 if tonumber(ARGV[1]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -27,12 +27,11 @@ local time = call('TIME')
 local lowest = string.format('%.0f', time[1] * 1000000 + time[2] - 1000000)
 local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
 local usual, find = #lowest == 16 and #highest == 16, string.find
--- The start of the 1,000 s period that contains the time `highest`. A counter that is smaller gets a new expiry
--- (fence/raise.lua).
+-- The start of the 1,000 s period of `highest`. A smaller counter gets a new expiry (fence/raise.lua).
 local began = string.sub(highest, 1, 7) .. '000000000'
 
--- Handles one lock as a single request would. `taken` is the last lock that this function took. If the function fails
--- after it took the lock, the reply for the lock is the error and not 0, which means that nothing was done.
+-- Handles one lock as a single request would, and sets `taken` if it takes the lock. After that, a failure returns an
+-- error and not 0, because 0 means that nothing was done.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil
@@ -54,8 +53,7 @@ local function attempt(key, ARGV)
 end
 
 -- Sets the counter of the lock `key`, which has just been taken, to the proposal `text`. `was` is the old counter, if
--- there is one. The proposal is at most a second ahead of this master's time, so the counter's expiry is FENCE_TTL
--- without an addition (fence/lives.lua).
+-- any. FENCE_TTL is enough as expiry: the proposal is at most a second ahead of this master's time.
 local function number(key, fence, was, text)
   if was then
     local set
@@ -70,7 +68,7 @@ local function number(key, fence, was, text)
   if set then
     return set.err and set or -1
   end
-  -- The counter's key exists although MGET returned nothing for it, so it has another type. Release the lock again.
+  -- MGET returned nothing, but the counter's key exists: it has a wrong type. Release the lock again.
   local undone = redis.pcall('DEL', key)
   return type(undone) == 'table' and undone or 0
 end

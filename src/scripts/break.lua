@@ -18,8 +18,7 @@ if held then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
     local lines = {'', held, others}
     if type(said) == 'table' then
-      -- Readers or an owner share the lock: list each hold, and the counter. Later holds have larger fencing numbers,
-      -- so the counter distinguishes them from the holds that this force-release ends.
+      -- Readers or an owner share the lock: list the counter and each hold. Later holds have larger fencing numbers.
       local counter = string.match(was[3] or '', '^%d+$') or '0'
       lines = {'', held .. '\t' .. counter}
       for i = 1, #said, 3 do
@@ -32,8 +31,7 @@ if held then
       -- So write first the unchanged expiry, which needs no memory, and then the break record.
       redis.pcall('PEXPIRE', KEYS[1], left)
     end
-    -- Limit the record to 16 KiB, and drop the oldest values. This size is enough for one force-release every three
-    -- minutes during the longest TTL.
+    -- Limit the record to 16 KiB, and drop the oldest values.
     local all = string.sub(table.concat(lines, '\n'), 1, 16384)
     -- Keep the record for two days, twice the longest TTL that a client can configure. A late renewal by the holder
     -- must still find the record.

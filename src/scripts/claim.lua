@@ -73,7 +73,7 @@ for i, key in ipairs(KEYS) do
     ahead = math.max(ahead, rank)
     if (mode ~= 'x' and mode ~= '{shared}' and held[i] == mode)
       or (instead ~= '' and held[i] == instead) then
-      -- Ignore the queue: the owner already holds this lock, or the holder replaces its own lock.
+      -- An owner that already holds the lock, or a holder that replaces its lock, need not wait in the queue.
     elseif mode == '{shared}' then
       -- Readers wait only for a writer that is queued before them, not for other readers.
       for _, other in ipairs(rank > 0 and call('ZRANGE', queue, 0, rank - 1) or {}) do
@@ -134,7 +134,7 @@ for i, key in ipairs(KEYS) do
   else
     local lives = ttl
     if held[i] ~= mode then
-      -- All listed holds have expired, because the lock key does not name these readers or this owner.
+      -- The lock key is free or has another holder, so all old entries in `holds` have expired.
       call('DEL', holds)
       call('SET', key, mode, 'PX', ARGV[2])
     else
@@ -149,8 +149,7 @@ for i, key in ipairs(KEYS) do
     if held[i] and held[i] == instead then
       --+ note/forget.lua
       if waiter ~= '' then
-        -- Remove the replaced holder's place from the queue, where it would block the readers or owners that may share
-        -- the lock now.
+        -- Remove the old holder's entry from the queue: it would block clients that may share the lock now.
         call('ZREM', '{queue}' .. key, waiter)
         call('ZREM', '{alive}' .. key, waiter)
       end

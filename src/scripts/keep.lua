@@ -34,8 +34,8 @@ local function keep(key, value, ttl, mode, number)
   if held and mode ~= 'x' then
     known = call('ZSCORE', holds, value)
   end
-  -- If the hold is missing, check the break record, even if the lock key exists: the same readers or owner may have
-  -- taken the lock again after a force-release of this hold.
+  -- If the hold is missing, check the break record, even if the lock key exists. The readers or owner may have taken
+  -- the lock again after a force-release.
   local mark = not known and call('GET', '{broken}' .. key)
   if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'
@@ -63,7 +63,7 @@ local function keep(key, value, ttl, mode, number)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end
   if not known and counter > v and not held then
-    -- Later holders have larger fencing numbers than this reader had. So the reader's restored hold gets a new number.
+    -- Later holders have had larger numbers than this reader. So the restored hold gets a new number.
     v, text = counter + 1, nil
   end
   if counter < v then

@@ -16,8 +16,8 @@ local above = v > tonumber(ARGV[2])
 if above and number <= counter then
   return v
 end
--- Set the counter to the token, or to the fencing number of the stored value if that is larger. So the next holder gets
--- a larger number than both. The value's number can be above the token if it was written while a clock was ahead.
+-- Set the counter to the token or, if that is larger, to the fencing number of the stored value, which can be larger if
+-- a clock was ahead. So the next holder gets a larger number than both.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --+ fence/lives.lua

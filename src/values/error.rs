@@ -104,7 +104,7 @@ impl ValueError {
 }
 
 impl ValueError {
-    /// The masters' replies about the value, and the error in words. `None` if the error contains no such replies.
+    /// The masters' replies about the value, and a text for the error. `None` if this error contains no replies.
     fn what(&self) -> Option<(&ValueTrouble, &'static str)> {
         Some(match self {
             Self::LockLost(trouble) => (

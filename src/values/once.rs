@@ -1,4 +1,4 @@
-//! Work that runs once per period: the last period done, stored under a lock.
+//! Work that runs once per period. The last completed period is stored under a lock.
 
 use std::fmt;
 use std::ops::Range;
@@ -274,8 +274,7 @@ impl Once {
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             let done = match guard.while_held(body).await {
-                // If the lock ended before the body did, the call of `record` below fails, and the result is
-                // `NotRecorded`.
+                // If the lock ended before the body, `record` fails, and the result is `NotRecorded`.
                 Ok(done) | Err((_, Some(done))) => done,
                 Err((cause, None)) => return Err(self.stopped(cause, false)),
             };
@@ -290,7 +289,7 @@ impl Once {
         .await
     }
 
-    /// Removes the record of the last period done from every master. Only an operator should do this. It is the only
+    /// Removes from every master the record of the last completed period. Only an operator should do this. It is the only
     /// remedy if the record is [lost](ValueError::Lost). Returns true if any master had a record.
     ///
     /// # Errors

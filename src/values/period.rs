@@ -75,7 +75,7 @@ mod tests {
             (7 * hour + 5, hour, Some(9 * hour), Some(10 * hour)),
             // A wrong clock recorded the largest possible start, which no other start can follow.
             (7 * hour, hour, Some(u64::MAX), Some(u64::MAX)),
-            // The last period was recorded when the period was shorter.
+            // The periods were shorter when the last one was recorded.
             (7 * hour, 24 * hour, Some(6 * hour), Some(24 * hour)),
         ] {
             let periods = Periods::Every(Duration::from_millis(length));

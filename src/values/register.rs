@@ -31,7 +31,7 @@ pub(crate) struct Register<'a> {
 pub(crate) enum Carried {
     /// The value is now stored on the old and on the next masters.
     Both,
-    /// No old master had the value, so it was removed from the next masters.
+    /// No old master showed a value, so the value was removed from the next masters.
     Removed,
     /// Nothing was changed: no master had a value, or only next masters had one and the parameter `removes` of
     /// [`Register::carry`] was false.

@@ -1,5 +1,4 @@
-//! The last finding of a waiter: why the lock was not available at its last attempt. Waiters behind it in the local
-//! queue may use the finding.
+//! Why a waiter did not get the lock at its last attempt. Waiters behind it in the local queue can use this finding.
 
 use std::sync::Arc;
 
@@ -12,14 +11,14 @@ pub(crate) struct LastFinding {
     pub(crate) finding: Finding,
     /// The round of requests that led to the finding; `None` if this process holds the lock, or held it last.
     pub(crate) round: Option<Arc<AcquireRound>>,
-    /// Whether the holder that the masters named in `round` also blocks the waiter that uses this finding. False if the
-    /// round was for several resources: its holder may hold a resource that this waiter does not want.
+    /// Whether the holder that the masters named in `round` also blocks the waiter that uses this finding. False for a
+    /// round on several resources: the holder may hold a resource that this waiter does not need.
     pub(crate) names_holder: bool,
 }
 
 impl LastFinding {
-    /// The finding for waiters behind a holder in this process: the lock is held. When such a waiter becomes the first,
-    /// it keeps this finding until its own first attempt.
+    /// The finding for waiters behind a holder in this process: the lock is held. A waiter that becomes the first keeps
+    /// this finding until its own first attempt.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,

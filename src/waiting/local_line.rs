@@ -22,11 +22,11 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 /// The local queues of all resources of one process.
 pub(crate) struct LocalLines {
     map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
-    /// The locks that this process holds without a place in a local queue, and the slots of semaphores that its waiters
-    /// ask for.
+    /// The locks that this process holds without a place in a local queue, and the semaphore slots that its waiters
+    /// currently request.
     own: Arc<OwnLocks>,
-    /// The arrival numbers of the waiters that have left the queue of their semaphore to ask for a slot. Lock order:
-    /// `map` is locked before this mutex.
+    /// The arrival numbers of the waiters that have left the queue of their semaphore because they are requesting a
+    /// slot. Lock order: `map` is locked before this mutex.
     aside: Mutex<Aside>,
     /// The number of waiters that have entered a queue so far. It gives each waiter its arrival number.
     came: AtomicU64,
@@ -40,7 +40,7 @@ pub(crate) struct LocalLines {
 /// For each key, the waiters that ask for it without a place in its queue.
 type Beside = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
 
-/// The arrival numbers of the waiters that ask for a slot, by the key of the semaphore's queue.
+/// For each semaphore (by the key of its queue), the arrival numbers of the waiters that are requesting a slot.
 type Aside = HashMap<Arc<[u8]>, BTreeSet<u64>>;
 
 impl LocalLines {
@@ -74,8 +74,8 @@ impl LocalLines {
         self.clone()
     }
 
-    /// Records that a lock recorded by [`hold`](Self::hold) has ended. Must be called once for each lock. If the lock
-    /// was a slot, wakes the first waiter in the semaphore's local queue, which may now ask for the slot.
+    /// Records the end of a lock that [`hold`](Self::hold) recorded. The caller calls this once for each lock. If the
+    /// lock was a slot of a semaphore, wakes the first local waiter for that semaphore.
     pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
         self.own.let_go(key);
         let Some(permit) = permit else {
@@ -91,8 +91,7 @@ impl LocalLines {
         self.map().get(key).and_then(|line| line.front.clone())
     }
 
-    /// The slots of a semaphore that this process holds, and the slots that its waiters other than `except` ask for, as
-    /// bit masks: see [`OwnLocks::slots`].
+    /// Bit masks of the slots of a semaphore: see [`OwnLocks::slots`].
     pub(crate) fn own_slots(&self, permit: &Permit, except: Option<&Asked>) -> (u64, u64) {
         self.own.slots(permit, except)
     }
@@ -105,8 +104,8 @@ impl LocalLines {
         self.beside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the next waiter the first of the local queue, so that it may ask the masters. The holder must call this
-    /// exactly once, when it releases the lock.
+    /// Makes the next waiter the first of the local queue, so that it may ask the masters. A holder calls this exactly
+    /// once, when it releases the lock on `key`.
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();

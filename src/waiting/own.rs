@@ -1,7 +1,7 @@
-//! Records the locks that this process holds without a place in a local queue, and the slots of semaphores that its
-//! tasks ask for. So two tasks of one process avoid asking for the same slot.
+//! Records which locks one process holds without a place in a local queue, and which slots of semaphores its tasks ask
+//! for. The tasks use this record to avoid asking for the same slot.
 //!
-//! The record decides nothing: the masters grant the slots.
+//! The record is only a hint: the masters grant the slots.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -15,7 +15,7 @@ pub(crate) struct OwnLocks(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    /// For each key, the number of locks that are held outside of its queue, for example by clients that do not queue.
+    /// For each key, the number of locks that are held without a place in its local queue.
     held: HashMap<Arc<[u8]>, u32>,
     /// For each slot, by its key, the number of tasks that ask for it.
     asked: HashMap<Arc<[u8]>, u32>,
@@ -116,7 +116,7 @@ impl OwnLocks {
 /// How likely the masters are to grant a slot, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
-    /// This process holds every slot of the semaphore.
+    /// This process holds the slot. Chosen only if this process holds every slot of the semaphore.
     Held,
     /// Another task of this process asks for the slot.
     Asked,

@@ -45,8 +45,7 @@ fn burst(count: usize) -> Schedule {
     schedule
 }
 
-/// Takes the locks that are due, and counts them as one batch that lacks the replies of a majority. Returns the number
-/// of locks.
+/// Takes the locks that are due, and counts them as one batch that waits for a majority. Returns the number of locks.
 fn take(schedule: &mut Schedule, now: Instant) -> usize {
     let taken = schedule.take_due(now).len();
     if taken > 0 {

@@ -6,8 +6,8 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Phase, Reply, ReplySink, Request,
 };
 
-/// One part of a request: the index of the session that sends the part, the part itself, and the receiver of its
-/// answer. The index is `None` if the request is not for several locks, and was therefore not split.
+/// One part of a request, with the index of the session that sends it, and the receiver of its answer. The index is
+/// `None` if the request was not split.
 type Part = (Option<usize>, Request, Reply);
 
 /// Splits a request for several locks into one request for each session with the master. `session_of` returns the index

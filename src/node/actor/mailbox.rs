@@ -28,8 +28,8 @@ pub(in crate::node) struct Queued {
     reply: Reply,
     /// Whether the request is sent for the second time. The first time, the master did not have the script.
     pub(in crate::node) resent: bool,
-    /// Whether the request must be sent as a script call of its own. The master could not execute the request as the
-    /// built-in delete command, or in one script call with other requests.
+    /// Whether the request must be sent as its own script call. Set if the master could not execute it as the built-in
+    /// delete command or together with other requests.
     pub(in crate::node) apart: bool,
     /// Whether this release was sent as the server's built-in compare-and-delete command (`DELIFEQ`). If the server
     /// refuses the command, the release is sent again as a script call.
@@ -102,8 +102,8 @@ struct Inbox {
     closed: bool,
     /// The number of requests that have been taken from `queue` so far.
     gone: u64,
-    /// The time of the last check for overdue requests, and the number of requests that had been added to `queue` by
-    /// then (including requests already taken). `None` if the queue was empty.
+    /// The time of the last check for overdue requests, and how many requests had been queued in total by that time.
+    /// `None` if the queue was empty.
     looked: Option<(Instant, u64)>,
 }
 
@@ -162,8 +162,8 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests, other than renewals, that have been queued for at least `limit`. Some are taken only after
-    /// almost twice `limit`, because the queue stores no arrival times.
+    /// Takes the requests, except renewals, that have waited in the queue for at least `limit`. A request may wait
+    /// almost twice as long before it is taken, because the queue stores no arrival times.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;

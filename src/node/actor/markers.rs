@@ -16,12 +16,11 @@ pub(crate) struct Markers {
     /// next set.
     old: Vec<NodeName>,
     seen: Mutex<Seen>,
-    /// The number of masters that show a marker. If it is 0, as with masters that were never replaced, `seen` need not
-    /// be read.
+    /// The number of masters that show a marker. If it is 0, no marker can be missing, and `seen` is not read.
     marked: AtomicUsize,
 }
 
-/// The generation marker that a master has lost, if the master shows no marker.
+/// Which generation marker a master without a marker has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Missed {
     /// No marker was lost, as far as this client has seen.
@@ -38,7 +37,8 @@ pub(in crate::node) enum Missed {
 struct Seen {
     /// The masters that show a marker, each with the marker and a flag that is true if the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
-    /// The masters that showed no marker at their last handshake, and are not trusted yet ([`Markers::trusts`]).
+    /// The masters that showed no marker at their last handshake and may have lost it. [`Markers::trusts`] removes a
+    /// master.
     bare: HashSet<NodeName>,
 }
 
@@ -73,9 +73,9 @@ impl Markers {
         self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
-    /// Records that the master `name`, which showed no marker, is trusted again. There are two possible reasons:
+    /// Records that the master `name` is trusted although it showed no marker. There are two possible reasons:
     ///
-    /// - The master got its marker together with the other masters.
+    /// - All masters got their first markers in one operation, including this master.
     /// - `max_ttl` has passed, so every lock that the master may have forgotten has expired.
     pub(in crate::node) fn trusts(&self, name: &NodeName) {
         self.seen().bare.remove(name);
@@ -90,8 +90,8 @@ impl Markers {
         self.seen().missed(self.masters)
     }
 
-    /// Whether the earlier votes of the master `name` must be withdrawn. They must be if the master has lost its
-    /// marker: it may also have forgotten locks that are still valid.
+    /// Whether the master `name` has lost its marker. If so, its earlier votes no longer count, because it may also
+    /// have forgotten locks.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;
@@ -106,12 +106,11 @@ impl Markers {
 }
 
 impl Seen {
-    /// The marker that a master without a marker has lost.
+    /// Which marker a master without a marker has lost:
     ///
-    /// - If a majority of the masters shows markers: the marker with the largest number.
-    /// - Otherwise, if any marker admits this client: a marker with an unknown number. An operator writes the markers
-    ///   of all masters together.
-    /// - Otherwise nothing: the markers may be on foreign masters that were configured by mistake.
+    /// - If a majority of the masters shows markers: the largest of these markers.
+    /// - Otherwise, if a marker admits this client: an unknown marker.
+    /// - Otherwise: none. The markers may be on foreign masters that were configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);

@@ -10,8 +10,8 @@ use super::window::UNDER_WAY;
 use crate::node::{Claim, Reply, Request};
 use crate::protocol::instant::Instant;
 
-/// The largest number of pending releases: twice the number of requests that can be outstanding when a connection
-/// breaks. If a release is dropped because of this limit, its lock expires with the TTL.
+/// The largest number of pending releases: twice the limit on outstanding requests. If a release exceeds this number,
+/// it is dropped, and its lock expires with the TTL.
 const MOST: usize = 2 * UNDER_WAY;
 
 /// The first pause (50 ms) after a master refused releases temporarily, because it is busy, is read-only or cannot
@@ -129,9 +129,8 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Puts the releases among `open` in front of all earlier pending releases. `open` contains the requests that were
-    /// outstanding on a broken connection. If the list becomes too long, drops releases from its end. Returns all
-    /// requests of `open`.
+    /// Keeps the releases in `open`, the requests that were outstanding on a broken connection. Puts them before all
+    /// other pending releases. If there are too many, drops the last ones. Returns all requests of `open`.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();

@@ -44,11 +44,11 @@ pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 struct Seen {
     /// The run id that the server reported on the first connection; `None` before the first connection.
     first_run: Option<String>,
-    /// The run id of the server on the last connection, and the client id that the server gave that connection; `None`
-    /// before the first connection.
+    /// The server's run id, and the client id that the server assigned, both from the last connection. `None` before
+    /// the first connection.
     last: Option<(String, i64)>,
-    /// The latest run id, and the time at which the restart guard ends: until then the master's votes do not count. The
-    /// time is 0 if the run id has never changed. `None` before the first connection.
+    /// The latest run id, and the end of the restart guard. Until that time, the master's votes do not count; it is 0
+    /// if the run id has never changed. `None` before the first connection.
     run: Option<(String, Instant)>,
 }
 
@@ -67,8 +67,7 @@ impl Acquaintance {
     /// Records the run id `run`, which the master reported at `answered`. Returns the time until which the restart
     /// guard withholds the master's votes: `max_ttl` after the run id last changed, or 0 if it has never changed.
     ///
-    /// The server's uptime is not used: another server at the same address can have a long uptime, but no earlier
-    /// grants.
+    /// The server's uptime does not matter, because a different server at this address can have run for a long time.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,
@@ -101,8 +100,8 @@ impl Acquaintance {
     }
 }
 
-/// For each server's run id, the address of one `Redlock` that leads to the server. Prevents a server with two
-/// addresses from getting two votes.
+/// For the run id of each server, the address under which one `Redlock` reached it. A server with two addresses must
+/// not get two votes.
 #[derive(Debug, Default)]
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 

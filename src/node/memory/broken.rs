@@ -33,11 +33,13 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds an entry for a force-released lock to the lock's break record, in front of the older entries:
+    /// Adds an entry at the beginning of the break record of a force-released lock:
     ///
-    /// - for a plain lock: its value;
-    /// - for a lock that readers or an owner share: their marker with the fencing counter, and the value of each hold;
-    /// - for a lock of another program: nothing, because no client of this library renews it.
+    /// - For a plain lock, the entry is the lock value.
+    /// - For a shared lock, the entry is the marker of its readers or its owner, the fencing counter, and the value of
+    ///   each hold.
+    ///
+    /// Adds nothing for a lock of another program, because no client of this library renews it.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -77,8 +79,8 @@ impl Master {
     /// Whether a force-release has ended this hold of a shared lock. True in two cases:
     ///
     /// - The break record contains the value of the hold.
-    /// - The break record stores a fencing counter for these readers or this owner, and the number of the hold is not
-    ///   larger.
+    /// - The break record contains `marker` with a fencing counter, and the fencing number of the hold (`number`) is at
+    ///   most this counter.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,

@@ -36,8 +36,8 @@ fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     instead.is_some_and(|instead| held == Some(&instead[..]))
 }
 
-/// Whether this part of a claim can share a lock key with the value `held`: either readers hold the key and the part is
-/// for a reader, or the owner of the part holds the key.
+/// Whether `held`, the value of a lock key, is the marker of the readers or of the owner to which `part` belongs. Then
+/// `part` can share the key.
 fn joins(part: &Part, held: Option<&[u8]>) -> bool {
     let class = part.class();
     class.is_some_and(|class| held == Some(&class.marker()[..]))
@@ -215,8 +215,8 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // Refuse the claim if the lock that it replaces was force-released, because another writer may have held
-            // the key since. A lock whose token is still the value of the key was not force-released.
+            // If the claim replaces a lock that was force-released, refuse the claim: another client may have held the
+            // key since.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -255,7 +255,7 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // A repeated claim replaces the earlier entry of its hold, even if the new expiry is earlier.
+            // If the claim is repeated, replace the hold that was added before, even if the new expiry is earlier.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);
@@ -380,7 +380,7 @@ impl Master {
         let parts = group.parts().iter();
         parts
             .map(|part| self.keep_one(now, claim, group.number(), part, ttl))
-            // An error means that a key of the lock, for example its counter, holds foreign data.
+            // An error means that a key of this lock, for example its counter, holds data of another program.
             .map(|said| said.unwrap_or_else(|_| Extended::strange()))
             .collect()
     }

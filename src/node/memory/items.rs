@@ -1,4 +1,5 @@
-//! Converts the content of a master in memory to items and back. Databases and other stores keep the items in records.
+//! Converts the content of a master in memory to items, and items to content. Masters that keep their state in a
+//! database or in ZooKeeper store these items.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A state machine that gives the same replies as the scripts do on a server. It works on keys in memory, and gets the
-//! time from its caller.
+//! A master in memory as a state machine. Its replies are the same as those of the Lua scripts on a Redis server. The
+//! caller supplies the time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -48,8 +48,8 @@ pub(in crate::node) enum Dates {
     Own,
     /// Another clock, which now shows this many microseconds since 1970.
     Shown(u64),
-    /// The clock of the requesting client. Fencing counters never expire, because this clock can be behind the clocks
-    /// of other clients.
+    /// No date is known, so the clock of the client process is used. It can be behind the clocks of other clients.
+    /// Therefore fencing counters never expire.
     Unknown,
 }
 
@@ -165,8 +165,8 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // If the request contains a group, do not renew the notes of plain locks: the script KEEP does not
-                // renew them either.
+                // On a server, the script KEEP executes a request that contains a group. It does not renew the notes of
+                // plain locks.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -587,8 +587,8 @@ impl Master {
         counter: u64,
     ) -> u64 {
         let number = raised(self.date(now), proposal, counter);
-        // Keep the expiry if the old and the new number are in the same period (`COUNTER_PERIOD_US`). If expiries
-        // follow a different clock than the numbers, always set a new expiry.
+        // Leave the expiry of the counter unchanged if its old and its new number are in the same period
+        // (`COUNTER_PERIOD_US`). If the numbers come from another clock than the expiries, always set a new expiry.
         let keeps =
             matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
         let fence = Family::Fence.of(key);
@@ -759,8 +759,8 @@ pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(VALUE_SHOWN)].to_vec()
 }
 
-/// The number to which the counter is raised when a lock is taken: `proposal`, limited to the range from one second
-/// before `now` to one second after `now`. The result is at least `counter + 1`.
+/// Returns the new counter of a lock that is being taken: `proposal`, or the nearest number that is within one second
+/// of `now`. If this number is not larger than `counter`, returns `counter + 1`.
 pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
     proposal
@@ -768,8 +768,8 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// The answer if a client repeats its acquire of a lock that it already holds. The answer contains the current fencing
-/// counter, because the lock gets no new number. If the counter does not exist, the answer is an error.
+/// Returns the answer to a repeated acquire of a lock that the client already holds. The answer contains the current
+/// fencing counter, because the client keeps its fencing number. If the counter does not exist, returns an error.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);

@@ -1,4 +1,4 @@
-//! Masters in memory that several simulated processes of a test share.
+//! Masters in memory for tests in which several `Redlock`s use the same masters.
 
 use std::ops::Deref;
 use std::sync::Arc;

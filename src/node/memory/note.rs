@@ -40,7 +40,7 @@ impl Master {
     }
 
     /// Sets the expiry of the lock's note to [`NOTE_LIVES`] times the remaining TTL of the lock. Returns `false` if
-    /// there is no note, or if another holder wrote it.
+    /// there is no note, or if the note belongs to another lock value.
     pub(super) fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
         let key = Family::Note.of(claim.key());
         let left = self.ttl_left(now, claim.key());

@@ -1,5 +1,4 @@
-//! Tests that keys of a master in memory expire at the right microsecond. Tests with a real clock cannot check this so
-//! exactly.
+//! Tests that keys of a master in memory expire at the right microsecond.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,8 +11,8 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            // The stored value can have a larger number than the counter. Raise the counter to this number, so that the
-            // next holder gets a larger one.
+            // If the stored value was written with a number above the counter, raise the counter. The next holder then
+            // gets a larger fencing number.
             if self.counter(now, claim.key())? < above {
                 self.set_counter(now, claim.key(), above);
             }
@@ -46,8 +46,8 @@ impl Master {
         Ok(Answer::Written { run })
     }
 
-    /// The larger of two numbers: the lock's fencing counter, and the number of its stored value. `None` if neither is
-    /// larger than `token`.
+    /// Returns the larger of two fencing numbers: the lock's counter, and the number with which the stored value was
+    /// written. `None` if this larger number is at most `token`.
     fn above(
         &mut self,
         now: u64,

@@ -30,8 +30,8 @@ pub(super) fn run(
     shared: Arc<Shared>,
     pending: PendingReleases,
 ) -> impl Future<Output = ()> + Send + 'static {
-    // Create the actor here, not at the first poll: its `drop` must answer the queued requests even if a runtime that
-    // is shutting down never polls the task (`redlock_continues_to_work_in_another_tokio_runtime`).
+    // Create the actor here, not at the first poll. A runtime that is shutting down may drop the task without a poll,
+    // and the actor's `drop` must then answer the queued requests.
     let mut actor = Actor::new(shared, pending);
     std::future::poll_fn(move |cx| actor.poll(cx))
 }
@@ -47,18 +47,19 @@ struct Actor {
     timer: Option<Pin<Box<Sleep>>>,
     /// The time at which the timer fires; `None` if the timer is not set.
     armed: Option<Instant>,
-    /// Whether the task has yielded to let ready callers queue their requests. Then one write sends all of them.
+    /// Whether the task has yielded so that other tasks can queue requests. One write then sends all of them.
     gathering: bool,
 }
 
-/// Converts between tokio's clock and the link's time. So the link also follows a paused or simulated tokio clock.
+/// Converts between the time of tokio's clock and the `Instant`s that the link uses. If a test pauses tokio's clock,
+/// time also stands still for the link.
 #[derive(Clone, Copy)]
 struct Clock {
     origin: Tick,
 }
 
 impl Clock {
-    /// The link's time at which this clock was created: 1 s.
+    /// The `Instant` that corresponds to the creation of this clock: 1 s.
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn now(self) -> Instant {
@@ -66,7 +67,7 @@ impl Clock {
     }
 
     fn tick(self, at: Instant) -> Tick {
-        // The limit of 2^32 s prevents an overflow.
+        // Limit the duration to 2^32 s. A longer one could overflow tokio's `Instant`.
         let from_here = at.saturating_since(Self::BEGIN);
         self.origin + from_here.min(Duration::from_secs(1 << 32))
     }
@@ -147,8 +148,8 @@ impl Actor {
             Box::pin(dial(shared.clone()))
         });
         let Poll::Ready(dialed) = dialing.as_mut().poll(cx) else {
-            // Answer the requests that have waited too long for a connection. End the link if the handle of the master
-            // was dropped.
+            // Refuse the requests that have waited too long for a connection. If the handle of the master was dropped,
+            // end the link.
             let now = self.clock.now();
             self.link.take(now);
             self.link.settle(now);
@@ -168,8 +169,8 @@ impl Actor {
 
     /// Moves bytes in both directions between the link and the socket. Returns what the actor does next.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
-        // If several replies are outstanding, read and then yield once. Callers whose replies have arrived can then
-        // queue new requests, and one write sends all of them.
+        // If several replies are outstanding, first read, then yield once. Callers that get a reply can then queue new
+        // requests, and one write sends all of them.
         if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);
@@ -241,10 +242,8 @@ impl Actor {
                 self.armed = None;
                 return Next::Wait;
             };
-            // Check the clock too: tokio's timer does not fire after the task has used up its budget.
-            //
-            // Exception: while the link connects, check only the timer. Before it fires, tokio also checks the socket
-            // for the master's answer.
+            // Check the clock as well as the timer: the timer does not fire after the task has used up tokio's
+            // cooperative budget. While the link connects, check only the timer: tokio then checks the socket first.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;
@@ -255,7 +254,7 @@ impl Actor {
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(tick)));
-            // Do not move the timer to a later time: when the timer fires, the loop sets it to the next deadline.
+            // Do not move the timer to a later time: when it fires, this loop sets it to the next deadline.
             if self.armed.is_none_or(|armed| armed > at) {
                 self.armed = Some(at);
                 timer.as_mut().reset(tick);
@@ -263,8 +262,7 @@ impl Actor {
             if timer.as_mut().poll(cx).is_pending() {
                 return Next::Wait;
             }
-            // Call `tick` even if the request for which the timer was set has been answered: `tick` also refuses
-            // overdue requests in the mailbox.
+            // Call `tick` even if the request with this deadline was answered: requests in the mailbox may be overdue.
             self.armed = None;
             self.link.tick(self.clock.now());
         }

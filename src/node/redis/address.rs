@@ -26,7 +26,7 @@ const SCHEMES: &str = "expected redis://host:port[/db], rediss://host:port[/db] 
 /// The hint for a URL whose password may contain `/`, `?` or `#`. Unescaped, these characters end the host.
 const ENCODE: &str = "in a password write %2F for /, %3F for ? and %23 for #";
 
-/// The beginnings of the URL schemes for masters of other kinds.
+/// The URL schemes of masters that are not Redis or Valkey.
 const OTHER_KINDS: [&str; 4] = ["mysql", "mariadb", "zk", "zookeeper"];
 
 /// The parameters that the URL of a Unix socket may have. Other URLs have none.
@@ -159,8 +159,8 @@ impl Address {
         name.replace("localhost:", "127.0.0.1:")
     }
 
-    /// The name of the server, with the database number if it is not 0: each database has its own locks and markers.
-    /// All spellings of the same address give the same name.
+    /// The name of the server. It contains the database number if that is not 0, because each database has its own
+    /// locks. All spellings of the same address give the same name.
     pub(crate) fn in_full(&self) -> String {
         match self.info.redis_settings().db() {
             0 => self.plain(),
@@ -383,7 +383,6 @@ mod tests {
         }
     }
 
-    /// The text before the `@` may be a part of a password.
     #[test]
     fn error_about_an_at_sign_after_the_host_does_not_show_the_password() {
         for url in [

@@ -47,8 +47,8 @@ async fn carried_out(
     let database = shared.address.info.redis_settings().db();
     if database != 0 {
         let selected = talk.say(&["SELECT", &database.to_string()]).await;
-        // If the order is `Rights`, ignore an error of this SELECT: `missing_rights` tries SELECT again, and reports
-        // the missing right.
+        // If the order is `Rights`, ignore an error here: `missing_rights` repeats the SELECT and reports a missing
+        // right.
         if !matches!(order, ChangeOrder::Rights { .. }) {
             selected?;
         }
@@ -81,8 +81,8 @@ async fn carried_out(
                 &lifetime.to_string(),
             ];
             talk.say(&raise).await?;
-            // Raise the marker before listing the clients. So the list contains every client that had read the old
-            // marker.
+            // Raise the marker before listing the clients. Then every client that has read the old marker is in the
+            // list.
             for client in talk.clients().await? {
                 if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
                     let id = client.id.to_string();
@@ -100,7 +100,7 @@ async fn carried_out(
         ChangeOrder::Carry(counters) => seen.owned = talk.carry(counters).await?,
     }
     let looked = talk.look(seen).await;
-    // If rights are missing, report them instead of the error of `look`: they may have caused this error.
+    // If rights are missing, report only them: a missing right may have caused the error of `look`.
     lacking(&seen.missing).map_or(looked, Err)
 }
 
@@ -195,8 +195,7 @@ impl Talk {
         }
     }
 
-    /// Loads a script, and returns its SHA1 digest. Operators call scripts by digest (EVALSHA), as clients do. A call
-    /// by source (EVAL) would need a further right.
+    /// Loads a script, and returns its SHA1 digest. Operators call scripts with EVALSHA, so they need no right to EVAL.
     async fn load(&mut self, script: &str) -> Result<String, Fault> {
         Ok(self.say(&["SCRIPT", "LOAD", script]).await?.text())
     }
@@ -222,8 +221,8 @@ impl Talk {
             let Some(right) = need.missing(&scope.prefix, value) else {
                 return;
             };
-            // Without a configured prefix, the names of the locks are unknown. Skip rights to keys: `missing_rights_to`
-            // checks them later for the keys that exist.
+            // If no prefix is configured, the lock names are unknown. Then `missing_rights_to` checks the rights to
+            // keys later, for the keys that exist.
             let unclear = scope.prefix.is_empty() && need.is_about_a_lock();
             if !(unclear && matches!(right, Right::Keys(_))) {
                 MissingRight::add(missing, right, need.purposes());
@@ -238,8 +237,8 @@ impl Talk {
         Ok(())
     }
 
-    /// Checks the rights to all keys that an operator reads or writes to copy `keys`, which are the keys of values and
-    /// fencing counters. Changes nothing on the master. `missing_rights` checks the rights to the commands.
+    /// Checks the user's rights to every key that an operator reads or writes to copy `keys`. Adds the missing rights
+    /// to `seen.missing`. Changes nothing on the master.
     async fn missing_rights_to(
         &mut self,
         keys: &[Vec<u8>],
@@ -251,7 +250,8 @@ impl Talk {
             let used: Vec<_> = page.iter().flat_map(|key| copied_with(key)).collect();
             for (_, key) in &used {
                 Command::of(self.0.out(), 2).arg("PTTL").arg(key);
-                // This command is invalid on purpose: the server first checks the user's rights, then refuses it.
+                // A SET with both NX and XX is invalid, so it changes nothing. The server checks the user's rights
+                // first.
                 let mut write = Command::of(self.0.out(), 5);
                 write.arg("SET").arg(key).arg("x").arg("NX").arg("XX");
             }
@@ -369,9 +369,10 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises each fencing counter to its number in `counters`, but never lowers a counter. Skips the counters of locks
-    /// that an owner holds, because all holds of an owner share one number. Returns the keys of these skipped counters,
-    /// each with the value of its lock key.
+    /// Raises each fencing counter to its number in `counters`. A counter that is already larger stays unchanged.
+    ///
+    /// All holds of an owner share one fencing number, so the counter of a lock that an owner holds is skipped. Returns
+    /// the key of each skipped counter, with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = self.load(&with_parts(CARRY.source)).await?;
         let mut owned = Vec::new();

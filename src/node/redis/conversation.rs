@@ -46,8 +46,8 @@ impl Conversation {
         .await
     }
 
-    /// Connects and authenticates, without the rest of the handshake. This also works with a master that refuses a
-    /// later part of the handshake.
+    /// Connects and authenticates, without the rest of the handshake. So this also works if the server refuses another
+    /// command of the handshake.
     pub(super) async fn introduce(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
         let mut talk = Self::dial(shared).await?;
         in_time(shared, async {

@@ -28,7 +28,7 @@ impl NoAnswer {
     }
 }
 
-/// Decodes a reply into the answer to its request. `memory` decides whether a stored value is trusted.
+/// Decodes a reply into the answer to its request. `memory` decides which stored values are trusted.
 pub(super) fn decode(
     request: &Request,
     value: &Value<'_>,
@@ -172,8 +172,8 @@ fn permitted(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     }
 }
 
-/// Converts one digit for each slot (1 means free) into a number whose bit `i` is set if slot `i` is free. `None` if
-/// the digits are malformed.
+/// Decodes one digit for each slot: 1 if the slot is free, otherwise 0. Bit `i` of the result is set if slot `i` is
+/// free. `None` if the digits are malformed.
 fn free_slots(permit: &Permit, digits: &[u8]) -> Option<u64> {
     if digits.len() != usize::from(permit.permits()) {
         return None;
@@ -291,8 +291,8 @@ fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     }
 }
 
-/// Decodes whether the note of each item was written. For a lock on several keys, the result is true only if the note
-/// was written for every key. `None` if the reply is malformed.
+/// Decodes the reply to the script NOTE: for each lock, whether its note was written. For a lock on several keys, the
+/// result is true only if the note was written for every key. `None` if the reply is malformed.
 fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
     let mut written = Vec::with_capacity(items.len());
     for item in items {

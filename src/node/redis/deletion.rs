@@ -1,8 +1,8 @@
-//! Chooses how a client releases a lock: with a script of this library, or with a built-in command of the server, which
-//! takes about half the time. Both delete the lock key if the key still has the client's value.
+//! Chooses how a connection releases locks: with a script of this library, or with the faster built-in command DELIFEQ.
+//! Both delete a lock key only if it still has the client's value.
 //!
-//! Even if the server has the command, the user may lack the right to it, or a proxy may block it. So each connection
-//! first makes a trial: after a release by script, the client repeats this release with the command.
+//! A server with this command may refuse it to the user, or a proxy may block it. So each connection first makes a
+//! trial: it sends one release with the script, and repeats it with the command.
 
 use super::resp::{Command, Value};
 use super::script::Script;
@@ -15,7 +15,7 @@ pub(super) enum Deletion {
     Script,
     /// Releases use the script. The server has the command, but the trial has not been sent yet.
     Untried,
-    /// Releases use the script until the reply to the trial of the command arrives.
+    /// The trial was sent, but not answered yet. Releases use the script.
     Trying,
     /// Releases use the command `DELIFEQ key value`, which Valkey has from version 9 on.
     DelIfEq,
@@ -39,7 +39,7 @@ impl Deletion {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// Appends a trial if none was sent before: repeats the first request in `written` that the command can execute.
+    /// If no trial was sent before, appends one to `out`: the first release in `written` that DELIFEQ can execute.
     /// Returns whether a trial was appended.
     pub(super) fn try_behind<'a>(
         &mut self,
@@ -81,11 +81,10 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Whether the built-in command can execute this release, because the release only has to compare the value and delete
-/// the key.
+/// Whether the built-in command can execute this release: the release only has to compare the value and delete the key.
 ///
-/// The client must have withdrawn the claim, so that its acquire is never sent again. Otherwise, a master that lost its
-/// scripts could execute this release first and the repeated acquire later.
+/// The claim must also be withdrawn, so that its acquire is not sent again. A repeated acquire could be executed after
+/// the release, for example on a master that had lost its scripts.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()
@@ -169,7 +168,7 @@ mod tests {
             let said = format!("{more:?}");
             assert_eq!(written(Deletion::DelIfEq, withdrawn(more)), None, "{said}");
         }
-        // This claim is not withdrawn. Its acquire may be sent again, so its release must use the script.
+        // The acquire of a claim that is not withdrawn may be sent again, so its release must use the script.
         assert_eq!(written(Deletion::DelIfEq, plain(true)), None);
     }
 }

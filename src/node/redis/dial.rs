@@ -62,8 +62,8 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     }
 }
 
-/// Sorts the addresses so that IPv4 and IPv6 alternate, and otherwise keeps the resolver's order. So if only one of the
-/// two protocols works, one of the first two addresses uses this protocol.
+/// Sorts the addresses so that IPv4 and IPv6 alternate. If only one of the two protocols works, one of the first two
+/// addresses uses it.
 fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses
@@ -178,7 +178,7 @@ mod tests {
             .map(|address| (address, there))
             .expect("the listener must have an address");
         let gone = SocketAddr::from(([127, 0, 0, 1], 1));
-        // Far longer than `STAGGER`, after which the next address is tried.
+        // The limit is far longer than `STAGGER`, after which the next address is tried.
         let limit = Duration::from_secs(5);
         for addresses in [
             vec![hole, there.0],

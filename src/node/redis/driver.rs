@@ -49,7 +49,8 @@ impl Driver {
         }
     }
 
-    /// Calls `step` with the link. The first call creates the link, and starts the time limit for the first connection.
+    /// Calls `step` with the link. The first call creates the link. The time limit for the first connection starts
+    /// then.
     fn link<T>(&self, now: Instant, step: impl FnOnce(&mut Link) -> T) -> T {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         step(link.get_or_insert_with(|| Link::new(self.shared.clone(), self.seed, now)))

@@ -13,8 +13,8 @@ use crate::node::{
 };
 
 impl Scripts {
-    /// Writes one request as one command. `run` is the id of the server run. The command that writes a value also
-    /// stores this id.
+    /// Writes one request as one command. `run` is the current run of the server. The server stores it with each
+    /// written value.
     pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) {
         let shape = request.shape();
         match request {
@@ -58,8 +58,8 @@ impl Scripts {
         }
     }
 
-    /// Writes the request for the state of a lock (the script LOOK), or a force-release. For the slot of a semaphore,
-    /// the command also names the semaphore's queue.
+    /// Writes a call of `script`, which is LOOK or BREAK. If the lock is a slot of a semaphore, the call also names the
+    /// queue of the semaphore.
     fn look(&self, script: Script, key: &[u8], out: &mut Vec<u8>) {
         match keys::line_of(key) {
             Cow::Borrowed(_) => self.call(script, 1, 0, out).arg(key),
@@ -124,7 +124,7 @@ impl Scripts {
     }
 
     /// Begins the call of a script for a group: writes the keys and the random value. `args` is the number of
-    /// arguments, including the random value, but without the modes of the keys.
+    /// arguments, including the random value, but without one mode for each key.
     fn call_group<'a>(
         &self,
         script: Script,
@@ -177,8 +177,8 @@ impl Scripts {
         }
         for item in items {
             let claim = &item.claim;
-            // A TTL of 0 means that the claim was withdrawn: the script does not change its lock. Otherwise an
-            // extension that arrives after the release would restore the lock.
+            // With a TTL of 0, the script does not change the lock. Otherwise an extension that arrives after the
+            // release would restore the lock.
             let ttl = if claim.is_withdrawn() {
                 0
             } else {
@@ -213,8 +213,8 @@ impl Scripts {
 
     fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
         let (ticket, noted) = (claim.ticket(), claim.is_noted());
-        // The script has three optional positional arguments: the waiter id, whether to leave the queue, and whether a
-        // note was written. If the third is needed, write the first two even without a ticket.
+        // The optional arguments are positional: the waiter id, whether to leave the queue, whether a note was written.
+        // If the third is needed, write all three.
         let place = (ticket.is_some() || noted).then(|| match ticket {
             Some(ticket) => (&*ticket.waiter, leave),
             None => ("", false),
@@ -239,8 +239,8 @@ impl Scripts {
         let noted = claim.is_noted();
         let place = match ticket {
             Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
-            // The script has three optional positional arguments: the waiter id, whether to leave the queue, and
-            // whether a note was written. If the third is needed, write the first two even without a ticket.
+            // The optional arguments are positional: the waiter id, whether to leave the queue, whether a note was
+            // written. If the third is needed, write all three.
             Some(None) if noted => Some(("", 0)),
             _ => None,
         };
@@ -262,8 +262,8 @@ impl Scripts {
             command.arg(item.claim.key());
         }
         for item in items {
-            // A withdrawn claim stays in the list with a TTL of 0, and the script does not change its lock. Otherwise
-            // an extension that arrives after the release would restore the lock key.
+            // With a TTL of 0, the script does not change the lock. Otherwise an extension that arrives after the
+            // release would restore the lock.
             let wanted = !item.claim.is_withdrawn();
             let ttl = if wanted { millis(item.ttl) } else { 0 };
             command.arg(item.claim.token().to_hex());
@@ -282,8 +282,7 @@ impl Scripts {
             command.arg(key);
         }
         for item in items {
-            // A withdrawn claim stays in the list with an empty note. The script skips an empty note: a note must not
-            // be written after the release.
+            // The script skips a lock with an empty note. A note must not be written after the release.
             let note = if item.claim.is_withdrawn() {
                 String::new()
             } else {

@@ -3,8 +3,8 @@
 //! - The first message asks for the server's identity and uptime, and loads the scripts.
 //! - The second message closes the previous connection at the server, and subscribes to wake-ups.
 //!
-//! Each command of a message must get exactly one reply, of the expected type. Otherwise the client could take later
-//! replies for the answers to wrong requests.
+//! Each command of a message must get exactly one reply, of the expected type. Otherwise the client could take a reply
+//! for the answer to a different command.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -35,11 +35,11 @@ pub(super) struct Negotiated {
     pub(super) refused: Option<Fault>,
     /// Whether the key of the generation marker exists on the master; `None` if this user has no right to read it.
     pub(super) marked: Option<bool>,
-    /// The time at which this client found no generation marker on the master; `None` if there is a marker, or if this
-    /// user has no right to read it.
+    /// The time at which the handshake found no generation marker on the master. `None` if there is a marker, or if
+    /// this user has no right to read it.
     pub(super) unmarked: Option<Instant>,
-    /// How long after the handshake the master's votes do not count, because its generation marker was lost and
-    /// restored. `None` if no such time is left.
+    /// How long after the handshake the master's votes do not count because an operator restored its lost generation
+    /// marker. `None` if they count.
     pub(super) restored: Option<Duration>,
     /// The smallest number of acquires for which one combined call is faster on this server than single calls.
     pub(super) least_acquires: usize,
@@ -61,7 +61,7 @@ pub(super) struct Handshake {
     quarantined_until: Instant,
     memory: Memory,
     marker: Option<Seen>,
-    /// Whether the server refused to set the name of the connection, by which operators find it.
+    /// Whether the server refused CLIENT SETNAME. Operators cannot find a connection without a name.
     unnamed: bool,
     refused: Option<Fault>,
     unmarked: Option<Instant>,
@@ -90,8 +90,7 @@ enum Asked {
     Info,
     /// Reads the generation marker.
     Marker,
-    /// Reads the remaining expiry of the generation marker. A marker has an expiry only if it was restored after the
-    /// master had lost it.
+    /// Reads the remaining TTL of the generation marker. Only a marker that was restored after a loss has a TTL.
     MarkerLifetime,
     Script(Script),
     Id,
@@ -130,8 +129,8 @@ impl Handshake {
         asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        // Set the connection's name before reading the marker. Then every connection that has read an old marker has a
-        // name by which the operator can find it.
+        // Set the connection's name before reading the marker. Then an operator can find, by name, every connection
+        // that has read an outdated marker.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Marker);
         let scripts = Scripts::of(shared.options.configuration);
@@ -276,8 +275,8 @@ impl Handshake {
 
     /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters").
     ///
-    /// This method does not refuse a client whose generation the marker has not reached yet. The scripts refuse the
-    /// client's requests until an operator raises the marker.
+    /// Does not refuse a client that is newer than the marker. The scripts refuse the requests of this client until an
+    /// operator raises the marker.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
@@ -303,8 +302,8 @@ impl Handshake {
             None => options.markers.saw_none(name),
         }
         if self.unnamed && options.configuration.step() == 0 {
-            // Operators find the connections of outdated clients by their names, and close them. This connection has no
-            // name, so its scripts must check the marker.
+            // Operators find and close the connections of outdated clients by name. This connection has no name, so its
+            // scripts must check the marker.
             self.scripts = Scripts::checked(options.configuration);
             let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
@@ -351,8 +350,8 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        // If the run id has changed, the address may lead to a different server. This server must not vote before the
-        // time `other`.
+        // If the run id has changed, the address may now lead to a different server, which must not vote before
+        // `other`.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
@@ -378,8 +377,7 @@ fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault
         Value::Bulk(text) => Marker::read(text).map_or(Seen::Strange, Seen::Marker),
         Value::Error(error) => match server_fault(error) {
             Fault::WrongType => Seen::Strange,
-            // Masters that were never replaced need no marker. The user's rights may date from a version without
-            // markers.
+            // Masters that were never replaced need no marker, so the user needs no right to read it.
             Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
             fault => return Err(fault),
         },

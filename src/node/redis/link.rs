@@ -1,17 +1,17 @@
 //! The link to one master without its socket. The link decides what to write, what a reply means, which requests are
 //! overdue, and when to connect again.
 //!
-//! The driver of the link reports events (connected, bytes received, time passed), and asks what the link needs
+//! The driver of the link reports events (connected, bytes received, time passed), and asks for the next action
 //! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and uses no
-//! socket, so a simulation can drive the state machine that runs in production.
+//! socket, so simulations run the same code as production.
 //!
-//! Every request is answered, whatever the master does. The limits are:
+//! Every request is answered within a time limit:
 //!
-//! - the node timeout, from the time at which the request was sent;
-//! - three connect timeouts ([`CONNECT_STEPS`](crate::node::CONNECT_STEPS)) for a request that waits for a connection;
-//! - [`BURST_TIMEOUTS`] node timeouts for a request that waits in this process because the master is slow.
+//! - after the request was sent: the node timeout;
+//! - while the request waits for a connection: three connect timeouts ([`CONNECT_STEPS`](crate::node::CONNECT_STEPS));
+//! - while the request waits in this process for a slow master: [`BURST_TIMEOUTS`] node timeouts.
 //!
-//! Undelivered releases are kept up to a limit, and are sent first on the next connection.
+//! Releases that could not be delivered are sent first on the next connection. Their number is limited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,8 @@ use crate::repeats::warn_seldom;
 /// How long a link continues to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a request may wait before it is sent to a slow master, in node timeouts. Its own node timeout begins when
-/// it is sent (`client_queues_excess_requests_to_a_slow_master_so_that_none_times_out`).
+/// How long a request may wait in this process for a slow master, in node timeouts. The node timeout of the request
+/// begins only when it is sent (`client_queues_excess_requests_to_a_slow_master_so_that_none_times_out`).
 const BURST_TIMEOUTS: u32 = 10;
 
 /// The text of the fault that requests get when the runtime of the link was shut down.
@@ -49,8 +49,8 @@ pub(super) struct Link {
     output: Output,
     /// The time until which requests wait for a new connection; `None` if requests are refused immediately.
     patience: Option<Instant>,
-    /// The time at which requests last began to wait for a connection. If a connection is lost less than [`STEADY`]
-    /// after this time, requests are refused without waiting.
+    /// The time at which requests last began to wait for a new connection. If the new connection is lost within
+    /// [`STEADY`] of this time, requests are refused immediately.
     patient_at: Instant,
     /// The fault with which requests are refused while there is no connection.
     fault: Fault,
@@ -177,8 +177,8 @@ impl Link {
         self.tick(now);
     }
 
-    /// Returns the time limit of the connecting step that begins at `now`. Requests that were allowed to wait until
-    /// `before`, the previous limit, can now wait until the new limit.
+    /// Returns the time limit of the connecting step that begins at `now`. If requests could wait until `before`, the
+    /// limit of the previous step, they can now wait until the returned limit.
     fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
         if self.patience == Some(before) {
@@ -305,7 +305,7 @@ impl Link {
                 .patience
                 .map_or(*until, |patience| patience.min(*until)),
         };
-        // A link whose handle was dropped ends at this time at the latest.
+        // If the handle of the master was dropped, the link ends at `closing` at the latest.
         let closing = self.closed_at.map(|closed| closed + LINGER);
         Some(closing.map_or(at, |closing| closing.min(at)))
     }
@@ -339,7 +339,7 @@ impl Link {
         self.lose_patience(now);
     }
 
-    /// Refuses the requests that wait for a connection, if the time until which they wait (`patience`) has passed.
+    /// If the time `patience` has passed, refuses the requests that wait for a connection.
     fn lose_patience(&mut self, now: Instant) {
         if matches!(self.state, State::Online(_)) {
             return;
@@ -352,8 +352,8 @@ impl Link {
         }
     }
 
-    /// Ends the link if the handle of the master was dropped, and if no request and no pending release is left. If some
-    /// are left, the link ends when [`LINGER`] has passed since the handle was dropped.
+    /// Ends the link if the handle of the master was dropped, and no request and no pending release is left. Pending
+    /// releases delay the end by [`LINGER`] at most.
     pub(super) fn settle(&mut self, now: Instant) {
         let closed_for_good = |closed: Instant| now >= closed + LINGER;
         if !self.closed_at.is_some_and(closed_for_good) {
@@ -398,16 +398,16 @@ impl Link {
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // Later requests are refused with `self.fault` and are not sent. So the fault of a lost connection becomes
-        // `Down`, which means "not sent".
+        // Later requests are refused with `self.fault`, without being sent. Only some faults mean "not sent", so store
+        // the loss of a connection as `Down`.
         self.fault = match (lived, fault) {
             (None, fault)
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // Let requests wait one node timeout for the next connection, because a master often restarts quickly. Refuse
-        // them instead if no connection was established, if the master had stopped answering, or if requests began to
-        // wait less than `STEADY` ago.
+        // A master often restarts quickly, so requests wait one node timeout for the next connection. Refuse them at
+        // once if there was no connection, if the master had stopped answering, or if requests began to wait less than
+        // `STEADY` ago.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {
@@ -436,9 +436,9 @@ impl Link {
         }
     }
 
-    /// Ends the link early, because its runtime is being shut down. Answers the outstanding requests; a release among
-    /// them becomes pending. Returns the pending releases for another link, which continues the work of this one.
-    /// `None` if no other link is needed, because the master's handle was dropped and no release is pending.
+    /// Ends the link, because its runtime is being shut down. Answers the outstanding requests, and keeps the releases
+    /// among them as pending. Returns the pending releases for the link that continues the work. `None` if the master's
+    /// handle was dropped and nothing is left to do.
     pub(super) fn hand_over(&mut self) -> Option<PendingReleases> {
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             let gone = Fault::Disconnected(SHUT_DOWN.into());

@@ -12,14 +12,13 @@ use crate::node::{Fault, Request};
 use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK_US};
 use crate::protocol::marker::Configuration;
 
-/// The expiry that scripts set for a fencing counter. It is the sum of:
+/// The TTL that scripts give a fencing counter. It is the sum of:
 ///
-/// - one day, the shortest time for which a counter must last after the last grant of its lock;
-/// - 1,000 s, because only the first grant in a period of this length renews the expiry (`scripts/fence/raise.lua`);
-/// - one second, by which a new counter value can be ahead of the master's clock.
+/// - one day: a counter must last this long after the last grant of its lock;
+/// - 1,000 s: only the first grant in each period of 1,000 s renews the TTL (`scripts/fence/raise.lua`);
+/// - one second: a new counter can be this far ahead of the master's clock.
 ///
-/// If a counter is more than one second ahead of the master's clock, the scripts add the difference to the expiry
-/// (`scripts/fence/lives.lua`).
+/// If a counter is further ahead, the scripts make the TTL longer (`scripts/fence/lives.lua`).
 pub(super) const FENCE_TTL: Duration =
     Duration::from_micros(COUNTER_TTL_US + COUNTER_PERIOD_US + PROPOSAL_SLACK_US);
 
@@ -27,13 +26,12 @@ pub(super) const FENCE_TTL: Duration =
 #[derive(Clone, Default)]
 pub(super) struct Scripts {
     shas: [Vec<u8>; Script::ALL.len()],
-    /// The Lua code that checks the generation marker. It is put in front of each script that must check the marker.
-    /// Empty if this client needs no check.
+    /// Lua code that checks the generation marker, for the beginning of scripts. Empty if this client needs no check.
     check: String,
 }
 
-/// Returns Lua code that fails if the master's generation marker does not admit this client. The handshake checks the
-/// marker too, but an operator may raise the marker during the connection.
+/// Returns Lua code that fails if the master's generation marker does not accept this client. The handshake also checks
+/// the marker, but an operator may raise it while the connection is open.
 fn check(configuration: Configuration) -> String {
     let mut wrong = String::from(if configuration.needs_no_marker() {
         "mark"
@@ -50,9 +48,8 @@ fn check(configuration: Configuration) -> String {
 }
 
 impl Scripts {
-    /// The scripts of a client with this configuration. They check the generation marker only if the client's masters
-    /// were replaced before. For other clients, the check in the handshake is enough: a replacement of masters closes
-    /// their connections.
+    /// The scripts of a client with this configuration. If the client's masters were never replaced, the scripts do not
+    /// check the generation marker: operators close the connections of such clients when they replace masters.
     pub(super) fn of(configuration: Configuration) -> Self {
         if configuration.step() == 0 {
             Self::default()
@@ -108,8 +105,8 @@ impl Scripts {
         missing.then(|| script.row().set)
     }
 
-    /// The script that executes a request on this connection; `None` if a plain command executes the request. An
-    /// acquire without a fencing token needs a script only if the generation marker must be checked.
+    /// The script that executes a request on this connection; `None` if a plain Redis command executes it. An acquire
+    /// without a fencing token needs a script only if the generation marker must be checked.
     fn script(&self, request: &Request) -> Option<Script> {
         let classic = matches!(request, Request::Acquire { .. }) && self.is_checked();
         Script::of(request).or(classic.then_some(Script::Classic))

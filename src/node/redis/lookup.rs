@@ -49,8 +49,8 @@ impl Lookup {
     }
 }
 
-/// A caller's wait for a running name lookup. If the caller is dropped, the lookup continues, and the next caller gets
-/// its result.
+/// A caller that waits for a running name lookup. If the caller stops waiting, the lookup continues, and the next
+/// caller gets its result.
 struct Asking<'a> {
     lookup: &'a Lookup,
     question: Option<Question>,

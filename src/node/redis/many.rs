@@ -12,8 +12,8 @@ use super::script::Script;
 use crate::node::actor::mailbox::Queued;
 use crate::node::{Answer, Claim, Fairness, Fault, Request};
 
-/// The smallest number of acquires for which one combined call is faster than single calls. It is larger for servers
-/// before version 7, where the cost of a call grows faster with the number of its arguments.
+/// The smallest number of acquires for which one combined call is faster than single calls. It is larger before Redis
+/// 7: there, calls with many arguments are slower.
 pub(super) fn least_acquires(version: Option<&str>) -> usize {
     let major = version.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
     if major.is_some_and(|major| major >= 7) {
@@ -41,7 +41,8 @@ fn plain(request: &Request) -> Option<&Claim> {
     }
 }
 
-/// Whether the plain lock of this claim has a queue. `None` if a combined call cannot execute a request of the claim.
+/// Whether the plain lock of this claim has a queue. `None` if the requests of this claim cannot be part of a combined
+/// call.
 fn lines(claim: &Claim) -> Option<bool> {
     match claim.fairness() {
         Fairness::Fair(None) => Some(true),
@@ -72,9 +73,10 @@ impl Member for Queued {
 }
 
 impl Scripts {
-    /// Writes a run as one command. A run consists of requests of one kind for different locks.
+    /// Writes the requests in `run` as one command. They are of one kind and for different locks.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        // Write exactly one command. So choose the script by fields that cannot change while the request is queued.
+        // Choose the script only by fields that cannot change while the requests are queued. So exactly one command is
+        // written.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
@@ -127,8 +129,8 @@ impl Scripts {
 /// sent as a separate command.
 pub(super) type Each = Option<Result<Answer, Fault>>;
 
-/// Decodes the answers to the requests of a combined call. The result is a fault if the reply cannot belong to the
-/// call; in that case `into` contains no usable answers.
+/// Decodes the answers to the requests of a combined call into `into`. Returns a fault if the reply does not fit the
+/// call; then `into` has no usable answers.
 pub(super) fn decode_many(
     run: &[Queued],
     value: &Value<'_>,

@@ -1,4 +1,4 @@
-//! A Redis or Valkey master: one actor connects a link to a socket and a timer. The link makes all decisions.
+//! A Redis or Valkey master. A link makes all decisions. An actor connects this link to a socket and a timer.
 //!
 //! The library has its own Redis client. It writes requests directly into the output buffer, and parses replies in
 //! place in the input buffer. It uses the `redis` crate only to parse URLs, and only in this folder.
@@ -73,8 +73,7 @@ impl Node for RedisNode {
         let mailbox = &self.shared.mailbox;
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
-            // No actor reads the mailbox: either none was started yet, or the actor ended when its runtime was shut
-            // down. Start an actor.
+            // No actor reads the mailbox: none was started yet, or its tokio runtime was shut down. Start an actor.
             Ok(true) => {
                 let run = actor::run(self.shared.clone(), PendingReleases::new());
                 if !hosting::spawn(Box::pin(run)) {

@@ -15,8 +15,7 @@ use crate::node::right::{Purpose, Right};
 
 const DATABASE: &str = "{db}";
 
-/// The table of rights. An inspection can try every command in the table at any time, because no command changes data:
-/// each command uses a key that does not exist, is invalid, or has no effect.
+/// The table of rights. No command in it changes data, so an inspection can run all of them.
 const USES: &[(Purpose, &str)] = &[
     (
         Purpose::Locking,
@@ -72,7 +71,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Elections, "UNSUBSCRIBE {leader}"),
     (Purpose::Elections, "PUBLISH {leader} x"),
     (Purpose::Reconnecting, "CLIENT ID"),
-    // No connection has this id. The id 0 cannot be used here, because for Redis 6.2 it means every connection.
+    // No connection has this id. The id 0 would close every connection on Redis 6.2.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
     (
         Purpose::Operating,
@@ -135,7 +134,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Masters, "CLIENT SETNAME quorate"),
     // Operators also need all rights of a client with fencing tokens. `purposes_of_operators` adds these rights.
     (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
-    // No connection has this id, so CLIENT LIST returns an empty list, and CLIENT KILL closes nothing.
+    // No connection has this id, so these two commands have no effect.
     (Purpose::Changing, "CLIENT LIST ID 9223372036854775807"),
     (Purpose::Changing, "CLIENT KILL ID 9223372036854775807"),
     (Purpose::Changing, "INFO server"),
@@ -164,23 +163,20 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
                 true
             }
-            // Locks work without these rights. Old servers lack the commands for `Naming` and `Releases`, only
-            // operators need `Changing`, and `Removal` is a right on tables of MySQL.
+            // Locks work without these rights, so an inspection does not check them.
             Purpose::Naming | Purpose::Releases | Purpose::Changing | Purpose::Removal => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,
-            // The scripts for groups and semaphores use fencing counters and queues. A user without the rights for
-            // `Groups` or `Semaphores` can still take plain locks.
+            // These scripts use fencing counters and queues, so they need the rights for both.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,
         })
 }
 
-/// The purposes for which an operator needs rights to replace masters. An operator copies values under locks and raises
-/// fencing counters, so it needs all rights of a client with fencing tokens. `guarded` is true if the restart guard is
-/// on, and `database` is true if the URL names a database.
+/// The purposes for which an operator needs rights to replace masters. They include all purposes of a client with
+/// fencing tokens. `guarded` is true if the restart guard is on, and `database` is true if the URL names a database.
 pub(super) fn purposes_of_operators(
     scope: &Scope,
     guarded: bool,
@@ -190,15 +186,15 @@ pub(super) fn purposes_of_operators(
         fencing: true,
         ..scope.clone()
     };
-    // A replacement of masters does not read the persistence settings.
+    // Operators do not read the persistence settings of the masters.
     let of_clients = purposes(&scope, guarded, database);
     of_clients
         .filter(|purpose| *purpose != Purpose::Persistence)
         .chain([Purpose::Changing])
 }
 
-/// The keys that an operator uses to copy `key` to a new master, each with its family. Empty if `key` is neither a
-/// stored value nor a fencing counter.
+/// All keys that an operator reads or writes to copy `key` to a new master, each with its family. Empty if `key` is
+/// neither a stored value nor a fencing counter.
 pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     let of = |families: BTreeSet<Family>, lock: &[u8]| {
         let key = |family: Family| (family, [family.before().as_bytes(), lock].concat());
@@ -225,10 +221,10 @@ pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     }
 }
 
-/// The right to the key of `lock` in this family. The right covers the keys of all locks whose names begin with:
+/// The ACL right to the key of `lock` in this family. The right covers all locks whose names begin with:
 ///
 /// - the configured `prefix`, if the name of `lock` begins with it;
-/// - otherwise the name of `lock` up to its first colon, or the whole name if it has no colon.
+/// - otherwise the name of `lock` up to its first colon, or the whole name.
 pub(super) fn right_to_key(family: Family, lock: &[u8], prefix: &str) -> Right {
     let (family, name) = match (family, keys::slot_of(lock)) {
         (Family::Lock, Some((_, name))) => (Family::Slot, name),
@@ -251,8 +247,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Names of locks, keys and channels that no client uses. With them, an inspection can run every command without an
-    /// effect on locks.
+    /// Names of locks, keys and channels that no client uses. An inspection that uses them does not affect any lock.
     pub(super) fn unheard_of(scope: &Scope, database: i64) -> Self {
         Self {
             lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unheard_of),

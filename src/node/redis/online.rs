@@ -31,12 +31,12 @@ const BATCH: usize = 512;
 /// The connection takes no more requests while at least this number of bytes is unwritten.
 const BACKLOG: usize = 256 << 10;
 
-/// How long a stalled connection may stay without an answer before a new connection replaces it: 500 ms or four node
+/// After an answer became overdue, how long the connection waits for it before it is replaced: 500 ms or four node
 /// timeouts, whichever is longer.
 const STALL: Duration = Duration::from_millis(500);
 
-/// After this time (2 s) without data from the master, an idle connection sends a PING. Without the PING, a client that
-/// waits for wake-ups on this connection would not notice that a firewall has dropped the connection.
+/// If the master sends no data for this time (2 s) while no request is outstanding, the client sends a PING. Without
+/// it, a client that waits for wake-ups would not notice a broken connection.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {
@@ -51,15 +51,14 @@ pub(super) struct Online {
     last_reply: Instant,
     /// The outstanding requests, in the order in which they were sent.
     under_way: VecDeque<Sent>,
-    /// Requests whose scripts are not loaded yet, or whose scripts the master has lost. When the scripts are loaded,
-    /// these requests are sent before pending releases and new requests.
+    /// Requests that wait until their scripts are loaded. Then they are sent before pending releases and new requests.
     again: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `again`.
     wanted: Vec<Set>,
-    /// Requests that are sent again as separate script calls, before all other requests. Either a combined call did not
-    /// execute them, or they were sent as the built-in delete command, which the server refused.
+    /// Requests to send again as separate script calls, before all other requests. The master did not execute them as
+    /// part of a combined call, or as the built-in delete command.
     apart: Vec<Queued>,
-    /// Combines the next requests into runs. A run consists of requests of one kind, which one call executes.
+    /// Groups the next requests: one call executes all requests of a group.
     runs: Runs<Queued>,
     placed: Vec<Placed<Queued>>,
     /// The requests that the current reply answers.
@@ -67,8 +66,8 @@ pub(super) struct Online {
     each: Vec<Each>,
     /// Whether this connection has asked the master to load the scripts that execute many requests in one call.
     many_wanted: bool,
-    /// The time since which an answer has been overdue; `None` if no answer is overdue. No further request is sent
-    /// until the answer arrives.
+    /// The time since which an answer has been overdue; `None` if no answer is overdue. While an answer is overdue, no
+    /// request is sent.
     stalled_since: Option<Instant>,
     window: Window,
 }
@@ -181,7 +180,7 @@ impl Online {
                     now,
                 );
             }
-            // If the scripts for many requests in one call cannot be loaded, each request is sent as a separate command.
+            // If the scripts for combined calls cannot be loaded, each request is sent as a separate command.
             What::Script(script)
                 if script.row().set == Set::Many && matches!(value, Value::Error(_)) => {}
             What::Script(script) => self.scripts.loaded(script, value)?,
@@ -197,8 +196,9 @@ impl Online {
         Ok(())
     }
 
-    /// If the master could not execute the command of a request, queues the request to be sent with a different command
-    /// or after loading scripts, and returns `None`. Otherwise returns the request unchanged.
+    /// If the master did not execute the request, but may execute it in another form, queues it again and returns
+    /// `None`. The other form is a different command, or the same script after it was loaded. Otherwise returns the
+    /// request.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -274,10 +274,11 @@ impl Online {
         push.first().and_then(Value::text) == Some(kind)
     }
 
-    /// Checks whether a stalled master has caught up. Must be called after all received replies have been handled.
+    /// Checks whether another answer is overdue after an overdue answer has arrived. Must be called after all received
+    /// replies have been handled.
     pub(super) fn caught_up(&mut self, limit: Duration, now: Instant) {
         if self.stalled_since.is_some() {
-            // If the next outstanding answer is overdue too, the master has not caught up.
+            // The connection stays stalled if the next outstanding answer is overdue too.
             let next = self.under_way.front();
             self.stalled_since = next.filter(|sent| sent.at + limit <= now).map(|_| now);
         }
@@ -298,14 +299,14 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Requests must keep their order. So wait for all outstanding answers before sending the requests in
-            // `again`: the outstanding requests may have to be sent again too.
+            // Requests must keep their order. An outstanding request may also have to be sent again, so wait for all
+            // outstanding answers first.
             if !self.under_way.is_empty() {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // Requests call a script by the digest in the reply to SCRIPT LOAD. If an earlier load has returned all
-                // digests, send the requests immediately. Otherwise wait for the replies.
+                // Requests call scripts by digest. If the digests are known from an earlier load, send the requests
+                // directly after the scripts. Otherwise wait for the replies to SCRIPT LOAD.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -317,8 +318,7 @@ impl Online {
             }
             batch.append(&mut self.again);
         }
-        // Send the requests in `apart` before all requests that were queued later, for example before a release of the
-        // same claim.
+        // Send the requests in `apart` before later requests for the same locks.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
         // Pending releases are sent before new requests. They get at most half of `room`, so new requests are sent too
@@ -328,8 +328,8 @@ impl Online {
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Return true if any request was taken, so that the actor calls `take` again. A new request wakes the actor
-        // only if the mailbox was empty (`every_request_is_answered_exactly_once`).
+        // If a request was taken, return true, so that the actor calls `take` again. The mailbox may not be empty, and
+        // then a new request does not wake the actor.
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
@@ -392,8 +392,7 @@ impl Online {
     }
 
     fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
-        // Record now whether the built-in command was used. The claim may get a note before the answer arrives, and a
-        // claim with a note uses the script.
+        // Record which command was used. The answer alone does not show it.
         queued.compared = self.deletion.write(&queued.request, out);
         if !queued.compared {
             (self.scripts).encode(&queued.request, &self.memory.run, out);
@@ -420,8 +419,8 @@ impl Online {
         }
     }
 
-    /// If an answer is overdue, answers all outstanding requests with a timeout. Fails if the connection was stalled
-    /// for too long. Sends a PING to a master that has been silent.
+    /// If an answer is overdue, answers all outstanding requests with a timeout. If it stays overdue for too long,
+    /// returns an error. Sends a PING if the connection is idle.
     pub(super) fn tick(
         &mut self,
         shared: &Shared,

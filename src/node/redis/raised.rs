@@ -49,8 +49,8 @@ impl<'a> Raised<'a> {
         if !said.iter().any(|said| text.starts_with(said)) {
             return None;
         }
-        // Convert the line number to an index into the source. Line numbers begin at 1, and the loaded script has one
-        // additional line in front of the source, with constants. So subtract 2.
+        // Subtract 2 from the line number: line numbers begin at 1, and the loaded script has one more line before the
+        // source.
         let line = self.line.and_then(|line| line.checked_sub(2));
         let line = line.and_then(|line| source?.lines().nth(line));
         let call = line.and_then(Call::read);

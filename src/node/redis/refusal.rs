@@ -10,7 +10,7 @@ use crate::node::Fault;
 use crate::node::inspection::plain;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 
-/// The prefix of the error that a script returns if the master's generation marker does not admit the client. The text
+/// The prefix of the error that a script returns if the master's generation marker does not accept the client. The text
 /// of the marker follows the prefix.
 pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
 
@@ -84,8 +84,8 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 /// Why a master with this generation marker does not admit this client, with advice for the operator. `None` if the
 /// master admits the client.
 pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
-    // If the marker number is 4g, the masters of generation g are the current masters. If the number is 4g + 1 to 4g +
-    // 3, generation g + 1 is replacing them.
+    // The number 4g means that generation g is current. The numbers 4g + 1 to 4g + 3 mean that generation g + 1 is
+    // replacing it.
     let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
         Some((generation, 0)) => format!("this master is at generation {generation}"),
         Some((generation, _)) => format!(
@@ -176,7 +176,7 @@ mod tests {
                 "server_error",
             ),
             ("", "server_error"),
-            // Redis 6.2 puts this text in front of an error of a script.
+            // On Redis 6.2, the error of a script begins with "ERR Error running script".
             (
                 "ERR Error running script (call to f_1): @user_script:8: @user_script: 8: -READONLY You can't write",
                 "read_only",

@@ -100,11 +100,10 @@ const DEPTH: usize = 8;
 /// The largest size of a reply that is accepted: 8 MiB, far more than any reply to this library needs.
 pub(super) const LARGEST: usize = 8 << 20;
 
-/// The largest number of bytes of a reply outside of bulk strings: 64 KiB, far more than any reply to this library
-/// needs.
+/// The largest number of bytes of a reply, without the content of bulk strings: 64 KiB.
 ///
-/// Each time more bytes arrive, an incomplete reply is parsed again from its beginning. The limit stops an endless
-/// reply (`endless_reply_is_an_error_after_a_limited_number_of_bytes`).
+/// An incomplete reply is parsed from its beginning each time more bytes arrive. The limit stops an endless reply
+/// (`endless_reply_is_an_error_after_a_limited_number_of_bytes`).
 pub(super) const LINES: usize = 64 << 10;
 
 /// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if the reply is incomplete.
@@ -129,7 +128,7 @@ enum Stop {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The number of bytes that the remaining lines of this reply can have; at first [`LINES`].
+    /// How many more bytes the lines of this reply may have; at first [`LINES`].
     lines: usize,
 }
 

@@ -1,9 +1,9 @@
 //! Chooses which of the queued requests are sent to the master in one call. The requests of one call are a run.
 //!
-//! - Only requests that are already queued are combined; no request waits for others.
+//! - Only requests that are already queued are combined. No request waits for later requests.
 //! - Requests for the same lock keep their order.
 //! - Requests for different locks can change their order: queued releases are sent before queued acquires.
-//! - A run contains at most one request for each lock. A second request for the same lock ends the run.
+//! - A run contains at most one request for each lock.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ const LEAST_RELEASES: usize = 2;
 pub(super) enum Kind {
     /// A request that is never combined with others.
     Single,
-    /// A release; `lines` is whether the lock has a queue.
+    /// A release; `lines` is true if the lock has a queue.
     Release { lines: bool },
-    /// An acquire with this TTL; `lines` is whether the lock has a queue.
+    /// An acquire with this TTL; `lines` is true if the lock has a queue.
     Acquire { lines: bool, ttl: Duration },
 }
 
@@ -40,7 +40,7 @@ pub(super) trait Member {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Placed<T> {
     pub(super) member: T,
-    /// The number of requests after this one that are sent in the same call.
+    /// How many of the following requests are sent in the same call as this one.
     pub(super) along: usize,
 }
 
@@ -75,8 +75,8 @@ impl<T: Member> Run<T> {
         self.members.push(member);
     }
 
-    /// Appends all requests of the run to `into`, which fixes their positions. They are sent in one call if there are
-    /// at least `least` of them; otherwise they are sent one by one.
+    /// Ends the run: appends its requests to `into`. They are sent in one call if the run has at least `least`
+    /// requests, and otherwise one by one.
     fn close(&mut self, least: usize, into: &mut Vec<Placed<T>>) {
         self.bits = 0;
         let count = self.members.len();
@@ -89,8 +89,8 @@ impl<T: Member> Run<T> {
     }
 }
 
-/// The bit of a key in the Bloom filter. It depends on the last six bytes of the key, because keys mostly differ in
-/// these.
+/// The bit of a key in the Bloom filter. It depends only on the last six bytes of the key: keys differ mostly at their
+/// end.
 fn bit(key: &[u8]) -> u64 {
     let end = &key[key.len().saturating_sub(6)..];
     let mix = |sum: u32, byte: &u8| sum.wrapping_mul(31).wrapping_add(u32::from(*byte));
@@ -101,7 +101,7 @@ fn bit(key: &[u8]) -> u64 {
 pub(super) struct Runs<T> {
     releases: Run<T>,
     acquires: Run<T>,
-    /// Whether the releases must be sent before the acquires, because both runs contain a request for the same lock.
+    /// Whether `releases` must be sent before `acquires`: a lock has a release in one and a later acquire in the other.
     behind: bool,
     /// The smallest number of acquires for which one combined call is faster than single calls on this server.
     least_acquires: usize,
@@ -271,7 +271,7 @@ mod tests {
             // a queue.
             ("a1 a2 a3 A4 A5", "[a1 a2 a3] A4 A5"),
             ("r1 r2 R3 R4", "[r1 r2] [R3 R4]"),
-            // A request for another lock can be sent before the run.
+            // Single requests do not end a run of requests for other locks.
             ("a1 s9 a2 a3", "s9 [a1 a2 a3]"),
             ("a1 a2 a3 s a4 a5 a6", "[a1 a2 a3] s [a4 a5 a6]"),
         ] {

@@ -1,10 +1,11 @@
 //! The scripts that masters run, as a table with one row for each script. All other lists of scripts are derived from
 //! this table.
 //!
-//! - The scripts that clients run are loaded in the order of their rows.
-//! - The simulated server has a `match` over these scripts, which does not compile until it handles a new script.
-//! - Tests in this module compare KEYS and ARGV with the header of the Lua source.
-//! - Tests of `needs.rs` compare the purposes with the calls in the source.
+//! - The scripts of clients are loaded in the order of the rows.
+//! - The simulated server matches on every script, so a new script does not compile until the simulation handles it.
+//! - The tests of this module compare `keys` and `args` of each row with the comment at the beginning of the Lua
+//!   source.
+//! - The tests of `needs.rs` compare `purposes` of each row with the calls in the Lua source.
 
 use std::sync::LazyLock;
 
@@ -53,15 +54,15 @@ pub(super) enum Set {
     Many,
 }
 
-/// The content of KEYS, in the words of the header of the Lua source.
+/// The keys of a script (KEYS), in the words of the comment at the beginning of its Lua source.
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests read these words"))]
 pub(super) enum Keys {
     One(&'static str),
-    /// Any number of keys. The string is the name of these keys in the header of the Lua source.
+    /// Any number of keys. The string is the word for these keys.
     Many(&'static str),
 }
 
-/// The content of ARGV, in the words of the header of the Lua source.
+/// The arguments of a script (ARGV), in the words of the comment at the beginning of its Lua source.
 pub(super) struct Args {
     /// The arguments that come first, and only once.
     pub(super) first: &'static [&'static str],
@@ -102,7 +103,7 @@ scripts! {
         args: Args { first: &["value", "ttl ms", "proposed counter in microseconds"], each: &[], last: &[] },
     },
 
-    /// Agrees on the fencing token of a granted plain lock.
+    /// Sets the fencing counter to the fencing token of a granted plain lock.
     Confirm: Row {
         source: include_str!("../../scripts/confirm.lua"),
         set: Set::Plain,
@@ -173,8 +174,8 @@ scripts! {
         args: Args { first: &["value"], each: &[], last: &["id", "leave", "note"] },
     },
 
-    /// Takes all keys of a group or none. A group is several locks, or one lock that can be shared, either by readers
-    /// or by holds of one owner.
+    /// Takes all keys of a group or none. A group consists of several locks, or of one lock that readers or one owner
+    /// can share.
     Claim: Row {
         source: include_str!("../../scripts/claim.lua"),
         set: Set::Groups,
@@ -188,7 +189,7 @@ scripts! {
         },
     },
 
-    /// Agrees on the fencing token of a granted group.
+    /// Sets the fencing counters to the fencing token of a granted group.
     ConfirmGroup: Row {
         source: include_str!("../../scripts/confirm_group.lua"),
         set: Set::Groups,
@@ -209,7 +210,7 @@ scripts! {
         args: Args { first: &["value", "id", "leave"], each: &["marker"], last: &[] },
     },
 
-    /// Extends several locks, at least one of which is a group.
+    /// Extends several locks if at least one of them is a group.
     Keep: Row {
         source: include_str!("../../scripts/keep.lua"),
         set: Set::Groups,
@@ -305,8 +306,8 @@ scripts! {
     },
 }
 
-/// The properties of a script that only operators run, to replace masters. Such a script does not check the generation
-/// marker. It belongs to no set of scripts, because each operation loads the script that it needs.
+/// The properties of a script that only operators run, to replace masters. Operators load each script when they need
+/// it. The script does not check the generation marker.
 #[cfg_attr(not(test), allow(dead_code, reason = "tests compare these properties"))]
 pub(super) struct OperatorRow {
     pub(super) source: &'static str,
@@ -319,8 +320,7 @@ pub(super) struct OperatorRow {
 /// Raises the generation marker.
 pub(super) static RAISE: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/raise.lua"),
-    // The tests of the rights treat every `KEYS[1]` as a lock key. So `Locking` must be listed, although this key is
-    // the generation marker.
+    // The tests of `needs.rs` take every `KEYS[1]` for a lock key, so `Locking` must be listed.
     purposes: &[Changing, Locking],
     keys: Keys::One("the generation marker"),
     args: Args {

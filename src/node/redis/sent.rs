@@ -8,7 +8,7 @@ use crate::protocol::instant::Instant;
 pub(super) struct Sent {
     pub(super) what: What,
     pub(super) at: Instant,
-    /// The number of requests after this one that the same reply answers.
+    /// How many of the following requests the same reply answers.
     pub(super) along: usize,
 }
 
@@ -25,8 +25,7 @@ pub(super) enum What {
     Ping,
     /// The command that restores the generation marker on a master that has none.
     Marker,
-    /// The command that reads the remaining lifetime of a generation marker. It is sent if the marker was missing at
-    /// the handshake.
+    /// The command PTTL for the generation marker. It is sent if the marker was missing at the handshake.
     MarkerLifetime,
     /// The trial of the server's built-in command for releases.
     Trial,

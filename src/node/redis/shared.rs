@@ -23,7 +23,7 @@ pub(crate) struct NodeOptions {
     pub(crate) restart_guard: RestartGuard,
     /// The last part of each connection's name in `CLIENT LIST`: `HOST:PID`.
     pub(crate) name: Box<str>,
-    /// The generation and the fingerprints of the masters in the client's configuration.
+    /// The generation and the fingerprint of the client's masters, and the fingerprint of its next masters.
     pub(crate) configuration: Configuration,
     /// The generation markers that this client last saw on the masters.
     pub(crate) markers: Markers,
@@ -43,8 +43,7 @@ impl NodeOptions {
         format!("quorate/{}:{}", self.configuration.tag(), self.name)
     }
 
-    /// The name in `CLIENT LIST` of a connection that cannot check the generation marker: `quorate:HOST:PID`, as in old
-    /// versions that have no markers.
+    /// The name in `CLIENT LIST` of a connection that cannot check the generation marker: `quorate:HOST:PID`.
     pub(super) fn plain_name(&self) -> String {
         format!("quorate:{}", self.name)
     }
@@ -76,16 +75,16 @@ impl Shared {
         }
     }
 
-    /// The longest time for which the master's votes do not count because the master has lost its generation marker:
-    /// `max_ttl`. `None` if the marker is not lost, or if the restart guard is off.
+    /// If the master has lost its generation marker, the longest time for which its votes do not count: `max_ttl`.
+    /// `None` if it has not lost the marker, or if the restart guard is off.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
         (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
     }
 
-    /// Returns the state for an additional connection to the same master. It has the same settings, and contains the
-    /// server runs that were seen so far.
+    /// Returns the state of an additional connection to the same master. It has the same settings, and knows the same
+    /// server runs.
     pub(super) fn beside(&self) -> Self {
         Self {
             acquaintance: self.acquaintance.beside(),

@@ -17,15 +17,15 @@ macro_rules! part {
 const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
-    // Contains other parts, so it must come before them in this list.
+    // Contains parts that follow in this list. The order matters, because parts are inserted one after the other.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("fence/lives.lua"),
     part!("line/join.lua"),
-    // Contains another part, so it must come before that part in this list.
+    // Contains a part that follows in this list.
     part!("line/first.lua"),
     part!("line/purge.lua"),
-    // Contains another part, so it must come before that part in this list.
+    // Contains a part that follows in this list.
     part!("line/refused.lua"),
     // `line/ahead.lua` counts the waiters ahead of the requesting waiter, or all waiters if the requesting waiter is
     // not queued.

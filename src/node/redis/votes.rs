@@ -1,8 +1,8 @@
 //! Decides whether the votes that a master gives on one connection count. They do not count in three cases:
 //!
-//! - The restart guard quarantines the master.
-//! - The master has lost its generation marker, and the longest TTL has not passed since.
-//! - The generation marker does not admit the client.
+//! - The master may have restarted within the last `max_ttl` (restart guard).
+//! - The master has lost its generation marker within the last `max_ttl`.
+//! - The generation marker does not accept this client.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) struct Votes {
     ///
     /// - The key of the marker has a value.
     /// - The user has no right to read the key.
-    /// - The client has since learned which marker the master lost.
+    /// - The client now knows, from the other masters, which marker the master lacks.
     unmarked: Option<Instant>,
     /// Whether the loss of the master's generation marker was already detected on this connection.
     missed: bool,
@@ -51,8 +51,8 @@ impl Votes {
         }
     }
 
-    /// Why a request must not be sent to this master now; `None` if it may be sent. `quarantine` is the remaining time
-    /// in which the master's votes do not count.
+    /// Why a request must not be sent to this master now; `None` if it may be sent. `quarantine` is the result of
+    /// [`quarantine`](Self::quarantine).
     pub(super) fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
         match &self.refused {
             Some(fault) if request.is_for_current_masters() => Some(fault.clone()),
@@ -64,10 +64,10 @@ impl Votes {
     /// Handles a master that has no generation marker although another master has one. The master has lost its data, or
     /// a different server now has its address.
     ///
-    /// - With the restart guard, the votes of the master do not count for `max_ttl`.
-    /// - When the client knows the lost marker, it restores the marker.
-    /// - If the marker is restored before `max_ttl` has passed, it gets an expiry. The expiry shows other clients that
-    ///   the votes do not count yet.
+    /// - If the restart guard is on, the votes of the master do not count for `max_ttl`.
+    /// - If the client knows the lost marker, it restores the marker.
+    /// - If the votes do not count yet, the restored marker gets a TTL. Other clients see from this TTL that the votes
+    ///   do not count.
     ///
     /// Writes the commands to `out`, and appends them to `sent`.
     pub(super) fn handle_missing_marker(
@@ -90,8 +90,8 @@ impl Votes {
         if marker.is_some() {
             self.unmarked = None;
         }
-        // Only the operator may write the first marker on the next masters. If a client wrote it to a wrong address,
-        // the marker would shut out the users of that server.
+        // On new masters, only an operator writes the first marker. A client with a wrong address could write it to an
+        // unrelated server.
         let may_restore = |marker: &Marker| {
             let begun = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
@@ -102,8 +102,8 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // Restore the marker with an expiry until `max_ttl` has passed since the loss was detected. The expiry
-            // shows other clients that they must not count the master's votes yet.
+            // If the loss is more recent than `max_ttl`, restore the marker with a TTL. The TTL shows other clients
+            // that the master's votes do not count yet.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);
@@ -117,7 +117,7 @@ impl Votes {
         }
     }
 
-    /// Handles the reply with the remaining expiry of a generation marker that was missing at the handshake.
+    /// Handles the remaining TTL of a generation marker that was missing at the handshake.
     pub(super) fn handle_marker_lifetime(
         &mut self,
         shared: &Shared,
@@ -129,8 +129,7 @@ impl Votes {
             return;
         };
         match left {
-            // The marker has no expiry. So the master did not lose its marker: it got its first marker, like the other
-            // masters, after the handshake.
+            // The marker has no TTL, so it was not restored after a loss. An operator wrote it after the handshake.
             -1 => self.trust(shared),
             0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
             _ => {}
@@ -153,8 +152,8 @@ impl Votes {
         until.map_or(Duration::ZERO, |until| until.saturating_since(now))
     }
 
-    /// Records that the master's votes count again: its marker was not lost, or every lock that it may have forgotten
-    /// has expired.
+    /// Records that the votes of the master count again. Either its marker was not lost, or `max_ttl` has passed since
+    /// the loss.
     fn trust(&mut self, shared: &Shared) {
         self.doubted_until = None;
         shared.options.markers.trusts(shared.address.name());

@@ -1,4 +1,4 @@
-//! The record cache of one session of a store: the content that the session last read or wrote.
+//! The records that one session of a store has cached.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,16 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// If the cache has more records than this, it drops all records that were not used in the last 64 batches of requests.
+/// The cache limit. Above it, the cache drops all records that were not used in the last 64 batches of requests.
 const MOST: usize = 16_384;
 
 /// The records of the store that one session has read or written, with their content.
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
-    /// The records of changes that this session has sent and the store has not answered. The value is the number of the
-    /// batch in which the change was sent.
+    /// Records with a change that was sent, but not answered: the number of the batch in which it was sent.
     ///
-    /// Such a change may still take effect. To prevent this, the next request for the record writes the record with a
+    /// Such a change may still take effect. The next request for the record prevents this: it writes the record with a
     /// new version.
     dirty: HashMap<Name, u64>,
     /// The number of the current batch of requests. Records that were read or written in this batch are fresh.
@@ -30,17 +29,17 @@ struct CachedRecord {
     stored: Vec<StoredItem>,
     /// The batch in which the record was last read or written.
     seen: u64,
-    /// Whether the record must be read again, because another session may have changed it. After the read, unchanged
-    /// items keep their cached expiry times.
+    /// Whether the record must be read again, because another session may have changed it. Items that have not changed
+    /// keep their cached expiry times.
     doubtful: bool,
 }
 
 impl CachedRecord {
-    /// Whether all items of the record have expired at `now`, and none is a fencing counter that must be kept at
-    /// `date`.
+    /// Whether the record is no longer needed: all its items have expired at `now`, and no fencing counter must be kept
+    /// at `date`.
     ///
-    /// `date` is the earlier of the wall clocks of the store and of this process, in microseconds since 1970. If `date`
-    /// is `None`, no fencing counter is kept after its expiry.
+    /// `date` is the earlier of two wall clocks: that of the store and that of this process. It is in microseconds
+    /// since 1970. If `date` is `None`, fencing counters are not kept after their expiry.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -81,9 +80,9 @@ impl RecordCache {
     /// At most `most` obsolete records, with their versions. A record is obsolete if all of these conditions are met:
     ///
     /// - All its items have expired at `now`.
-    /// - No item is a fencing counter that must be kept at `date` (`None` for a store that gives no date).
-    /// - No request has used the record since the batch `since`.
-    /// - The cached content is certain: the record is neither doubtful nor dirty.
+    /// - No fencing counter in it must be kept at `date` (`None` if the store gives no date).
+    /// - No request has used it since the batch `since`.
+    /// - It is neither doubtful nor dirty.
     pub(super) fn obsolete(
         &self,
         (now, date): (u64, Option<u64>),
@@ -101,7 +100,7 @@ impl RecordCache {
             .collect()
     }
 
-    /// Removes a record from the cache, because the record was removed from the store or changed by another session.
+    /// Removes a record from the cache.
     pub(super) fn forget(&mut self, name: &Name) {
         self.records.remove(name);
     }
@@ -143,7 +142,7 @@ impl RecordCache {
         }
     }
 
-    /// Marks all records as doubtful, because a restart may have lost the server's last changes. After such a loss, two
+    /// Marks all records as doubtful after a restart of the server. The restart may have lost changes, and then two
     /// different contents of a record can have the same version.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
@@ -174,8 +173,8 @@ impl RecordCache {
         }
     }
 
-    /// Stores the content of a record after the store has confirmed a change. Older changes of the record can no longer
-    /// take effect.
+    /// Stores the content of a record after the store has confirmed a change. The change gave the record a new version,
+    /// so unanswered older changes can no longer take effect.
     pub(super) fn note_written(&mut self, name: &Name, version: u64, stored: Vec<StoredItem>) {
         self.dirty.remove(name);
         self.put(name, version, stored);

@@ -1,15 +1,14 @@
 //! The content of a record: items with their expiry times, encoded as bytes.
 //!
-//! - In a store with its own clock, each item has an expiry time on that clock.
-//! - In a store without a clock, each item has a duration, and a stamp that is different at each write.
+//! - If the store has a clock, each item has an expiry time on that clock.
+//! - Otherwise each item has a duration, and a stamp that is different at each write.
 //!
-//! Without a clock in the store, the clients measure the duration on their own clocks:
+//! Clients measure the duration on their own clocks:
 //!
-//! - The holder begins before it sends its request, and so before any other client can read the item.
-//! - An observer (a client that reads the item) begins at its first read of the stamp. It considers the item expired
-//!   after the duration plus a margin.
+//! - The holder begins before it sends its request.
+//! - A client that reads the item begins when it first reads the stamp, and adds a margin to the duration.
 //!
-//! So the holder's lease ends before any observer considers the item expired.
+//! So the holder's lease ends before any other client considers the item expired.
 
 use std::time::Duration;
 
@@ -19,8 +18,8 @@ use crate::node::memory::items::{Id, Item, Kind};
 /// The first byte of every encoded record: the version of the format.
 const FORMAT: u8 = 1;
 
-/// The latest time that is stored, in microseconds. Clock readings beyond this time are reduced to it, and records with
-/// later times are not read.
+/// The latest time that records can contain, in microseconds. A later clock reading is replaced by it. A record with a
+/// later time is rejected as damaged.
 pub(super) const LATEST: u64 = 1 << 61;
 
 /// An item of a record, together with its expiry as the record stores it.
@@ -28,8 +27,8 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// Whether this client can rely on the item's expiry time. False if this client has read the stamp from the store:
-    /// another client may have read the stamp earlier, and would consider the item expired earlier.
+    /// Whether other clients consider the item expired no earlier than this client does. False if this client has read
+    /// the stamp from the store: another client may have read it earlier.
     sure: bool,
 }
 
@@ -41,23 +40,22 @@ pub(super) struct Promised {
     pub(super) since: Since,
 }
 
-/// The moment at which a promised lease begins, from which its duration is counted.
+/// The time from which the duration of a promised lease is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Since {
-    /// The lease counts from the first grant of the lock. A repeated grant does not make it longer.
+    /// The first grant of the lock. A repeated grant does not make the lease longer.
     Before,
-    /// The lease of a hold on a lock key that other holds share:
+    /// For a hold on a lock key that other holds share:
     ///
-    /// - The lease of a new hold counts from now, even if the lock key was written earlier for another hold.
-    /// - The lease of a hold that existed before counts from the first grant of the hold.
+    /// - now, if the hold is new;
+    /// - the first grant of this hold, if it already existed.
     Joined,
-    /// The lease counts from now, because it is extended.
+    /// Now, because the lease is extended.
     Extended,
 }
 
 impl Promised {
-    /// Whether the lease depends on `item`. A lease depends on the content of its lock key, and on the entry of its own
-    /// hold.
+    /// Whether the lease ends if `item` expires: `item` is the lock key of the lease, or the entry of its hold.
     fn rests_on(&self, item: &Item) -> bool {
         let Id { kind, key, member } = &item.id;
         let here = **key == *self.key;
@@ -71,7 +69,7 @@ enum When {
     Always,
     /// The item expires at this time on the server's clock, in microseconds.
     Until(u64),
-    /// The item expires `life` microseconds after its last write, which is identified by `stamp`. Only used in a store
+    /// The item expires `life` microseconds after its last write. Each write has a different `stamp`. Only for a store
     /// without a clock.
     For {
         stamp: u64,
@@ -82,7 +80,7 @@ enum When {
 /// The clock on which the items of a store expire.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
-    /// The server's clock. It may be up to `slack` microseconds ahead of the time that this client assumes.
+    /// The server's clock. It may be up to `slack` microseconds ahead of this client's estimate.
     Server { slack: u64 },
     /// The clock of this client's process, for a store without a clock. A write stores `stamp` with each item.
     Own { stamp: u64 },
@@ -160,11 +158,9 @@ impl StoredItem {
         Some(Self { item, when, sure })
     }
 
-    /// Returns the new content of a record that contained `before`. The new content consists of `items`, written at the
-    /// time `now`.
+    /// Returns the new content of a record that contained `before`: the given `items`, written at the time `now`.
     ///
-    /// An unchanged item keeps its stored expiry. Exception: it gets a later expiry if a lease in `promised` that
-    /// counts from now ([`Since`]) needs it.
+    /// An unchanged item keeps its stored expiry, unless a new or extended lease in `promised` needs a later one.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -202,11 +198,9 @@ impl StoredItem {
     fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
         let until = last.until;
         let until = match (self.when, clock) {
-            // The server's clock may be ahead of `now` by up to `slack`, so the stored expiry may be too early for the
-            // lease.
+            // The server's clock may be up to `slack` ahead of `now`, so the stored expiry would be too early.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
-            // Another client may have read the stored stamp earlier than this client. For the other client, the item
-            // would expire too early.
+            // Another client may have read the stamp before this client did, so the item would expire too early there.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -224,7 +218,7 @@ impl StoredItem {
             }
             (Some(until), Clock::Own { stamp }) => {
                 let life = until.saturating_sub(now);
-                // For this process, the item expires at `until`. Other processes wait a little longer (`seen`).
+                // This process considers the item expired at `until`. Other processes wait a little longer (`seen`).
                 item.until = Some(whole(item.id.kind, until));
                 When::For { stamp, life }
             }
@@ -374,8 +368,7 @@ mod tests {
         );
     }
 
-    /// Another client may have read the old stamp earlier than this client. For the other client, the extended lease
-    /// would expire too early.
+    /// A third client may have read the old stamp earlier, and would consider the extended lease expired too early.
     #[test]
     fn extension_replaces_the_clock_stamp_of_another_client() {
         let (stamp, life) = (7, 500_000);

@@ -37,7 +37,7 @@ pub trait Store: Send + Sync + 'static {
     /// The properties of this store, for example its timeout.
     fn traits(&self) -> Traits;
 
-    /// Opens a session. A caller that wants a time limit drops the future.
+    /// Opens a session. To stop waiting, the caller drops the future.
     fn connect(&self) -> impl Future<Output = Result<(Self::Session, Greeting), Fault>> + Send;
 
     /// Opens a listener, which receives the wake-ups for one process.
@@ -164,8 +164,8 @@ pub trait Session: Send + 'static {
         names: &[Arc<[u8]>],
     ) -> impl Future<Output = Result<Clocked<Vec<Record>>, Fault>> + Send;
 
-    /// Tries each commit in the given order. A commit has no effect if the version of one of its records differs from
-    /// the version in the commit. The remaining commits are tried nevertheless.
+    /// Executes the commits in the given order. A commit has no effect if a record has a different version than in the
+    /// commit. The commits after it are still executed.
     ///
     /// There are at most [`Traits::batch`] commits. No two of them change the same record.
     fn commit(
@@ -173,28 +173,28 @@ pub trait Session: Send + 'static {
         commits: &[Commit],
     ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
-    /// Reads up to `count` records in a stable order, beginning with the record at position `from`. A page with fewer
-    /// than `count` records is the last page. A record that was removed after the first page was read may still appear,
-    /// with version 0.
+    /// Reads up to `count` records, beginning with the record at position `from`. The order of the records must not
+    /// change. A page with fewer than `count` records is the last page. A record that was removed while the pages are
+    /// read may still appear, with version 0.
     fn page(
         &mut self,
         from: u64,
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The date that the server gave to this session's last answered change, in microseconds since 1970. `None`, the
-    /// default, if the store gives no dates.
+    /// The date that the server gave to the last answered change of this session, in microseconds since 1970. `None`,
+    /// the default, if the store gives no dates.
     ///
-    /// Clients derive fencing numbers from this date, unless the store returns a time in [`Clocked::clock`]. If the
-    /// store returns neither, clients keep all fencing counters forever.
+    /// Clients derive fencing numbers from the time in [`Clocked::clock`], or else from this date. If the store returns
+    /// neither, fencing counters never expire.
     ///
-    /// A session that returns dates must return a date even before its first change.
+    /// A store that gives dates must give one even before the first change of a session.
     fn date(&self) -> Option<u64> {
         None
     }
 
-    /// Removes each of these records that still has the given version. No client needs the content of these records any
-    /// more. If the session is lost before the server has answered, a removal may take effect later, or never.
+    /// Removes each of these records if it still has the given version. No client needs their content. If the session
+    /// is lost before the server has answered, a removal may take effect later, or never.
     fn remove(
         &mut self,
         records: &[(Arc<[u8]>, u64)],
@@ -310,8 +310,8 @@ pub struct Wake {
 
 /// Receives the wake-ups that are addressed to one process.
 pub trait Listener: Send + 'static {
-    /// Gives the listener the [`Pacer`], which reports the wake-ups that the process currently needs. Called once,
-    /// before the first call of `next`. A listener that does not poll ignores the pacer.
+    /// Gives the listener the [`Pacer`], which says for which wake-ups the process waits. Called once, before the first
+    /// call of `next`. A listener that does not poll the store ignores the pacer.
     fn follow(&mut self, pacer: Pacer) {
         let _ = pacer;
     }

@@ -6,13 +6,13 @@ use std::cell::Cell;
 /// bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFlaw {
-    /// After a session was lost, the next session does not rewrite the records of unanswered changes. So an unanswered
-    /// change of the lost session can still take effect later.
+    /// After a session was lost, the next session does not write the records with unanswered changes again. So such a
+    /// change can still take effect later.
     Unsoiled,
-    /// The client ignores that the server's clock may be ahead of the client's estimate of the server's time. So a
-    /// stored lease can expire too early.
+    /// The client assumes that the server's clock is not ahead of the client's estimate. So a stored lease can expire
+    /// too early.
     NoSlack,
-    /// At a store without a clock, an observer considers a lease expired after a third of its duration.
+    /// If the store has no clock, a client considers another client's lease expired after a third of its duration.
     EarlyEnd,
 }
 

@@ -16,12 +16,11 @@ use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::fencing::COUNTER_TTL_US;
 use crate::protocol::instant::Instant;
 
-/// How long a record keeps the entry of a process that observes an election: 60 s. To be notified of new leaders for
-/// longer, the process must renew its entry.
+/// How long a process is notified of the new leaders of an election before it must renew its entry in the record: 60 s.
 pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// The first byte of a wake-up message (`FREE`), and of the announcement of a new leader (`LEADER`). In both messages,
-/// the lock key follows.
+/// The first bytes of two messages: `FREE` is a wake-up, `LEADER` announces a new leader. The lock key follows the
+/// first byte.
 pub(super) const FREE: u8 = b'w';
 pub(super) const LEADER: u8 = b'l';
 
@@ -86,12 +85,12 @@ pub(super) enum Outcome {
 pub(super) struct Setting<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,
-    /// The stamp of all items that are written now. Only used for a store without a clock.
+    /// The stamp that all items of this decision get. Only used for a store without a clock.
     pub(super) stamp: u64,
     pub(super) run: &'a ServerRun,
     /// The id of this process in wake-ups; `None` if no client has subscribed to the wake-ups of this node.
     pub(super) process: Option<&'a Arc<str>>,
-    /// Whether commits contain wait locks, because the store's listener polls.
+    /// Whether commits must contain wait locks. True if the store's listener polls.
     pub(super) wait_locks: bool,
 }
 
@@ -146,8 +145,8 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // This fencing counter has expired too early, because the store's clock was ahead and was then
-                // corrected. Keep the counter for another day.
+                // This fencing counter has expired, but the store's date shows that it is still needed. Keep it for a
+                // day.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
@@ -226,7 +225,7 @@ impl Job {
         }
     }
 
-    /// The wait locks that the session must take or release if the content of the job's records is `after`.
+    /// The wait locks that the session must take or release after the job. `after` is the new content of its records.
     pub(super) fn wait_locks<'a>(
         &self,
         after: impl Iterator<Item = &'a StoredItem>,
@@ -268,7 +267,7 @@ fn apply(
     if let (Request::Watch { key, on }, Some(process)) = (request, setting.process) {
         let id = Id::of(Kind::Watcher, key, process.as_bytes());
         let known = watchers.iter().position(|watcher| watcher.id == id);
-        // Renew the observer's entry if less than half of its lifetime is left.
+        // Renew the item of this observer if less than half of its lifetime is left.
         let fresh = known.is_some_and(|at| watchers[at].lives(now + micros(WATCHED) / 2));
         if !fresh || !on {
             watchers.retain(|watcher| watcher.id != id);

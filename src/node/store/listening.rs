@@ -18,7 +18,7 @@ pub(super) struct Listening {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The records to listen for. A waiter of this process is queued in each of them.
+    /// The records whose wake-ups this process needs. A waiter of this process is queued in each of them.
     wanted: BTreeMap<Name, Wanted>,
     /// The elections that this process observes.
     pub(super) watched: HashSet<Name>,
@@ -27,9 +27,9 @@ pub(super) struct State {
     closed: bool,
 }
 
-/// A record for which this process listens.
+/// A record whose wake-ups this process needs.
 struct Wanted {
-    /// The time until which this process listens for the record.
+    /// The time until which this process needs the wake-ups.
     until: Instant,
     /// The queued waiter of this process. `None` until the store has answered the waiter's first request, and after the
     /// waiter has stopped waiting.
@@ -41,8 +41,8 @@ struct Wanted {
 pub(super) struct QueuedWaiter {
     /// The id of the waiter.
     pub(super) id: Arc<str>,
-    /// The name of the wait lock of the client directly ahead. `None` if the waiter waits for several clients, or if
-    /// the client ahead has no wait lock.
+    /// The name of the wait lock of the client for which the waiter waits. `None` if the waiter waits for several
+    /// clients, or if that client has no wait lock.
     pub(super) behind: Option<Arc<str>>,
 }
 
@@ -108,8 +108,7 @@ impl Listening {
         self.pacer.set(pace);
     }
 
-    /// Whether this process still listens for a record or an election at the time `now`. If not, the listening task
-    /// must end.
+    /// Whether this process still needs wake-ups at the time `now`. If not, the listening task must end.
     pub(super) fn goes_on(&self, now: Instant) -> bool {
         let mut state = self.state();
         state.wanted.retain(|_, wanted| now < wanted.until);
@@ -152,7 +151,7 @@ mod tests {
         let first = waiter("1", Some("9"));
         listening.note_waiter(std::slice::from_ref(&a), Some(&first));
         assert_eq!(pace(), behind("1", "9"));
-        // The waiter requests the lock again. It keeps its place in the queue, so the pace must not change.
+        // The waiter requests the lock again. It keeps its place in the queue, and waits for the same wait lock.
         listening.state().want(vec![a.clone()], until);
         listening.repace();
         assert_eq!(pace(), behind("1", "9"));

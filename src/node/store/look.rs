@@ -1,5 +1,5 @@
-//! Inspects a store. Adds two facts to the store's own inspection: whether another address leads to the same server,
-//! and for how much longer the restart guard ignores the votes of this master.
+//! Inspects a store. The result also shows whether another address leads to the same server, and for how much longer
+//! the restart guard ignores the votes of this master.
 
 use std::sync::Arc;
 

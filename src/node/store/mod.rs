@@ -1,9 +1,9 @@
-//! A master made of a store, which keeps records and changes them by compare-and-set.
+//! A master on top of a store. A store keeps records and changes them by compare-and-set.
 //!
-//! The client decides each request with the state machine of the [master in memory](super::memory), so the same rules
+//! The client decides each request with the state machine of the [master in memory](super::memory). So the same rules
 //! apply to all stores. The store does not lock the record during the decision.
 //!
-//! A change of a lost session can arrive at the store late. It has no effect, because the next session first writes the
+//! A change can reach the store after its session was lost. It has no effect, because the next session first writes the
 //! record again with a new version.
 
 mod cache;

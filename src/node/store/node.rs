@@ -1,4 +1,4 @@
-//! The handle of a master that is made of a store.
+//! The handle of a master on top of a store.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -12,14 +12,14 @@ pub enum Pace {
     Idle,
     /// The process only observes elections. The announcement of a new leader is not urgent.
     Observing,
-    /// At least one waiter of this process is queued, and [`Behind`](Self::Behind) does not apply. The listener must
-    /// wait for wake-up messages instead of a wait lock.
+    /// At least one waiter of this process is queued, and [`Behind`](Self::Behind) does not apply. The listener waits
+    /// for wake-up messages.
     Waiting,
-    /// One waiter of this process is queued, directly behind another client.
+    /// One waiter of this process is queued, and waits for exactly one other client.
     Behind {
         /// The id of the waiter.
         waiter: Arc<str>,
-        /// The [wait lock](super::WaitLock) of the client ahead. The server grants it to the listener when that client
+        /// The [wait lock](super::WaitLock) of that other client. The server grants it to the listener when that client
         /// leaves the queue or releases its lock.
         wait_lock: Arc<str>,
     },

@@ -1,14 +1,14 @@
 //! The task that serves the requests to a store over one session, and opens a new session when the session is lost.
 //!
-//! The task answers every request, even if the store does not answer. The time limit depends on the request:
+//! The task answers every request within a time limit, even if the store does not answer:
 //!
 //! - A request that was sent: the store's timeout.
 //! - A request that waits for the first session: the connect timeout.
-//! - A request that waits for a new session, after a session was lost: the store's timeout.
+//! - A request that waits for a new session: the store's timeout.
 //! - A request that waits behind a burst of other requests: [`BURST_TIMEOUTS`] times the store's timeout.
 //!
-//! The task drops a session that does not answer in time. An unanswered change may still arrive at the store. It has no
-//! effect, because the next session first writes the record again with a new version.
+//! A change can reach the store after its session was lost. It has no effect, because the next session first writes the
+//! record again with a new version.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -57,7 +57,7 @@ const IDLE: Duration = Duration::from_secs(2);
 /// The task ends when the store's handle was dropped and no request is left. It first tries to deliver pending releases
 /// for at most [`LINGER`].
 ///
-/// If the tokio runtime is shut down before that, another task continues in the background runtime.
+/// If the tokio runtime is shut down before the task ends, another task continues in the background runtime.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
@@ -83,22 +83,22 @@ struct SessionTask<S: Store> {
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
-    /// The stamp of the last decided job. Stamps begin at a random number. So if a record is removed and created again,
-    /// its new stamps differ from its old stamps.
+    /// The stamp of the items of the last decided job. The first stamp is random, so a record that is removed and
+    /// created again gets different stamps.
     stamp: u64,
     back_off: BackOff,
     /// The time until which requests wait for a session. If `None`, the task refuses requests while there is no
     /// session.
     patience: Option<Instant>,
-    /// The time at which requests last began to wait for a session. If the next session is lost within [`STEADY`] of
-    /// this time, the task refuses requests instead of letting them wait again.
+    /// The last time at which the task let requests wait for a new session. If that session is lost within [`STEADY`]
+    /// of this time, the task refuses requests.
     patient_at: Instant,
     /// The fault with which requests are refused while there is no session.
     fault: Fault,
     closed_at: Option<Instant>,
     /// The jobs (groups of requests that share records) that are being executed.
     jobs: Vec<Job>,
-    /// The records of the changes that were sent in this session and are not answered yet.
+    /// The records for which this session has sent a change that the store has not answered yet.
     risky: Vec<Name>,
     batch: Vec<Queued>,
     /// The wait locks that the session releases together with its next commit.
@@ -231,8 +231,7 @@ impl<S: Store> SessionTask<S> {
         }
         tracing::debug!(node = %name, session = self.number, "connected");
         self.time.forget();
-        // Store the date before the first decision: a decision that uses only cached records sends nothing to the
-        // store, so this client would learn no date.
+        // Store the date of the store now: requests that are decided from cached records bring no date.
         self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
             self.cache.mark_all_doubtful();
@@ -298,8 +297,8 @@ impl<S: Store> SessionTask<S> {
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // Let requests wait for the next session, because a restart of the server takes only a moment. Refuse them
-        // instead if the server had stopped answering, or if requests already waited for a session shortly before.
+        // Let requests wait, because a server restart is short. Refuse them if the server had stopped answering, or if
+        // requests have already waited within the last `STEADY`.
         let again = now.saturating_since(self.patient_at) < STEADY;
         if lived.is_some() {
             self.patience = None;
@@ -353,7 +352,7 @@ impl<S: Store> SessionTask<S> {
                 self.sweep(online).await?;
             }
             if self.time.is_date_old(self.now()) {
-                // The date is too old: open a new session, which returns a new date. Requests wait for the new session.
+                // The date of the store is too old. A new session brings a new date. Requests wait.
                 self.patience = Some(self.now() + limit);
                 *online = self.connect().await?;
                 self.patience = None;
@@ -526,7 +525,7 @@ impl<S: Store> SessionTask<S> {
     /// Answers the remaining jobs with `Overloaded`. None of their commits took effect, because other sessions changed
     /// the records first.
     ///
-    /// The task does this before the store's timeout, which would end the session.
+    /// Called before the store's timeout ends, so that the task keeps its session.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -624,8 +623,7 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // Keep the records of all chunks in `risky` until the last chunk is answered. If one chunk fails, the
-            // requests of all chunks get a fault.
+            // If one chunk of commits fails, all requests get a fault. So keep the records of all chunks in `risky`.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
@@ -659,8 +657,8 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Removes the wake-ups that are addressed to this process from the commit, and returns their messages. The task
-    /// delivers these messages directly, without the store.
+    /// Removes from the commit all wake-ups for this process, and returns their messages. The task delivers them
+    /// directly, without the store.
     fn own(&self, commit: &mut Commit) -> Vec<Vec<u8>> {
         let Some(subscriber) = self.shared.subscriber.get() else {
             return Vec::new();
@@ -730,8 +728,7 @@ impl<S: Store> SessionTask<S> {
         wait_lock::ahead_of(claim, &items)
     }
 
-    /// Remembers the wait locks that must be released for a job that changes no record. The task releases them with the
-    /// next commit.
+    /// Stores the wait locks that the session must release after a job without a commit. The next commit releases them.
     fn keep_wait_locks(&mut self, job: &Job) {
         let known = self.cache.all(&job.names).unwrap_or_default();
         let after = known.iter().flat_map(|(_, stored)| stored.iter());

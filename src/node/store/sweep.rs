@@ -1,12 +1,10 @@
-//! Removes obsolete records from a store, a few at a time. A record is obsolete if all its items have expired, and no
-//! later change needs them.
+//! Removes obsolete records from a store, a few at a time. A record is obsolete if all its items have expired, and none
+//! of them is a fencing counter that is still needed.
 //!
-//! - Every 30 s, each session searches its cache for obsolete records that no request has used since its last search.
-//!   It removes these records from the store.
+//! - Every 30 s, each session removes the obsolete records in its cache that no request has used since its last search.
 //! - One session per process also reads a page of the store's records, to find obsolete records of other clients.
 //!
-//! A removal names the record's version, so it never removes a record that has changed since. Several clients can try
-//! to remove the same record.
+//! A removal names the record's version, so it has no effect if another client has changed or removed the record.
 
 use std::time::Duration;
 
@@ -26,8 +24,8 @@ pub(super) const PAGE: u32 = 64;
 /// When a session next removes obsolete records, and the position of its search for further obsolete records.
 pub(super) struct Sweep {
     at: Instant,
-    /// The sequence number of the batch of requests in which records were last removed. The next removal keeps all
-    /// records that were used in this batch or later.
+    /// The number of the current batch of requests at the last removal. The next removal keeps all records that were
+    /// used in this batch or later.
     since: u64,
     /// The position at which the next page of records begins.
     page: u64,
@@ -48,8 +46,8 @@ impl Sweep {
         now >= self.at
     }
 
-    /// The obsolete records to remove now. `at` contains two times: the earliest time that the store's clock can show
-    /// now, and the date that decides which fencing counters are still needed (`None` if the store gives no dates).
+    /// The obsolete records to remove now. `at` is the earliest possible time on the store's clock, and the date from
+    /// `StoreTime::removal_date`.
     pub(super) fn obsolete(
         &mut self,
         now: Instant,
@@ -66,8 +64,8 @@ impl Sweep {
         self.page
     }
 
-    /// Moves the search behind a page on which `found` records were found. After the last page, the search begins
-    /// again.
+    /// Moves the search to the next page. `found` is the number of records on this page. After the last page, the
+    /// search begins again.
     pub(super) fn looked(&mut self, found: usize) {
         let more = found >= PAGE as usize;
         self.page = if more { self.page + found as u64 } else { 0 };

@@ -20,7 +20,7 @@ pub struct Table {
     traits: Traits,
     /// Whether the store has its own clock.
     clocked: bool,
-    /// Whether the store dates its changes.
+    /// Whether the store gives a date to each change.
     dated: bool,
     state: Arc<Mutex<State>>,
     said: Arc<Notify>,

@@ -11,8 +11,8 @@ const RATE: u64 = 10;
 
 /// How long this client uses a date that the store gave to a change: 12 hours, in microseconds.
 ///
-/// This is half of the lifetime of a fencing counter. If the store's clock is corrected, a client stops using its old
-/// date while all counters that were written after the correction still exist.
+/// This is half of the lifetime of a fencing counter. After a correction of the store's clock, the client drops the old
+/// date before a counter that was written after the correction can expire.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
@@ -66,7 +66,7 @@ impl StoreTime {
         }
     }
 
-    /// Stores the date of the session's last change to which the store has replied; `None` if the store gives no dates.
+    /// Stores the date of the session's last acknowledged change; `None` if the store gives no dates.
     pub(super) fn learn_date(&mut self, date: Option<u64>, answered: Instant) {
         let date = date.map(|date| date.min(LATEST));
         if date != self.dated.map(|(known, _)| known) {
@@ -80,8 +80,8 @@ impl StoreTime {
         self.dated = None;
     }
 
-    /// The date from which this client derives fencing numbers. If the store has no clock, the date comes from the
-    /// store's changes, because the clocks of clients differ.
+    /// The date from which this client derives fencing numbers. For a store without a clock, this is the date of the
+    /// store's last change, plus the time since this client received it.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -90,15 +90,14 @@ impl StoreTime {
         }
     }
 
-    /// Whether the date is so old that a new one must be requested from the store, because the store's clock may have
-    /// been corrected since.
+    /// Whether the last date is so old that a new date must be requested. The store's clock may have been corrected.
     pub(super) fn is_date_old(&self, now: Instant) -> bool {
         self.dated
             .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
     /// The date that decides which fencing counters are obsolete: the earlier of the store's date and this process's
-    /// clock, because either of them may be ahead. `None` if the store has a clock, or has given no date.
+    /// clock. `None` if the store has a clock, or has given no date.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
             Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
@@ -125,8 +124,8 @@ impl StoreTime {
         ))
     }
 
-    /// The clock for the expiry of items that are written now. `slack` is the uncertainty about the server's clock, in
-    /// microseconds. Each write needs a different `stamp`.
+    /// The clock that determines the expiry of new items. `slack` is the uncertainty of the server's clock, in
+    /// microseconds. `stamp` identifies the write to a store without a clock, and must differ for each write.
     pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
         if self.own {
             Clock::Own { stamp }

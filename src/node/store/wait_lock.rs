@@ -1,11 +1,11 @@
-//! Wait locks: named locks of the server. While a waiter waits for the client directly ahead, its listener blocks on a
-//! wait lock instead of polling.
+//! Wait locks: named locks of the server. A queued waiter waits for one client: the previous waiter in the queue, or
+//! the holder. Its listener blocks on the wait lock of that client instead of polling.
 //!
-//! - The session of a queued waiter keeps a wait lock with the waiter's short id.
-//! - The session of a holder that has renewed its lock keeps a wait lock with the value of the lock.
+//! - The session of a queued waiter keeps a wait lock that is named after the waiter's short id.
+//! - The session of a holder that has renewed its lock keeps a wait lock that is named after the value of the lock.
 //!
-//! A wait lock never decides which client holds a lock: a listener that gets it only makes its waiter repeat the
-//! request. If the wait lock does not exist, the listener polls.
+//! A wait lock is only a hint. A listener that gets it makes its waiter request the lock again. If the wait lock does
+//! not exist, the listener polls.
 
 use std::sync::Arc;
 
@@ -55,8 +55,8 @@ fn change(name: Arc<str>, keeps: bool) -> WaitLock {
     }
 }
 
-/// The wait lock of the client directly ahead of this claim's waiter: the waiter before it in the queue, or the holder.
-/// `None` if the waiter is not queued or waits for several clients, or if the client ahead takes no wait lock.
+/// The wait lock of the client for which this claim's waiter waits: the previous waiter in the queue, or the holder.
+/// `None` if the waiter is not queued, or waits for several clients, or if that client has no wait lock.
 pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>> {
     let waiter = claim.ticket()?.waiter.as_bytes();
     let places = || {
@@ -82,7 +82,7 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
         }
     }
     let ahead = std::str::from_utf8(ahead?).ok()?;
-    // Sessions take no wait lock for a reader.
+    // A reader has no wait lock.
     let ahead = Some(ahead)
         .filter(|ahead| !is_reader(ahead))
         .map(waiter_id::short)?;

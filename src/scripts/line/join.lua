@@ -1,5 +1,5 @@
--- Adds the waiter `id` with the ticket `number` to the queue `queue`, or renews its place. The place expires `beat` ms
--- after the last heartbeat. `ms` is this master's time.
+-- Adds the waiter `id` with the ticket `number` to the queue `queue`, or renews its place for `beat` ms. `ms` is this
+-- master's time.
 -- The key {lines} exists while any queue on this master has waiters. Without it, batched acquires ignore all queues.
 -- So {lines} is written first: if the user lacks the right to write it, the waiter does not join.
 -- To save writes, the expiry of {lines} is twice `beat`.
@@ -17,9 +17,8 @@ for _, name in ipairs({queue, alive}) do
 end
 local left = call('PTTL', ticket)
 if left == -2 then
-  -- This waiter is the first, or the ticket key was deleted or evicted. Set the ticket key to the largest ticket of the
-  -- queue. Without this key, the next waiter could draw a smaller ticket, and batched requests would assume that the
-  -- queue is empty.
+  -- The ticket key is missing: this waiter is the first, or the key was deleted or evicted. Set it to the largest
+  -- ticket of the queue. Otherwise batched requests would assume that the queue is empty.
   local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   call('SET', ticket, string.format('%.0f', last[2]), 'PX', ends)
 else

@@ -2,9 +2,9 @@
 -- - `mark`: the text of the break record
 -- - `mode`: the marker of the readers or the owner
 -- - `value` and `number`: the value and the fencing number of the hold
--- The hold was ended if the text names its value, or if `number` is not above the counter at the last force-release of
--- `mode`: all holds that this master granted later have larger numbers.
--- A later hold that only other masters granted may also count as ended. It is then not restored on this master.
+-- The hold was ended if the text names `value`, or if `number` is not above the counter that the text shows for `mode`.
+-- Holds that this master granted later have larger numbers. A later hold that only other masters granted can have a
+-- smaller number: this master does not restore it.
 local function has_hold(mark, mode, value, number)
   if not mark or has(mark, value) then
     return mark

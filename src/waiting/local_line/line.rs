@@ -25,7 +25,7 @@ impl LocalLine {
         }
     }
 
-    /// Inserts a waiter in front of all waiters that arrived later. A holder keeps its place at the front.
+    /// Inserts a waiter in the order of arrival. A holder of the lock stays ahead of all waiters.
     pub(super) fn insert(&mut self, turn: &Arc<Turn>) {
         let behind = self.behind.get_or_insert_default();
         match &mut self.front {
@@ -45,11 +45,11 @@ impl LocalLine {
             .is_some_and(|front| Arc::ptr_eq(front, turn))
     }
 
-    /// Why the lock is not available: [`LastFinding::HERE`] while a task of this process holds the lock, otherwise the
-    /// finding of the first waiter. `None` if the first waiter has no finding yet.
+    /// The reason why the lock is not available: [`LastFinding::HERE`] while a task of this process holds the lock,
+    /// otherwise the result of the first waiter's last attempt. `None` if the first waiter has no result yet.
     ///
-    /// If the first waiter waits for several resources, the finding names no holder: the holder may hold a different
-    /// one of these resources.
+    /// If the first waiter waits for several resources, the result names no holder: that holder may hold a resource of
+    /// another queue.
     pub(super) fn shared_finding(&self) -> Option<LastFinding> {
         let Some(front) = &self.front else {
             return Some(LastFinding::HERE);
@@ -59,8 +59,8 @@ impl LocalLine {
         Some(last_finding)
     }
 
-    /// Removes the first waiter. The next waiter becomes the first, and takes over the last finding of the queue: why
-    /// the lock is not available. Returns the new first waiter; `None` if no waiter is left.
+    /// Removes the first waiter. Returns the next waiter, which becomes the first and copies the
+    /// [`shared_finding`](Self::shared_finding) of the queue. Returns `None` if no waiter is left.
     pub(super) fn advance(&mut self) -> Option<Arc<Turn>> {
         let behind = self.behind.as_mut()?;
         let next = behind.pop_front()?;
@@ -86,15 +86,15 @@ pub(super) struct Turn {
     pub(super) woken: AtomicU64,
     /// Wakes the task of this waiter when the waiter becomes the first in its queue, or when a master sends a wake-up.
     pub(super) called: Notify,
-    /// Why the lock is not available: the finding of this waiter's last attempt, or the finding that it took over when
-    /// it became the first. `None` if there is neither.
+    /// The reason why the lock is not available: from this waiter's last attempt, or copied from the previous first
+    /// waiter. `None` if unknown.
     pub(super) last_finding: Mutex<Option<LastFinding>>,
-    /// The slots of a semaphore that other processes held at the waiter's last attempt, as bits.
+    /// The slots of a semaphore that other processes held when this waiter last asked, as a bit mask.
     pub(super) elsewhere: AtomicU64,
 }
 
-/// The value of `woken` after this process has released a slot of the semaphore. It has the effect of a wake-up from
-/// every master.
+/// The value of `woken` that means a wake-up from every master. It is stored when this process releases a slot of the
+/// semaphore.
 pub(super) const EVERYWHERE: u64 = u64::MAX;
 
 impl Turn {

@@ -83,7 +83,7 @@ fn second_waiter_becomes_first_in_every_interleaving_if_the_first_waiter_leaves(
         let lines = LocalLines::new();
         let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));
         first.step_aside();
-        // The first waiter asks for a slot without success, returns to the queue, and leaves it.
+        // The first waiter returns to the queue without a slot, and then leaves the queue.
         let ends = does(move || {
             first.step_back();
             assert!(first.is_first());
@@ -178,7 +178,7 @@ fn wake_up_reaches_the_new_front_waiter_in_every_thread_interleaving() {
         let [first, second] = [(); 2].map(|()| lines.enter(&job()));
         let leaves = does(move || drop(first));
         block_on(second.front());
-        // The second waiter is now at the front, so the wake-up is for it.
+        // The second waiter is at the front, so it receives the wake-up.
         let wakes = lines.clone();
         let wakes = does(move || wakes.woken(1, &key()));
         block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));

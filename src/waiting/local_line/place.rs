@@ -33,8 +33,7 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stands {
     InLine,
-    /// The waiter asks the masters without a place in the queues. It is an owner, or a reader that asks at the same
-    /// time as other readers.
+    /// The waiter asks the masters without a place in the queues. It is a reader, or its owner already holds the lock.
     Beside,
     /// The waiter has left the queue while it asks for a slot of a semaphore.
     Aside,
@@ -63,8 +62,7 @@ impl Keys {
 }
 
 impl LocalLines {
-    /// Reserves a slot of the semaphore for the waiter at `place`, and prefers a slot that is likely to be free. The
-    /// parameters are those of [`OwnLocks::ask`].
+    /// Reserves a slot of the semaphore for the waiter at `place`: see [`OwnLocks::ask`].
     pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
         let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
         self.own.ask(permit, elsewhere, passes)
@@ -107,7 +105,8 @@ impl LocalLines {
         }
     }
 
-    /// The place of a waiter that need not queue in this process: it is in no queue, but is woken by the masters.
+    /// Returns a place outside of the local queues, for a waiter that may ask the masters immediately. The wake-ups of
+    /// the masters still reach the waiter.
     pub(crate) fn ask_beside(self: &Arc<Self>, wanted: &Wanted) -> Place {
         let mut place = self.place(wanted);
         place.leave_queues();
@@ -116,11 +115,12 @@ impl LocalLines {
 
     /// Enters the local queues for a `try_acquire`, which does not wait. Returns a place if all queues are empty.
     ///
-    /// Otherwise the first queue that is not empty decides:
+    /// Otherwise, the first queue that is not empty decides:
     ///
-    /// - If waiters are behind its front, the error is the shared finding of the queue.
-    /// - If no waiter is behind its front, or if there is no shared finding yet, returns `None`. The caller must then
-    ///   ask the masters itself.
+    /// - If several are in this queue (holder and waiters), the error is the
+    ///   [`shared_finding`](LocalLine::shared_finding).
+    /// - If only one is in it, or if there is no shared finding yet, returns `Ok(None)`: the caller asks the masters
+    ///   itself.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -205,9 +205,8 @@ impl Place {
         }
     }
 
-    /// Whether this waiter is the first: no earlier waiter is in the queue or asks for a slot. A reader or an owner
-    /// that left the queues (`Stands::Beside`) always counts as the first. Only the first waiter may join the queues on
-    /// the masters.
+    /// Whether no earlier waiter is in the queues or currently asks for a slot of the semaphore. Always true after
+    /// [`leave_queues`](Self::leave_queues). Only the first waiter may join the queues on the masters.
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();
@@ -233,7 +232,7 @@ impl Place {
         self.turn.learn(elsewhere);
     }
 
-    /// Records that this waiter has acquired a slot, so that no other process holds that slot.
+    /// Records that no other process holds this slot, because this waiter has acquired it.
     pub(crate) fn got(&self, slot: u8) {
         self.learn(self.turn.elsewhere() & !(1 << slot));
     }
@@ -312,13 +311,12 @@ impl Place {
         self.turn.woken.store(0, Ordering::Release);
     }
 
-    /// Waits until the lock may be free on a majority of the masters, but not beyond `at`. The lock may be free on each
-    /// master that
+    /// Waits until the lock may be free on a majority of the masters, at most until `at`. Two kinds of masters count:
     ///
-    /// - has sent a wake-up since the last call of [`forget_wakes`](Self::forget_wakes), or
-    /// - is in `free`: the masters on which the lock was free at the last attempt.
+    /// - masters that have sent a wake-up since the last call of [`forget_wakes`](Self::forget_wakes),
+    /// - masters in `free`: the lock was free on them at the last attempt.
     ///
-    /// The wait ends [`GRACE`] after the first wake-up even if too few other wake-ups follow.
+    /// The wait ends at most [`GRACE`] after the first wake-up. Without any wake-up, it lasts until `at`.
     pub(crate) async fn woken(
         &self,
         runtime: &dyn Runtime,

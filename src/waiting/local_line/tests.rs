@@ -430,7 +430,7 @@ fn wait_ends_after_wake_ups_from_a_majority_or_after_the_grace_time() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
-    // The lock was free on no master at the last attempt, so masters 0 and 1 must both send a wake-up.
+    // The lock was free on no master at the last attempt, so wake-ups from two masters are needed.
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
     lines.woken(0, b"other");
@@ -448,7 +448,7 @@ fn wait_ends_after_wake_ups_from_a_majority_or_after_the_grace_time() {
     );
     lines.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // The lock was free on master 2 at the last attempt, so a wake-up from one other master is enough.
+    // The lock was free on master 2 at the last attempt, so a wake-up from master 0 or 1 is enough.
     place.forget_wakes();
     let mut wait = pin!(place.woken(&clock, MasterSet::one(2), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);

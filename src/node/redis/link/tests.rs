@@ -239,8 +239,8 @@ fn request_answered_with_noscript_is_sent_again_together_with_the_scripts() {
     assert!(bench.link.take(at(1)));
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
-    // The link must send the scripts and the request together. Otherwise the master could lose the scripts before the
-    // request arrives, and the request would fail.
+    // The link must send the request directly after the scripts. If the link waited for the replies first, the master
+    // could lose the scripts again.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -315,8 +315,8 @@ fn handshake_that_the_master_does_not_complete_times_out() {
     assert_eq!(bench.link.stage(), Stage::Rest);
 }
 
-/// Regression test: opening the connection and the whole handshake shared one connect timeout. So on a busy machine,
-/// clients reported that masters were down although the masters were up.
+/// Regression test: one connect timeout covered opening the connection and the whole handshake. On a busy machine,
+/// clients reported masters as down although they were up.
 #[test]
 fn slow_handshake_that_makes_progress_does_not_time_out() {
     let mut bench = Bench::new();
@@ -389,7 +389,7 @@ fn requests_end_within_the_node_timeout_if_the_master_disconnects_after_each_han
 #[test]
 fn pending_releases_never_starve_requests() {
     let mut bench = Bench::new();
-    // The first attempt to connect fails, and three thousand releases become pending.
+    // The link has no connection, so the 3,000 releases become pending.
     bench.link.cut(Fault::Down("refused".into()), at(0));
     for _ in 0..3_000 {
         bench.ask(0, release(1));
@@ -542,7 +542,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
             gone_by = Some(now);
         }
     }
-    // The link must refuse requests as overloaded by this time. `gone_by` is `None` if it refused them as stalled.
+    // The first request must be refused as overloaded by this time. `gone_by` is `None` if none was.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
         gone_by.is_none_or(|by| by <= limit),
@@ -714,8 +714,7 @@ fn value_write_whose_deadline_has_passed_is_not_sent() {
 fn value_write_is_not_sent_if_the_server_restarted_after_the_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // The claim is withdrawn, because its lock was released. The link still sends the write: a majority of the
-        // masters already stores the value, and the other masters must get the value too.
+        // A write is sent even after the release of the lock if a majority of the masters already stores the value.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),
@@ -748,8 +747,8 @@ fn second_address_of_the_same_server_is_refused() {
         same.to_string().contains("127.0.0.1:6379"),
         "the fault must name the first address: {same}"
     );
-    // The second address is refused even after the first connection was lost, because votes from the first address may
-    // have been counted.
+    // The second address of the server is still refused after the connection to the first address was lost: votes from
+    // the first address may have been counted.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -909,8 +908,7 @@ fn requests_wait_for_a_new_connection_at_most_once_per_second() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
-    // The lost connection had been stable, so the link wants to connect again immediately. The new connection is never
-    // established.
+    // The link opens a new connection immediately. The master never accepts it.
     assert_eq!(bench.link.stage(), Stage::Dial);
     bench.ask(2, acquire(2));
     bench.pass(1_000, 1_000 + NODE_TIMEOUT - 1);
@@ -962,7 +960,7 @@ fn outstanding_requests_never_exceed_the_window() {
     assert_eq!(bench.written(), "");
     bench.say(b":5\r\n:5\r\n", 2);
     while bench.link.take(at(2)) {}
-    // Each answer makes room for another request. If the answer was fast, the limit on outstanding requests rises too.
+    // Each answer makes room for one more request. A fast answer also raises the limit on outstanding requests.
     let more = bench.written().matches("EVALSHA").count();
     assert!(
         (2..10).contains(&more),
@@ -1156,7 +1154,7 @@ fn requests_are_sent_one_by_one_if_scripts_for_combined_calls_cannot_be_loaded()
     );
 }
 
-/// Queues `count` releases, and lets the link send them in one call.
+/// Queues `count` releases. The link sends all of them in one combined call.
 fn ask_releases(bench: &mut Bench, count: u8, now: u64) {
     for n in 1..=count {
         bench.ask(n.into(), release(n));
@@ -1275,7 +1273,7 @@ fn combined_call_whose_script_the_master_has_lost_is_sent_again_after_a_reload()
         ["server_error"; 3],
         "a call must not be sent a third time after its scripts were lost twice"
     );
-    // The callers got an error, but the link still has to deliver the releases.
+    // The callers got an error, but the link must still deliver their releases.
     bench.link.tick(at(5 + 50));
     bench.link.take(at(5 + 50));
     let written = bench.written();
@@ -1378,7 +1376,7 @@ fn untried() -> Bench {
     bench
 }
 
-/// Sends a release. The link sends a trial of the built-in delete command after it, to which the master replies with
+/// Sends a release. After it, the link sends a trial of the built-in delete command. The master answers the trial with
 /// `reply`.
 fn try_deletion(bench: &mut Bench, reply: &str, now: u64) {
     bench.ask(9, withdrawn(9));
@@ -1448,7 +1446,7 @@ fn releases_use_the_script_if_the_server_denies_or_lacks_the_delete_command() {
         assert_eq!(releases(&bench.written()), (2, 0));
         bench.say(refusal.repeat(2).as_bytes(), 2);
         assert_eq!(bench.told.all(), [], "{refusal}");
-        // The link sends both refused releases again, each as a separate script call, before all later requests.
+        // The link sends the two refused releases again as separate script calls. The new acquire follows them.
         bench.ask(3, acquire(1));
         bench.link.take(at(3));
         let written = bench.written();

@@ -6,8 +6,7 @@ use crate::node::redis::call::Call;
 use crate::node::redis::script::{CARRY, RAISE, Script};
 use crate::node::redis::source::with_parts;
 
-/// The purposes for which the line `ACL SETUSER quorate` in `docs/operations.md` grants rights: features that are on by
-/// default, and the commands `status`, `break` and `doctor` (`Operating`).
+/// The purposes whose rights the line `ACL SETUSER quorate` in `docs/operations.md` grants.
 const DEFAULTS: [Purpose; 14] = [
     Purpose::Locking,
     Purpose::RestartGuard,
@@ -25,8 +24,8 @@ const DEFAULTS: [Purpose; 14] = [
     Purpose::Masters,
 ];
 
-/// The purposes for which the line `ACL SETUSER quorate-operator` on the page `docs/operations.md` grants rights. An
-/// operator copies values under locks, so it also needs the rights of clients.
+/// The purposes whose rights the line `ACL SETUSER quorate-operator` in `docs/operations.md` grants. They include the
+/// purposes of clients.
 fn of_operators() -> Vec<Purpose> {
     let mut purposes = DEFAULTS.to_vec();
     purposes.push(Purpose::Changing);
@@ -208,7 +207,7 @@ fn calls_are_listed(script: &str, purposes: &[Purpose]) {
             known,
             "the table of rights must contain this call: {line} {call:?}"
         );
-        // The family may be unknown only if the call uses no key, or if the key is in a variable.
+        // The family may be unknown only for a call without a key, or for a key that the script computes.
         assert!(
             call.family.is_some()
                 || ["time", "publish"].contains(&name.as_str())
