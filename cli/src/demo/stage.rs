@@ -197,7 +197,7 @@ impl Stage {
             (Actor::Real(Spawned::MariaDb(_)), true) => {
                 "restarts: its votes do not count until every lock from before the crash has expired"
             }
-            (Actor::Real(Spawned::ZooKeeper(_)) | Actor::Memory(_), true) => "comes back",
+            (Actor::Real(Spawned::ZooKeeper(_)) | Actor::Memory(_), true) => "restarts",
         };
         format!("master {} {words}", event.master + 1)
     }

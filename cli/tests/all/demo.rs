@@ -22,13 +22,13 @@ fn five_sell_ten(masters: &str, run: &common::Done) {
     let stories = [
         "master 2 is killed",
         "master 4 is killed",
-        "master 2 comes back",
+        "master 2 restarts",
     ];
     sells_ten(masters, &stories, run);
 }
 
 fn three_sell_ten(masters: &str, run: &common::Done) {
-    sells_ten(masters, &["master 2 is killed", "master 2 comes back"], run);
+    sells_ten(masters, &["master 2 is killed", "master 2 restarts"], run);
     assert_eq!(run.err.matches("is killed").count(), 1, "{run:?}");
 }
 
