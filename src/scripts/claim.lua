@@ -1,7 +1,7 @@
 -- CLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): takes all keys of a request or none. Each
 -- key is taken exclusively, or shared by readers or by the holds of one owner.
--- KEYS: lock keys. ARGV: value, ttl ms, proposed counter in microseconds, the value of the lock that this claim
--- replaces or '', the waiter's id or '', its ticket, its heartbeat ms, and for each key 'x' (exclusive) or the marker
+-- KEYS: lock keys. ARGV: value, ttl ms, proposed counter in microseconds, the value of the lock to replace
+-- or '', the waiter's id or '', its ticket, its heartbeat ms, and for each key 'x' (exclusive) or the marker
 -- of the readers or the owner.
 -- Reply: the fencing number if all keys were granted, otherwise a list:
 -- - ms until the lock may be free
