@@ -1,4 +1,4 @@
-//! Twelve callers use an API that allows three calls at a time.
+//! A semaphore with three permits limits twelve callers of an API to three calls at a time.
 //!
 //! `cargo run -p quorate --features testing --example permits`
 

@@ -24,8 +24,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut handed_out = 0;
     for shop in 0..20 {
-        // One master after the other restarts without its data. The next `take` writes the number of remaining prizes
-        // to that master again.
+        // Simulate a restart of one master, which loses its data. The next `take` restores the number of remaining
+        // prizes on that master.
         masters[shop % masters.len()].forget();
         match prizes.take(1).await? {
             Take::Taken { left } => {
@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The number of masters that have no stored value.
+/// Counts the masters that reported that they do not store the number of remaining prizes.
 fn silent(reports: &[quorate::NodeReport]) -> usize {
     let none = |said: &&quorate::NodeReport| said.outcome == quorate::NodeOutcome::NoValue;
     reports.iter().filter(none).count()

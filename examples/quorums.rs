@@ -1,4 +1,5 @@
-//! Spreads locks over several sets of masters by the names of the locks, and adds a set while clients take locks.
+//! Spreads locks over several sets of masters, and adds a set while clients take locks. The name of a lock decides
+//! which set grants the lock.
 //!
 //! One set of masters serves tens of thousands of locks per second, so few programs need this (docs/quorum-size.md).
 //!
@@ -8,29 +9,27 @@ use std::time::Duration;
 
 use quorate::{LockGuard, Redlock, StatusVerdict};
 
-/// A set of masters. All clients must use the same name for the same masters, because the name decides which locks the
-/// set grants.
+/// A set of masters. All clients must use the same name for this set, because [`chosen`] hashes the name.
 #[derive(Clone)]
 pub(crate) struct Quorum {
     pub(crate) name: &'static str,
     pub(crate) redlock: Redlock,
 }
 
-/// The step that a client has reached while a set of masters is added or removed. Clients at two successive steps can
-/// safely run at the same time.
+/// How far a client has changed from the old list of sets to the new list. Two clients can safely run at the same time
+/// if they are at most one step apart.
 #[derive(Clone)]
 pub(crate) enum Quorums {
     /// No set is added or removed. The client knows one list of sets.
     One(Vec<Quorum>),
-    /// First step: the client acquires each lock in the set that the old list assigns to it, and usually uses the token
-    /// of this set ([`acquire`](Self::acquire) describes the exception).
+    /// First step: the client acquires a lock in its old set and usually uses the token of the old set. See
+    /// [`acquire`](Self::acquire).
     TokensOfOld { old: Vec<Quorum>, new: Vec<Quorum> },
-    /// Second step: the client acquires each lock twice: in the set from the old list and in the set from the new list.
-    /// It uses the token of the set from the new list.
+    /// Second step: the client acquires a lock in its old set and in its new set, and uses the token of the new set.
     TokensOfNew { old: Vec<Quorum>, new: Vec<Quorum> },
 }
 
-/// A held lock. The lock is lost as soon as the guard of one set of masters is lost.
+/// A held lock, with one guard for each set that granted it. The lock is lost as soon as any of these guards is lost.
 pub(crate) struct Held {
     pub(crate) guards: Vec<LockGuard>,
     /// The fencing token to pass on to the resource.
@@ -39,8 +38,8 @@ pub(crate) struct Held {
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Chooses the set of masters for a lock by rendezvous hashing: the set with the largest hash of its own name and the
-/// name of the lock. If a set is added, locks move only to the added set.
+/// Chooses the set of masters for a lock by rendezvous hashing. If a set is added, a lock either keeps its set or moves
+/// to the added set.
 pub(crate) fn chosen<'a>(quorums: &'a [Quorum], lock: &str) -> &'a Quorum {
     let largest = quorums.iter().max_by_key(|quorum| hash(quorum.name, lock));
     largest.expect("there must be at least one set of masters")
@@ -62,8 +61,8 @@ fn token(guard: &LockGuard) -> Result<u64, Error> {
     Ok(guard.fencing_token().ok_or("fencing tokens are off")?)
 }
 
-/// The largest fencing counter of the lock on the masters of this set, or 0 if no master has one. Returns an error if
-/// no majority of the masters answered.
+/// Returns the largest fencing counter that a master of this set stores for the lock, or 0 if no master stores a
+/// counter. Returns an error if no majority of the masters answered.
 async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
     let status = quorum.redlock.status(lock).await?;
     if status.verdict() == StatusVerdict::Unknown {
@@ -78,14 +77,13 @@ async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
 }
 
 impl Quorums {
-    /// Takes the lock. The token of each holder must be larger than the tokens of all earlier holders, even if an
-    /// earlier token came from another set of masters.
+    /// Takes the lock. Its token must be larger than all earlier tokens of the lock, from either set.
     ///
-    /// - If the client knows one list, or if both lists assign the lock to the same set, the client uses that set.
-    /// - In the first step, the client uses the token of the old set if this token is larger than the fencing counter
-    ///   of the new set. Otherwise the client acts as in the second step.
-    /// - In the second step, the client acquires the lock in the new set until the token of the new set is larger than
-    ///   the token of the old set. It then uses the token of the new set.
+    /// - If the old set and the new set of the lock are the same, the client uses the token of that set.
+    /// - First step: the client uses the token of the old set if it is larger than the fencing counter of the new set.
+    ///   If not, the client acts as in the second step.
+    /// - Second step: the client acquires the lock in the new set until the new set's token is larger than the old
+    ///   set's token. It then uses the new set's token.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
         let (old, new, is_first_step) = match self {
             Self::One(all) => (chosen(all, lock), chosen(all, lock), false),
@@ -134,8 +132,7 @@ async fn main() -> Result<(), Error> {
         );
     }
 
-    // Let four clients acquire a lock that moves to the added set of masters. Each client has reached a different step
-    // of the addition. docs/quorum-size.md describes the steps.
+    // Four clients acquire a lock that moves to the added set, one client for each step in docs/quorum-size.md.
     let moved = names
         .iter()
         .find(|name| chosen(&three, name).name != chosen(&four, name).name);

@@ -134,21 +134,21 @@ impl RedlockBuilder {
     /// The generation of the current [`masters`](Self::masters): how many times the masters have been replaced with the
     /// help of [`next_masters`](Self::next_masters). Default: 0, for masters that were never replaced.
     ///
-    /// Masters reject a client whose generation differs from theirs. A lower generation means that the client was not
-    /// updated when the masters were replaced.
+    /// Masters reject a client with a wrong generation. If its generation is too low, the client was not updated when
+    /// the masters were replaced.
     pub fn masters_generation(mut self, generation: u64) -> Self {
         self.settings.masters_generation = Some(generation);
         self
     }
 
     /// Adds one master of another kind: a database, a coordination service, or your own implementation. Masters of
-    /// several kinds can be mixed. They keep the order in which they were added.
+    /// several kinds can be mixed.
     ///
     /// A [`Node`] can declare its own node timeout ([`Node::abilities`]).
     ///
-    /// A [`Node`] whose master may lose data in a restart must apply the restart guard: until `max_ttl` after the
-    /// restart, it answers requests for votes and for the state of locks with `Fault::Quarantined`. A `StoreNode`
-    /// already applies the restart guard.
+    /// If the master can lose data in a restart, its [`Node`] must apply the restart guard: for `max_ttl` after the
+    /// restart, it answers requests for votes and for the state of locks with `Fault::Quarantined`. `StoreNode` does
+    /// this.
     #[cfg(any(test, feature = "node"))]
     #[cfg_attr(docsrs, doc(cfg(feature = "node")))]
     pub fn node(mut self, node: impl Node) -> Self {
@@ -165,9 +165,9 @@ impl RedlockBuilder {
 
     /// The longest `ttl` that any client of these masters uses. Default: 30 s.
     ///
-    /// All clients must set the same value, because the restart guard ignores the votes of a restarted master for this
-    /// time. Maximum: one day. The masters keep a fencing counter for at least one day, and a lock must not outlive its
-    /// fencing counter.
+    /// All clients must set the same value: the restart guard ignores the votes of a restarted master for this time.
+    ///
+    /// Maximum: one day. No lock can then outlive its fencing counter, which the masters keep for at least one day.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.settings.max_ttl = Some(max_ttl);
         self
@@ -211,8 +211,7 @@ impl RedlockBuilder {
     ///
     /// - The order of the waiters is [`Order::Unordered`].
     /// - No majority of the masters answers.
-    /// - The waiter is the first in the queue, and the holder is not in the queue. For example, the holder got the lock
-    ///   at its first attempt.
+    /// - The waiter is the first in the queue, and the holder got the lock without waiting in the queue.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
@@ -259,8 +258,8 @@ impl RedlockBuilder {
     /// Whether every acquisition gets a fencing token. Default: `true`.
     ///
     /// With `false`, the lock follows the classic Redlock algorithm: `SET key value NX PX ttl` on every master, without
-    /// a fencing counter or a queue. [`fencing_token`](crate::LockGuard::fencing_token) is then `None`, and the order is
-    /// [`Order::Unordered`].
+    /// a fencing counter or a queue. [`fencing_token`](crate::LockGuard::fencing_token) is then `None`, and the order
+    /// is [`Order::Unordered`].
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.settings.fencing = Some(fencing);
         self

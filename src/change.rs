@@ -113,15 +113,17 @@ impl MastersChange<'_> {
     }
 
     /// How long to wait between closing the old masters and opening the next masters, so that all leases on the old
-    /// masters expire. This is `max_ttl`, plus an allowance for clock drift: 1 % of `max_ttl`, and 2 ms.
+    /// masters expire. This is `max_ttl` plus 1 % of `max_ttl` plus 2 ms, because clocks drift.
     pub fn wait(&self) -> Duration {
         let max_ttl = self.redlock.core.options.max_ttl;
         max_ttl + max_ttl / 100 + Duration::from_millis(2)
     }
 
-    /// First step: checks that the next masters are ready, and writes the generation marker to all masters. Then copies
-    /// the values (quotas and once-per-period records) to the next masters, so that clients that know both sets can use
-    /// them.
+    /// First step:
+    ///
+    /// - checks that the next masters are ready;
+    /// - writes the generation marker to all masters;
+    /// - copies the values (quotas and once-per-period records) to the next masters.
     ///
     /// # Errors
     ///
@@ -222,15 +224,16 @@ impl MastersChange<'_> {
     /// Before this step opens the next masters, it copies to them:
     ///
     /// - the values (quotas and once-per-period records);
-    /// - the fencing counters, except old counters that every new fencing token exceeds anyway.
+    /// - the fencing counters, except counters that are lower than every new fencing token.
     ///
     /// # Errors
     ///
     /// [`ChangeError::Missing`], which lists all conditions that are not met. For example:
     ///
     /// - The step was called too early, or no majority of the old masters stayed closed since `closed`.
-    /// - Some old masters store a value, but no majority of the old masters does.
-    /// - Another client holds the lock of a value for longer than [`wait`](Self::wait). This step needs the lock.
+    /// - A value exists on some old masters, but not on a majority of them.
+    /// - The step waited for the lock that protects a value, and another client held it for longer than
+    ///   [`wait`](Self::wait).
     /// - The fencing counter of a lock cannot be copied, because an [`Owner`](crate::Owner) holds the lock.
     /// - The masters' clocks differ too much.
     /// - No majority of the next masters could be opened. Those that were opened stay open.

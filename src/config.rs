@@ -51,8 +51,8 @@ impl Settings {
         self.named(str::to_owned)
     }
 
-    /// Makes a builder as [`builder`](Self::builder) does. `name` maps the name of a setting to the name that error
-    /// messages show, for example to an environment variable.
+    /// Makes a builder as [`builder`](Self::builder) does. Error messages show `name(setting)` instead of the name of a
+    /// setting: for example, its environment variable.
     ///
     /// # Errors
     ///

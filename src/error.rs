@@ -130,15 +130,13 @@ pub enum AcquireError {
     CannotBlock(CannotBlock),
 }
 
-/// Details of a failed acquire. They describe one round of requests to the masters: the last round that shows why no
-/// majority granted the lock.
-///
-/// The answers of this round decide between these errors:
+/// Details of a failed acquire, from one round of requests to the masters. This is the last round whose replies explain
+/// the failure. The replies decide between these errors:
 ///
 /// - [`AcquireError::NoQuorum`]: too many masters failed.
 /// - [`AcquireError::HeldByOther`]: enough masters could vote, but too many of them refused the lock.
 ///
-/// If no round shows the reason, the error is [`AcquireError::NoQuorum`], and the details describe the last round.
+/// If no round explains the failure, the error is [`AcquireError::NoQuorum`], with the details of the last round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
@@ -148,7 +146,7 @@ pub struct Missed {
     pub waited: Duration,
     /// How many attempts the acquire made.
     pub attempts: u32,
-    /// The reply of each master in the round of requests that decided the error. Empty if no masters were asked,
+    /// The reply of each master in the round of requests that [`Missed`] describes. Empty if no masters were asked,
     /// because this process itself held the lock.
     pub reports: Vec<NodeReport>,
     /// Whether this [`Redlock`](crate::Redlock) or one of its clones holds the lock. If true, check whether the caller
@@ -216,7 +214,7 @@ impl Missed {
 }
 
 impl AcquireError {
-    /// The reply of each master in the round of requests that decided the error. Empty if the acquire sent no request.
+    /// The reply of each master in one round of requests ([`Missed`] says which). Empty if the acquire sent no request.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
             Self::HeldByOther(missed)
@@ -387,7 +385,7 @@ impl<T> ScopeError<T> {
         }
     }
 
-    /// The value of a body that ran to its end after the lock was lost. `None` if the body did not run, or was dropped
+    /// The value of the body, if the body ended after the lock was lost. `None` if the body did not run, or was dropped
     /// before its end.
     pub fn into_value(self) -> Option<T> {
         match self {

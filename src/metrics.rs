@@ -121,8 +121,8 @@ mod enabled {
         }
     }
 
-    /// Registers units and help texts of all metrics with the installed recorder. Also creates the series that are not
-    /// labelled with a master's name, with the value 0.
+    /// Registers units and help texts of all metrics with the installed recorder. Also creates, with the value 0, all
+    /// time series that have no label for a master.
     pub fn describe() {
         for Metric { name, kind, help } in ALL.iter().copied() {
             let unit = if name.ends_with("_seconds") {

@@ -41,22 +41,20 @@ use crate::waiting::local_line::LocalLines;
 /// The connections and the renewal task run in the tokio runtime of the first caller that needs them. Several runtimes
 /// can share one `Redlock`.
 ///
-/// If that runtime does not run the library's tasks, a background thread takes over the tasks. The thread starts when
-/// it is first needed, and ends with the process. It takes over in these cases:
+/// A background thread takes over these tasks in the following cases. The thread runs until the process ends.
 ///
 /// - The runtime was shut down.
 /// - A runtime with one thread (`current_thread`) has run no task for about a second. Locks with a ttl of 3 s or more
 ///   are still renewed in time.
 /// - There is no tokio runtime, because another executor polls the futures.
 ///
-/// In two cases, the tasks stay in their runtime until the runtime is shut down:
+/// In the following cases, the thread takes over only after the runtime was shut down:
 ///
 /// - The runtime has several threads. Do not block all of them.
-/// - Another runtime would have a different clock: the `Redlock` has masters in memory (feature `testing`), or the
-///   clock of the runtime is paused (`tokio::time::pause`).
+/// - The `Redlock` has masters in memory (feature `testing`), or the runtime's clock is paused (`tokio::time::pause`).
 ///
-/// When the thread takes over a connection, requests that were already sent on this connection fail with "connection
-/// lost (the connection to the master was shut down)". A waiting acquire then asks the masters again.
+/// When the thread takes over a connection, unanswered requests on this connection fail with "connection lost (the
+/// connection to the master was shut down)". A waiting acquire then asks the masters again.
 ///
 /// # Panics
 ///
@@ -256,8 +254,8 @@ impl Redlock {
         self.lock(resource).try_scope(body).await
     }
 
-    /// The state of the lock on `resource` on every master; changes nothing. A master that the restart guard excludes
-    /// from voting is not asked, because it may have forgotten the lock.
+    /// Returns the state of the lock on `resource` on every master. If the restart guard excludes a master from voting,
+    /// that master is not asked, because it may have forgotten the lock.
     ///
     /// # Errors
     ///
@@ -290,8 +288,8 @@ impl Redlock {
     /// All masters are examined at the same time, each over a new connection. The connection is made exactly like a
     /// connection for locks, and is closed afterwards. Nothing on the masters is changed.
     ///
-    /// For each master, three steps have a time limit of one connect timeout each: opening the connection, the
-    /// handshake, and reading the configuration. Each measurement of the clock has a time limit of one node timeout.
+    /// The connect timeout limits each of these steps: opening the connection, the handshake, and reading the
+    /// configuration. The node timeout limits each measurement of a master's clock.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) {
@@ -330,7 +328,7 @@ impl Redlock {
     }
 
     /// Waits until no request to any master is outstanding. Call `flush` with a timeout on **every** path that ends the
-    /// program. A timeout as long as one node timeout is enough for all masters that answer.
+    /// program. Use the node timeout, because a master that works answers within this time.
     ///
     /// The library sends these requests in the background:
     ///

@@ -13,7 +13,7 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 pub struct NodeReport {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// The phase of the lock's life in which the request was sent, for example acquire or release.
+    /// The kind of the request, for example acquire or release.
     pub phase: Phase,
     /// The master's reply, or the fault.
     pub outcome: NodeOutcome,

@@ -5,12 +5,12 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// The pauses between two attempts of one acquire. These waiters pause:
+/// The pauses between two attempts of one acquire. A waiter makes these pauses in the following cases:
 ///
-/// - unordered waiters ([`Order::Unordered`](crate::Order::Unordered));
-/// - all waiters, while no majority of the masters answers;
-/// - the first waiter of a queue, if the lock's holder has no entry in the queue. The release of such a holder might
-///   wake no waiter.
+/// - The waiter is unordered ([`Order::Unordered`](crate::Order::Unordered)).
+/// - No majority of the masters answers.
+/// - The waiter is the first in the queue, and the lock's holder has no entry in the queue. Such a holder might wake
+///   no waiter when it releases the lock.
 ///
 /// The pauses grow from `first` by `factor` up to `most`. Each pause is then shortened at random, by at most half, so
 /// two clients that collided once are unlikely to collide again.
@@ -41,8 +41,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Delays that grow from `first` to `most`, by a factor of 1.6. If `most` is smaller than `first`, `first` is used
-    /// for both.
+    /// Creates pauses that grow from `first` to `most`, by a factor of 1.6. If `most` is smaller than `first`, `first`
+    /// is used for both.
     pub fn new(first: Duration, most: Duration) -> Self {
         Self {
             first,
@@ -52,7 +52,7 @@ impl Retry {
         }
     }
 
-    /// Sets the factor by which each delay is longer than the previous one. Default: 1.6. NaN, infinity and values
+    /// Sets the factor by which each pause is longer than the previous one. Default: 1.6. NaN, infinity and values
     /// below 1 are replaced by 1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {

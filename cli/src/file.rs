@@ -33,7 +33,7 @@ pub(crate) struct FileOptions {
 const KEEP_FOR: &str = "keep_for";
 const GRACE: &str = "grace";
 
-/// The keys that are not settings of the library, each with the environment variable of the same option.
+/// The keys of a configuration file that are not settings of the library, each with its environment variable.
 const OWN_KEYS: [(&str, &str); 2] = [(KEEP_FOR, "QUORATE_KEEP_FOR"), (GRACE, "QUORATE_GRACE")];
 
 /// All keys that the file may contain, each with the environment variable of the same option.

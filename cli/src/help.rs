@@ -21,7 +21,7 @@ const USUAL: [&str; 2] = ["masters", "config"];
 /// The heading of the options about masters in the help of a command.
 const USUAL_HEADING: &str = "Masters (all options: quorate help masters)";
 
-/// How much of a command its help shows.
+/// How detailed the help of a command is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
     /// The usual options, with one line for each: `-h`.

@@ -72,8 +72,8 @@ pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     }
 }
 
-/// True if at most a minority of the `all` masters is certainly down. A master with one of `faults` is down, unless it
-/// was only silent or its request was withdrawn.
+/// Whether a majority of the `all` masters may be up. `faults` are the faults of the masters that failed. A fault
+/// counts as an outage, unless the master was silent or its request was withdrawn.
 pub(crate) fn may_be_up<'a>(faults: impl Iterator<Item = &'a Fault>, all: usize) -> bool {
     let failed = faults.filter(|fault| !fault.is_silence() && **fault != Fault::Withdrawn);
     failed.count() <= all.saturating_sub(1) / 2

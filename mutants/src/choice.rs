@@ -81,8 +81,7 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["metrics::"])),
 ];
 
-/// The part of a program's tests that runs: all tests, or only the tests whose names contain one of the texts in
-/// `Only`.
+/// The tests of a program that run: all tests, or only the tests whose names contain one of the strings in `Only`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     All,
@@ -97,8 +96,8 @@ const QUICK: usize = 37;
 pub(crate) struct Choice {
     /// Whether only the cheapest judges are used (the option `--quick`).
     pub(crate) quick: bool,
-    /// The names of the judges to use: test programs, files of the test program `all`, or `simulation`. If the list is
-    /// empty, all judges are used.
+    /// The names of the judges to use; if empty, all judges are used. A name is a test program, `simulation`, or a file
+    /// of the test program `all`.
     pub(crate) only: Vec<String>,
 }
 

@@ -14,8 +14,7 @@ use crate::{lua, rust, targets};
 pub(crate) struct Code {
     /// The text of each file.
     pub(crate) texts: BTreeMap<String, String>,
-    /// The `const fn` functions of each file. In the mutated copy they are not `const`, because a mutant is switched on
-    /// at run time.
+    /// The `const fn` functions of each file.
     pub(crate) constant: BTreeMap<String, Vec<Constant>>,
     /// The mutants, numbered by file and position.
     pub(crate) mutants: Vec<Mutant>,

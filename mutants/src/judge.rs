@@ -29,8 +29,7 @@ use crate::choice::{Choice, Part};
 use crate::mutant::Mutant;
 use crate::tree::Built;
 
-/// The sweeps of the simulation: the family of scenarios, the first seed, and the number of seeds. Each family has a
-/// short sweep and a long sweep, which share no seeds.
+/// The sweeps of the simulation: the option that selects the scenarios, the first seed, and the number of seeds.
 const PLAYED: [(&str, u64, u64); 6] = [
     ("", 0, 400),
     ("--stores", 0, 200),
@@ -43,8 +42,8 @@ const PLAYED: [(&str, u64, u64); 6] = [
 /// The number of entries of `PLAYED` that a `--quick` run uses: the short sweeps.
 const QUICKLY_PLAYED: usize = 3;
 
-/// After the calibration, the time limit for one run of a judge is this time plus four times the judge's usual
-/// duration.
+/// A constant part of the time limit for one run of a judge. The limit is this part plus four times the duration of a
+/// run without a mutant.
 const LEAST: Duration = Duration::from_secs(5);
 
 /// One judge: a test program or a sweep of the simulation, with its arguments.
@@ -178,8 +177,8 @@ impl Judge {
         self.reaches = reached.lines().filter_map(|id| id.parse().ok()).collect();
     }
 
-    /// Runs the judge without a mutant, to find out which mutants it reaches, how long it takes, and whether it passes.
-    /// Returns the tests that fail without a mutant. All later runs of the judge skip these tests.
+    /// Runs the judge without a mutant. Records its duration and which mutants it reaches. Returns the tests that
+    /// failed; later runs of the judge skip these tests.
     pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
         let (trace, notes) = (self.trace(copy), self.notes(copy));
         let _ = fs::remove_file(&notes);
@@ -199,8 +198,7 @@ impl Judge {
                     return Ok(deaf);
                 }
                 Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
-                    // A test may fail once on a busy machine. If it passes when it runs alone, the whole judge runs
-                    // again.
+                    // A test may fail because the machine is busy. If it passes alone, run the whole judge again.
                     let alone = [test.clone(), "--exact".into()];
                     if again < 3 && self.run(copy, 0, &alone, None, 60 * LEAST)? == Ran::Passed {
                         again += 1;
@@ -247,14 +245,13 @@ impl Judge {
         }
     }
 
-    /// Runs the judge without a mutant. Returns whether the judge passes within its time limit. If it does not, the
-    /// machine is too busy to judge whether a mutant hangs.
+    /// Returns whether the judge passes without a mutant within its time limit. If not, the machine is too busy to
+    /// conclude that a mutant hangs.
     fn keeps_time(&self, copy: &Path) -> Result<bool> {
         Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
 
-    /// Runs the judge once in a process group of its own. Kills the group at the first failure or at the time limit.
-    /// The judge's test servers end when their parent process ends.
+    /// Runs the judge once in its own process group. Kills the group at the first failure or at the time limit.
     fn run(
         &self,
         copy: &Path,
@@ -385,8 +382,8 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // Give each judge a bonus of kills, because a new judge has none. The simulation and the unit tests get more:
-        // they should run early, because they detect a hanging mutant before the time limit.
+        // Add some imaginary kills, so that a new judge is tried. The simulation and the unit tests get the most,
+        // because they detect a hanging mutant without waiting for the time limit.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,

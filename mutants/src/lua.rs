@@ -1,6 +1,7 @@
-//! Finds the mutants of a Lua script, line by line. In the mutated copy of the repository, a script contains each
-//! mutated line as a comment after the original line. When a mutant is switched on, its line replaces the original line
-//! at run time.
+//! Finds the mutants of a Lua script. Each mutant changes one line.
+//!
+//! The mutated copy of a script keeps each original line and appends its mutated lines as comments. At run time, the
+//! mutant that is switched on replaces the original line.
 
 use crate::mutant::{Form, Mutant, exchange, short};
 
@@ -42,7 +43,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             continue;
         }
         let mut add = |other: String, change: String| {
-            // Replacing a number and replacing a word may produce the same line. Add only one mutant for such a line.
+            // Two different replacements may produce the same line. Add only one mutant for it.
             let form = Form::Line(other);
             let twice = |known: &Mutant| known.range == range && known.form == form;
             if found.iter().any(twice) {
@@ -83,8 +84,8 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
     found
 }
 
-/// Returns the number literals in a line of code, each with its position in bytes. Omits numbers in strings and
-/// subscripts.
+/// Returns the number literals in a line of code, each with its position in bytes. Omits numbers in strings and numbers
+/// directly after `[`.
 fn numbers(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut quoted = false;

@@ -8,8 +8,8 @@
 //! 2. `tree` copies the repository, weaves the mutants into the copy, omits the mutants that do not compile, and builds
 //!    the tests and the simulation of the copy.
 //! 3. `judge` runs the tests and the simulation against each mutant, until one of them fails.
-//! 4. `survivors.txt` lists the mutants that no judge notices, with the reason why they make no difference. A test
-//!    checks that every listed mutant exists in the code, and that the list does not grow.
+//! 4. `survivors.txt` lists the mutants that no judge notices. It gives the reason why each of them does not change the
+//!    behaviour of quorate. A test checks that every listed mutant exists, and that the list does not grow.
 
 mod choice;
 mod find;
@@ -243,8 +243,7 @@ fn judge_all(
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                // If only some judges were chosen, a judge that was not chosen may kill this mutant. So its survival is
-                // not recorded.
+                // Do not record that a mutant survived if only some judges ran: another judge may kill it.
                 let lives = matches!(fate, Fate::Alive | Fate::Unreached);
                 if !lives || options.choice.only.is_empty() {
                     table.note(mutant, &fate)?;

@@ -24,12 +24,12 @@ pub(crate) enum Form {
     Without,
     /// The body of the function is replaced by this text.
     Only(String),
-    /// The line of a script is replaced by this line.
+    /// The line of the Lua script is replaced by this line.
     Line(String),
 }
 
 impl Form {
-    /// Returns the texts that are woven in before and after the original text. `id` is the mutant's number.
+    /// Returns the texts to insert before and after the mutated code. `id` is the number of the mutant.
     pub(crate) fn around(&self, id: usize) -> (String, String) {
         let on = format!("crate::mutant({id})");
         let (before, after) = match self {
@@ -69,7 +69,8 @@ pub(crate) struct Mutant {
 }
 
 impl Mutant {
-    /// Returns the mutant's name in `survivors.txt`. It has no folder, line or number, because these change often.
+    /// Returns the mutant's name in `survivors.txt`. The name contains no folder, line or mutant number, because these
+    /// change often.
     pub(crate) fn name(&self) -> String {
         let mut parts = self.file.rsplit('/');
         let mut file = parts.next().unwrap_or_default().to_owned();

@@ -6,8 +6,13 @@
 //! - an omitted statement, or a match arm that is never taken,
 //! - a number that is off by one, or a bound that is not applied.
 //!
-//! Some code is not mutated: tests, constants (a mutant cannot be switched on in them at run time), the contents of
-//! macros, statements that only log or measure (`tracing`, `metrics`), and fallbacks of number conversions.
+//! The following code is not mutated:
+//!
+//! - tests,
+//! - constants, because a mutant is switched on at run time,
+//! - the contents of macros,
+//! - statements that only log (`tracing`) or measure (`metrics`),
+//! - the fallback value of a number conversion.
 
 use std::ops::Range;
 
@@ -26,8 +31,8 @@ use crate::mutant::{Form, Mutant, exchange, short};
 pub(crate) struct Found {
     /// The mutants of the file, in no particular order.
     pub(crate) mutants: Vec<Mutant>,
-    /// The `const fn` functions of the file. In the mutated copy, those with mutants are not `const`, because a mutant
-    /// is switched on at run time.
+    /// The `const fn` functions of the file. The mutated copy removes `const` from each function with a mutant, because
+    /// a mutant is switched on at run time.
     pub(crate) constant: Vec<Constant>,
 }
 
@@ -84,7 +89,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
             || (path.is_ident("cfg")
                 && attribute.meta.require_list().is_ok_and(|list| {
                     let words = list.tokens.to_string();
-                    // Do not mutate code that no judge compiles: loom models, and the TLS code.
+                    // Do not mutate loom models and TLS code, because the judges are built without them.
                     let unbuilt = words.contains("loom") || words.contains("\"tls-rustls\"");
                     words == "test" || words.contains("all (test") || unbuilt
                 }))
@@ -170,8 +175,8 @@ fn says_yes_or_no(call: &ExprMethodCall) -> bool {
     name.starts_with("is_") || name.starts_with("contains") || name == "any" || name == "all"
 }
 
-/// Whether this is `T::try_from(x).unwrap_or(y)`. The fallback `y` is not mutated, because every time or size that can
-/// occur fits into `T`.
+/// Whether this is a number conversion `T::try_from(x).unwrap_or(y)`. `y` is not mutated, because no real `x` is too
+/// large for `T`.
 fn converts(call: &ExprMethodCall) -> bool {
     let tries = called(&call.receiver).is_some_and(|(_, last)| last == "try_from");
     tries && call.method == "unwrap_or"
@@ -261,7 +266,7 @@ impl Finder<'_> {
         block: &Block,
     ) -> bool {
         let name = signature.ident.to_string();
-        // A public `const fn` is not mutated: it must stay `const`, because users may call it in constants.
+        // Do not mutate a public `const fn`. It must stay `const`, because users may call it in constants.
         let callable = signature.constness.is_some() && matches!(visible, Visibility::Public(_));
         if is_test(attributes) || callable || name == "fmt" {
             return false;

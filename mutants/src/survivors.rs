@@ -1,4 +1,5 @@
-//! The list `survivors.txt`: mutants that no judge notices, each with the reason why the mutant makes no difference.
+//! Reads `survivors.txt`: the mutants that no judge notices, each with the reason why it does not change the behaviour
+//! of quorate.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::mutant::Mutant;
 pub(crate) struct Survivor {
     /// The mutant's name, as [`Mutant::name`] returns it.
     pub(crate) name: String,
-    /// The reason why the mutant makes no difference.
+    /// The reason why the mutant does not change the behaviour of quorate.
     pub(crate) reason: String,
 }
 
@@ -55,8 +56,8 @@ mod tests {
     use super::*;
     use crate::{find, targets};
 
-    /// The largest allowed number of entries in `survivors.txt`. Raise it only if a run with `--sample` finds another
-    /// mutant that makes no difference. For any other survivor, write a test.
+    /// The largest allowed number of entries in `survivors.txt`. Raise it only for a mutant that does not change the
+    /// behaviour of quorate. For any other survivor, write a test.
     const MOST: usize = 46;
 
     #[test]

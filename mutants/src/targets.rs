@@ -63,8 +63,8 @@ const FOR_TESTS: &[&str] = &[
     "src/node/store/table.rs",
 ];
 
-/// The name of the library function that assembles the text of a script. In the mutated copy, this function also puts
-/// the mutant that is switched on into the script.
+/// The name of the library function that assembles the text of a Lua script. The mutated copy of this function also
+/// applies the mutant that is switched on.
 pub(crate) const ASSEMBLES_SCRIPTS: &str = "with_parts";
 
 /// The root of the checkout.

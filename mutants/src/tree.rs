@@ -149,8 +149,8 @@ impl Tree {
         self.code.mutants.len() - self.mutants().count()
     }
 
-    /// Returns the existing copy of the repository and the programs of its last build, without building again. `code`
-    /// must be exactly the code that was built.
+    /// Returns the existing copy of the repository and the programs of its last build. Builds nothing, so `code` must
+    /// not have changed since that build.
     pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
         let work = root.join("target/mutants");
         let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
@@ -335,7 +335,7 @@ impl Tree {
             let around = placed.get(file).into_iter().flatten().filter(|placed| {
                 placed.whole.start <= range.start && range.end <= placed.whole.end
             });
-            // If several mutants surround the position of the error, the innermost mutant has caused the error.
+            // If the error lies inside several nested mutants, the innermost one has caused it.
             if let Some(placed) = around.min_by_key(|placed| placed.whole.len()) {
                 blamed.insert(placed.id);
                 // The compiler names the main place of an error first, so the other places are not needed.
@@ -353,8 +353,9 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // No mutant surrounds the error. The usual cause is an omitted `return` or `break`. So drop all mutants between
-        // the first and the last place of the error that omit a statement, or, if there are none, all mutants there.
+        // The error lies inside no mutant. Its usual cause is an omitted `return` or `break`. So drop the mutants that
+        // omit a statement between the first and the last place of the error. If none of these exists, drop every
+        // mutant between these places.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };
@@ -379,8 +380,7 @@ impl Tree {
         self.dropped.extend(names);
     }
 
-    /// Runs cargo in the copy. Returns the built programs by name, and the compiler errors. The copy has a build folder
-    /// of its own; otherwise cargo would confuse the copy with the original repository.
+    /// Runs cargo in the copy, with its own build folder. Returns the built programs by name, and the compiler errors.
     fn cargo(&self, args: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<Complaint>)> {
         eprintln!("cargo {}", args.join(" "));
         let ran = Command::new("nice")
@@ -414,8 +414,8 @@ impl Tree {
     }
 }
 
-/// Returns the mutant's name in `not-compiled.txt`. The name includes the whole replacement, because shortened names of
-/// different mutants may be equal.
+/// Returns the mutant's name in `not-compiled.txt`. It contains the whole new expression: [`Mutant::name`] may shorten
+/// two different expressions to the same text.
 fn dropped_name(mutant: &Mutant) -> String {
     let kind = match &mutant.form {
         Form::Instead(other) => other.split_whitespace().collect::<Vec<_>>().join(" "),

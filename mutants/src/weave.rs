@@ -25,8 +25,8 @@ pub(crate) struct Placed {
     pub(crate) whole: Range<usize>,
 }
 
-/// Weaves all wraps (a text before and a text after a range) into the text. If two wraps have the same range, the wrap
-/// that is first in the list encloses the other.
+/// Inserts the two texts of each wrap before and after its range of `text`. If two wraps have the same range, the first
+/// one in the list is the outer one.
 pub(crate) fn weave(text: &str, mut wraps: Vec<Wrap>) -> (String, Vec<Placed>) {
     wraps.sort_by_key(|wrap| (wrap.range.start, Reverse(wrap.range.end)));
     let mut woven = Woven {

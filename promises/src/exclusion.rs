@@ -1,7 +1,10 @@
 //! Checks that at most one client at a time believes that it holds a lock.
 //!
-//! The belief begins when the client obtains the lock. It ends when the client sends the release, when the validity
-//! ends, or when the client is notified of the loss, whichever is first.
+//! The belief begins when the client obtains the lock. It ends at the first of these events:
+//!
+//! - The client sends the release.
+//! - The validity of the lock ends.
+//! - The client is notified that the lock was lost.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,7 +12,7 @@ use std::hash::Hash;
 /// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief<I> {
-    /// Identifies the client that believes that it holds the lock. A caller can instead identify each hold of a client.
+    /// The id of the client. If a client can hold the lock several times, the caller can use one id per hold instead.
     pub who: I,
     /// When the client obtained the lock.
     pub from: u64,

@@ -25,7 +25,7 @@ impl LossNotice {
     ///
     /// - `until`: the end of the lock's validity.
     /// - `now`: the time of the notification, or the current time if the holder has not been notified yet.
-    /// - `kept`: how long the holder's process could not run between `until` and `now`.
+    /// - `kept`: how long the holder's process did not run (e.g. was suspended) between `until` and `now`.
     pub fn judge(&mut self, until: u64, now: u64, kept: u64) -> Option<u64> {
         self.judged += 1;
         let late = now.saturating_sub(until).saturating_sub(kept);

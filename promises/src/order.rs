@@ -1,5 +1,5 @@
-//! Checks "first come, first served": a client must not overtake a client that was already queued before its first
-//! attempt. The checker compares the times of these events, not the tickets of the queue.
+//! Checks "first come, first served": a client must not overtake a waiter that was queued before the client's first
+//! attempt. The checker compares times; it does not read the queues of the masters.
 
 use std::collections::BTreeSet;
 
@@ -41,11 +41,11 @@ impl<I: Ord + Clone> Line<I> {
         first.map(|(since, one)| (*since, one))
     }
 
-    /// Checks whether the client that has just obtained the lock has overtaken a queued client. Returns the overtaken
-    /// client that was queued first; `None` if no client was overtaken.
+    /// Checks whether a client that obtained the lock has overtaken a queued client. If so, returns the client that has
+    /// been queued for the longest time.
     ///
-    /// `began` is the time at which the new holder's first attempt began. Call [`leaves`](Self::leaves) for the new
-    /// holder before this method.
+    /// `began` is the start of the new holder's first attempt. Before this method, call [`leaves`](Self::leaves) for
+    /// the new holder.
     pub fn passed(&self, began: u64) -> Option<&I> {
         let (since, first) = self.first()?;
         (since < began).then_some(first)

@@ -26,7 +26,7 @@ pub struct Obtained<I> {
 pub enum Breach<I> {
     /// The earlier hold has the same token as the new hold.
     Twice(Obtained<I>),
-    /// The earlier hold has a larger token, although it was obtained before the attempt of the new hold began.
+    /// The new hold has a smaller token than the earlier hold, although its attempt began after the earlier hold.
     Smaller(Obtained<I>),
 }
 
@@ -40,7 +40,7 @@ pub struct Tokens<R, I> {
 #[derive(Debug)]
 struct Given<I> {
     all: HashMap<u64, Obtained<I>>,
-    /// The holds whose token was a new maximum, in the order of [`Obtained::at`].
+    /// The holds whose token was larger than all tokens before, in the order of [`Obtained::at`].
     records: Vec<Obtained<I>>,
 }
 

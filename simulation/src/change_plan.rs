@@ -1,13 +1,12 @@
-//! The plan of a run in which masters are replaced: the sets of masters, the first and the last step of each client,
-//! and the goal of the operators.
+//! The plan of a simulation run in which operators replace masters while clients take locks.
 //!
-//! A client's step says which sets of masters the client uses. The sets are numbered from 0.
+//! The sets of masters are numbered from 0. A client's step says which sets the client uses:
 //!
 //! - At an even step `s`, the client uses only the set `s / 2`.
 //! - At an odd step `s`, the client uses the two sets `(s - 1) / 2` and `(s + 1) / 2`.
 //!
-//! Each master has a generation marker with a number. A master with the number `m` votes for clients at step `s` if
-//! `2s - 2 <= m <= 2s`. The library uses the same steps and numbers (`protocol::mark`).
+//! Each master has a generation marker, a number. A master with the marker `m` votes for a client at step `s` if
+//! `2s - 2 <= m <= 2s`. The library uses the same steps and markers (`protocol::mark`).
 
 use quorate::RedlockBuilder;
 
@@ -23,11 +22,11 @@ pub struct ChangePlan {
     pub begins: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,
-    /// The number of operators. They are the clients with the lowest numbers, and take no locks.
+    /// The number of operators. The clients with the numbers below it are the operators; they take no locks.
     pub operators: u8,
     /// The longest pause of an operator between two steps of a change, in nanoseconds.
     pub pause: u64,
-    /// For each client, its first and its last step in the replacement of masters.
+    /// For each client, its first and its last step (see the module).
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters are ahead of the masters' clocks at the beginning, in microseconds; `None` if the
     /// masters have no counters.

@@ -1,4 +1,4 @@
-//! The work of a client process: it takes the steps of its plan, and after the faults have ended it takes one last
+//! The work of a client process: it executes the steps of its plan. After the faults have ended, it takes one last
 //! lock.
 
 mod observing;
@@ -77,8 +77,8 @@ impl Client {
     /// Takes the client's last lock. The faults have ended by then, so every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // The client waits until the operators have reached their goal. If the masters then do not admit the client
-            // at its step, `may_lock` schedules a restart of the client with another configuration.
+            // Wait until the operators have finished. If the masters then reject the client's configuration, `may_lock`
+            // schedules a restart of the client with another configuration.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {
@@ -144,7 +144,7 @@ impl Client {
 
     async fn lock(&self, step: &Step) {
         let (wait, renew) = match step.kind {
-            // The acquire of a counted hold has no options. It waits for the default time and renews the lock.
+            // A counted hold ignores `step.wait` and `step.renew`. It uses the default wait and always renews.
             Kind::Counted(_) => (COUNTED_WAIT, true),
             Kind::Lead(_) => (step.wait, true),
             _ => (step.wait, step.renew),
@@ -275,7 +275,7 @@ impl Client {
     /// Holds the lock as a writer for half of `step.hold`, and then downgrades it to a reader's lock. Returns the
     /// reader's hold and its id; `None` if the lock was lost or the downgrade was not completed.
     ///
-    /// The client stops believing that it is a writer just before it sends the downgrade.
+    /// Just before the client sends the downgrade, the checkers stop counting it as a writer.
     async fn downgraded(
         &self,
         step: &Step,
@@ -314,8 +314,7 @@ impl Client {
         reader
     }
 
-    /// For a seeded bug: lets a client that downgrades a lock believe that it is a writer until the downgrade is
-    /// confirmed.
+    /// For a seeded bug: the checkers count the client as a writer until its downgrade is confirmed.
     fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
         let as_it_stands = Arc::new(AsItStands::of(&**hold));
         let mut world = self.process.shared.world();

@@ -1,6 +1,6 @@
-//! Counts how often a rule was checked for each kind of lock and value after each happening (an event that may
-//! interfere, e.g. a restart). A pair of a kind and a happening is called a crossing. The tables show the crossings
-//! that are not tested.
+//! Tables that count the checks of rules. A row is a kind of lock or value, and a column is a happening (an event that
+//! may interfere, e.g. a restart). Each cell is a crossing. A zero shows that no rule was checked for this kind after
+//! this happening.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! A single-threaded executor in simulated time.
 //!
-//! Tasks are polled one at a time. When no task is ready, the next event of the world happens. The seed decides the
+//! Tasks are polled one at a time. When no task is ready, the next simulated event happens. The seed decides the
 //! order in which ready tasks are polled, and whether a task is delayed at an await.
 
 use std::collections::VecDeque;

@@ -57,7 +57,7 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         wait: Option<u64>,
     },
-    /// A client has begun an attempt: the first request of the attempt is queued, to be sent to a master.
+    /// A client has begun an attempt: it is about to send the first request of the attempt to a master.
     Started {
         client: usize,
         task: usize,
@@ -71,8 +71,8 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         claim: &'a Arc<Claim>,
         verb: Verb,
-        /// Whether the message arrived over a connection to the server process that is running now. False for a
-        /// delayed second copy of a message.
+        /// Whether the message arrived over a connection to the current server process (since its last restart). False
+        /// for a delayed duplicate of a message.
         live: bool,
         answer: &'a Result<Answer, Fault>,
         /// The result of an extension for this lock; `None` for other messages, or if the master returned an error.

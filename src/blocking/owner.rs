@@ -59,8 +59,8 @@ impl Owner {
 }
 
 impl OwnedGuard {
-    /// Drops this guard. If the hold has no other guard, this call releases the hold and returns the result. Returns
-    /// `None` if clones of this guard still exist.
+    /// Drops this guard. Returns `None` if clones of this guard still exist. Otherwise releases the hold and returns
+    /// the result.
     ///
     /// # Errors
     ///

@@ -87,8 +87,8 @@ impl Redlock {
     /// Returns a handle for the threads of `tokio::task::spawn_blocking`. Calls through this handle never return
     /// [`CannotBlock`].
     ///
-    /// Do not use the handle in async tasks. A call would block the thread, and could wait forever for another task of
-    /// the same thread.
+    /// Do not use the handle in async tasks: a call blocks the thread. If the call waits for another task on this
+    /// thread, it waits forever.
     ///
     /// ```
     /// # #[cfg(feature = "testing")]
@@ -306,7 +306,8 @@ impl Redlock {
         Once::new(self.redlock.once(name, period), &self.home)
     }
 
-    /// Work that runs once in `period` across all machines; see [`quorate::Redlock::once_in`](crate::Redlock::once_in).
+    /// Work that runs once across all machines between the start and the end of `period`; see
+    /// [`quorate::Redlock::once_in`](crate::Redlock::once_in).
     pub fn once_in(&self, name: impl AsRef<[u8]>, period: Range<SystemTime>) -> Once {
         Once::new(self.redlock.once_in(name, period), &self.home)
     }

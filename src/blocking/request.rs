@@ -104,7 +104,8 @@ impl LockRequest {
         self.with(lock_request::LockRequest::shared)
     }
 
-    /// Calls `observer` after every failed attempt; see [`quorate::LockRequest::waiting`](crate::LockRequest::waiting).
+    /// Calls `observer` after every failed attempt to acquire the lock; see
+    /// [`quorate::LockRequest::waiting`](crate::LockRequest::waiting).
     pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         self.with(|request| request.waiting(observer))
     }

@@ -114,14 +114,14 @@ impl Once {
         Self { once, home }
     }
 
-    /// How long each method waits for the lock under which the work runs. Default: the builder's `wait`.
+    /// How long each method of this `Once` waits for its lock. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(self, wait: Wait) -> Self {
         let once = self.once.wait(wait);
         Self { once, ..self }
     }
 
-    /// Calls `observer` while a method waits for the lock under which the work runs; see
+    /// Calls `observer` while a method of this `Once` waits for its lock; see
     /// [`quorate::Once::waiting`](crate::Once::waiting).
     #[must_use]
     pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
@@ -129,8 +129,8 @@ impl Once {
         Self { once, ..self }
     }
 
-    /// Creates the record that stores the last period whose work is done. A new record stores no period; see
-    /// [`quorate::Once::create`](crate::Once::create).
+    /// Creates the record of this `Once`. The record stores the last period that is recorded as done; a new record
+    /// stores none. See [`quorate::Once::create`](crate::Once::create).
     ///
     /// # Errors
     ///
@@ -139,10 +139,10 @@ impl Once {
         wait(&self.home, self.once.create())
     }
 
-    /// Acquires the lock of this `Once` and runs `body`, unless the work of the period is already recorded as done. The
-    /// period is recorded as done before `body` runs; see [`quorate::Once::at_most_once`](crate::Once::at_most_once).
+    /// Runs `body` under the lock of this `Once`, unless the period is already recorded as done. Records the period as
+    /// done before `body` runs. See [`quorate::Once::at_most_once`](crate::Once::at_most_once).
     ///
-    /// If the lock is lost while `body` runs, `body` is not stopped. When `body` has ended, the result is
+    /// If the lock is lost while `body` runs, `body` still runs to its end. The result is then
     /// [`OnceOutcome::Outlived`].
     ///
     /// # Errors
@@ -156,11 +156,10 @@ impl Once {
         wait(&self.home, self.once.at_most_once(body))
     }
 
-    /// Acquires the lock of this `Once` and runs `body`, unless the work of the period is already recorded as done. The
-    /// period is recorded as done after `body` has returned `Ok`; see
-    /// [`quorate::Once::at_least_once`](crate::Once::at_least_once).
+    /// Runs `body` under the lock of this `Once`, unless the period is already recorded as done. Records the period as
+    /// done after `body` has returned `Ok`. See [`quorate::Once::at_least_once`](crate::Once::at_least_once).
     ///
-    /// If the lock is lost while `body` runs, `body` is not stopped. If `body` then returns `Ok`, the result is
+    /// If the lock is lost while `body` runs, `body` still runs to its end. If `body` then returns `Ok`, the result is
     /// [`OnceOutcome::NotRecorded`].
     ///
     /// # Errors

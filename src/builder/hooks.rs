@@ -46,8 +46,8 @@ pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, Buil
     settings.drivers(seed)
 }
 
-/// The text of the generation marker with the number `number`, for the masters that `settings` names. `None` if the
-/// settings are not valid, or if the number belongs neither to the current masters nor to the next masters.
+/// The text of the generation marker with this number, for the masters in `settings`. `None` if the settings are not
+/// valid, or if neither the current nor the next masters use this number.
 #[cfg(feature = "testing")]
 pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
     let print = settings.sets().ok()?.configuration.print_at(number)?;

@@ -15,9 +15,9 @@ impl Redlock {
     /// # Errors
     ///
     /// - [`ChangeError::NothingToChange`] if the masters cannot store a marker.
-    /// - [`ChangeError::Missing`], which lists all problems.
+    /// - [`ChangeError::Missing`] if at least one master cannot be marked. The error lists all problems.
     ///
-    /// No marker is written in these cases, for example:
+    /// For example, this function writes no marker if one of these conditions is met:
     ///
     /// - A master already has a different marker.
     /// - A connected client uses a different set of masters.

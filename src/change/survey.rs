@@ -43,8 +43,8 @@ pub enum ChangeStage {
 pub struct Survey {
     /// The state of each master.
     pub masters: Vec<MasterSeen>,
-    /// The values (quotas and once-per-period records) that a step of the replacement has copied to the next masters
-    /// or removed from them. Empty if the call was not a step that copies values.
+    /// The values (quotas and once-per-period records) that this call has copied to the next masters or removed from
+    /// the next masters.
     pub carried: Vec<CarriedValue>,
     pub(super) advice: Vec<String>,
     pub(super) configuration: Configuration,
@@ -59,9 +59,10 @@ impl MasterSeen {
         Marker::read(self.seen.mark.as_ref()?.as_bytes())
     }
 
-    /// Whether the configured user lacks a right on this master that the steps of a replacement need
-    /// ([`ChangeSeen::missing`](crate::node::change::ChangeSeen::missing)). If true, no step is executed. False if the
-    /// master did not answer.
+    /// Whether the configured user lacks a right that a replacement needs on this master. If true, no step of the
+    /// replacement is executed. False if the master did not answer.
+    ///
+    /// [`ChangeSeen::missing`](crate::node::change::ChangeSeen::missing) lists the missing rights.
     pub fn lacks_rights(&self) -> bool {
         !self.seen.missing.is_empty()
     }
@@ -369,8 +370,8 @@ impl Survey {
         self.configuration.has_next()
     }
 
-    /// Whether a `Redlock` with this configuration can get no majority, because too many masters reject it. A master
-    /// rejects a configuration for one of these reasons:
+    /// Whether this `Redlock` cannot get a majority because too many masters reject its configuration. A master rejects
+    /// a configuration for one of these reasons:
     ///
     /// - The configuration names masters that have been replaced.
     /// - The configuration names only the next masters, which [`open`](crate::MastersChange::open) has not opened yet.

@@ -90,9 +90,8 @@ macro_rules! settings {
         help: $help:literal,
         $(more: $more:literal,)?
     })+) => {
-        /// The settings of a [`RedlockBuilder`](crate::RedlockBuilder) as data. The fields have the names that the
-        /// settings have in the settings file of the command `quorate`. A setting that is left out keeps the default of
-        /// the builder.
+        /// The settings of a [`RedlockBuilder`](crate::RedlockBuilder) as data. The name of a field is also its key in
+        /// the settings file of the command `quorate`. An unset field keeps the builder's default.
         ///
         /// [`from_env`](Self::from_env) reads the settings from the environment. With the feature `serde`, the settings
         /// can be deserialized from any format:

@@ -31,8 +31,8 @@ use crate::report::NodeReport;
 /// [`fencing_token`](Self::fencing_token) to every system that you write to. The token protects even against a process
 /// that was paused past its lease.
 ///
-/// Locks are not re-entrant: a task that acquires the same resource again while it holds the guard waits for itself. If
-/// several parts of a program need the lock, share the guard.
+/// Locks are not re-entrant: if a task that holds the guard acquires the same resource again, it waits for its own
+/// lock. If several parts of a program need the lock, share the guard.
 ///
 /// Dropping the guard releases the lock in the background, even if the runtime is shut down. If the process ends before
 /// the releases are sent, the keys expire with their ttl. [`Redlock::flush`](crate::Redlock::flush) waits until all
@@ -112,8 +112,8 @@ impl LockGuard {
         self.held.claim.token()
     }
 
-    /// The fencing token: a number that a majority agreed on, larger than that of every earlier holder of this
-    /// resource. It stays the same through renewals. `None` with `fencing(false)`.
+    /// The fencing token: a number that is larger than the token of every earlier holder of this resource. Renewals do
+    /// not change the token. `None` with `fencing(false)`.
     ///
     /// ```no_run
     /// # fn example(guard: quorate::LockGuard) -> Result<(), &'static str> {
@@ -330,10 +330,10 @@ impl LockGuard {
     }
 }
 
-/// The time until which a lock is valid; `None` once the library has recorded the end of the lock. For tests.
+/// The time until which a lock is valid; `None` if the library already treats the lock as ended. For tests.
 ///
-/// This function reads no clock and changes nothing, unlike [`is_valid`](LockGuard::is_valid). So it can return a time
-/// in the past.
+/// Unlike [`is_valid`](LockGuard::is_valid), this function reads no clock and changes nothing. So the returned time can
+/// be in the past.
 #[cfg(any(test, feature = "testing"))]
 pub fn look(guard: &LockGuard) -> Option<Instant> {
     guard.held.look()

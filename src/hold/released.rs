@@ -22,7 +22,7 @@ pub struct Released {
     /// How many masters failed to release the lock. The client deletes the key on such a master when it can reach the
     /// master again, unless the key has expired by then.
     pub unreachable: usize,
-    /// How many masters had not answered when the result was decided. Their releases have been queued or sent.
+    /// How many masters had not answered when the release returned. Their releases have been queued or sent.
     pub pending: usize,
     pub(super) round: Arc<FanOut<ReleaseAnswers>>,
     pub(super) core: Arc<Core>,

@@ -25,9 +25,10 @@ use crate::sync::Notify;
 use crate::waiting::Waiting;
 
 impl Redlock {
-    /// The election with this name: one leader at a time, visible to all observers. The leader holds the lock with the
-    /// same name. A client that takes this lock with [`acquire`](Self::acquire) therefore keeps all candidates from
-    /// leading.
+    /// The election with this name. It has at most one leader at a time, and observers see which client leads.
+    ///
+    /// The leader holds the lock with the same name. If a client takes this lock with [`acquire`](Self::acquire), no
+    /// candidate can lead.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -74,8 +75,8 @@ impl Election {
         self
     }
 
-    /// Calls `waits` after every failed attempt while another client leads, as
-    /// [`LockRequest::waiting`](crate::LockRequest::waiting) does.
+    /// Calls `waits` after every failed attempt to become the leader; see
+    /// [`LockRequest::waiting`](crate::LockRequest::waiting).
     #[must_use]
     pub fn waiting(mut self, waits: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         self.waits = Some(Arc::new(waits));
@@ -232,10 +233,9 @@ impl Observation {
     /// is known any more. Terms never decrease.
     ///
     /// - The first call returns the current state without waiting for a change.
-    /// - If an earlier call returned the leader without a note, a later call returns the same leader when its note is
-    ///   known.
+    /// - If a call returned a leader without its note, a later call returns the same leader with the note.
     ///
-    /// The result may be outdated when it arrives. Decide by the term, not by the leader's identity.
+    /// The result can be outdated when it arrives. So compare the terms, not the identities of the leaders.
     ///
     /// The observer polls the masters three times within a ttl. It notices a new leader sooner if the masters announce
     /// the leader. Announcements need the default order [`Order::Fair`](crate::Order::Fair) and the right to subscribe

@@ -23,8 +23,8 @@ use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 /// - Each hold has its own validity, renewal, loss and `max_hold`. The lock ends when its last hold ends.
 /// - A further hold does not wait in the queue: it overtakes all waiters and shares the lock.
 ///
-/// If the holds of an owner overlap without end, other clients never get the lock. Release all holds from time to time,
-/// for example after each step of the work.
+/// If an owner always has a hold, other clients never get the lock. Release all holds from time to time, for example
+/// after each step of the work.
 ///
 /// **Within a process**, a further [`acquire`](Self::acquire) on the same `Owner` or its clones sends no request: it
 /// returns a clone of the existing guard. After that guard has lost its lock, the next [`acquire`](Self::acquire) makes

@@ -16,8 +16,8 @@ pub struct KeyState {
     pub ttl_left: Option<Duration>,
     /// The fencing counter of the lock; `None` if it does not exist on the master.
     pub counter: Option<u64>,
-    /// The waiters in the queue, in order; at most 100. The first entry can be the holder itself: a waiter that gets
-    /// the lock stays in the queue for a time.
+    /// The waiters in the queue, in order; at most 100. The first entry can be the holder: a waiter that gets the lock
+    /// is not removed from the queue immediately.
     pub queue: Vec<Waiter>,
     /// The holder's note; `None` if the holder wrote none.
     pub note: Option<Note>,
@@ -36,15 +36,14 @@ pub struct KeyState {
 pub struct Hold {
     /// The random value of the attempt that took the hold. It is the same on every master.
     pub value: Vec<u8>,
-    /// The remaining time until the master removes the hold if its holder does not renew it.
+    /// The remaining TTL of the hold on this master.
     pub lives: Duration,
     /// The note of this hold; `None` if its holder wrote none.
     pub note: Option<Note>,
 }
 
 impl Hold {
-    /// Creates a hold as a master reports it. `lives` is the remaining time until the master removes the hold if its
-    /// holder does not renew it.
+    /// Creates a hold as a master reports it. `lives` is the remaining TTL of the hold on this master.
     pub fn new(value: Vec<u8>, lives: Duration, note: Option<Note>) -> Self {
         Self { value, lives, note }
     }
@@ -58,7 +57,7 @@ pub struct Waiter {
     /// a reader. `PROCESS` is 16 hexadecimal digits for the waiter's [`Redlock`](crate::Redlock). `NUMBER` is the
     /// number of the waiter within that `Redlock`.
     pub id: String,
-    /// The remaining time until the master removes the waiter if the waiter sends no further heartbeat.
+    /// The remaining TTL of the waiter's place in this master's queue. Each heartbeat renews it.
     pub lives: Duration,
     /// The waiter's host name. All characters are removed except ASCII letters, digits, `.`, `-` and `_`. `None` in
     /// these cases:
@@ -77,9 +76,10 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Creates a waiter as a master reports it. `id` is the full id in the master's queue; it may include host, process
-    /// id and start of the wait. `lives` is the remaining time until the master removes the waiter if the waiter sends
-    /// no further heartbeat.
+    /// Creates a waiter as a master reports it.
+    ///
+    /// - `id`: the full id in the master's queue. It can include host, process id and start of the wait.
+    /// - `lives`: the remaining TTL of the waiter's place in the queue.
     pub fn new(id: String, lives: Duration) -> Self {
         let (id, Described { host, pid, since }) = waiter_id::read(&id);
         Self {
@@ -92,8 +92,8 @@ impl Waiter {
     }
 }
 
-/// The state of a lock's queue on one master. The master reports it when it refuses the lock to a claim that respects
-/// the queue ([`Fairness::Fair`](super::Fairness::Fair)).
+/// The state of a lock's queue on one master. The master reports this state when it refuses a claim with
+/// [`Fairness::Fair`](super::Fairness::Fair).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueInfo {
     /// The number of waiters ahead of the refused waiter.

@@ -11,8 +11,8 @@ use super::scope::Scope;
 /// The key of a fencing counter, including the prefix, and the value of the counter.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// An operation on one master that an operator uses to replace the masters. After each operation, the client reads the
-/// state of the master ([`ChangeSeen`]).
+/// One operation on one master during a replacement of the masters. After each operation, the client reads the state of
+/// the master ([`ChangeSeen`]).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum ChangeOrder {

@@ -95,7 +95,8 @@ impl Claim {
         self
     }
 
-    /// The kind of lock that the claim requests: one plain lock, several or shared keys, or a slot of a semaphore.
+    /// The kind of lock that the claim requests: a plain lock, a group of keys (several keys, or a key that holders
+    /// share), or a slot of a semaphore.
     pub(crate) fn shape(&self) -> &Shape {
         self.shape.as_deref().unwrap_or(Shape::plain())
     }
@@ -105,8 +106,8 @@ impl Claim {
         self.shape().permit()
     }
 
-    /// The keys that the claim requests, each with its mode (exclusive or shared). `None` if the claim has no group: it
-    /// then requests one key exclusively, or a slot of a semaphore.
+    /// The keys that the claim requests, each with its mode (exclusive or shared). `None` for a claim without a group,
+    /// on one exclusive key or on a slot of a semaphore.
     pub fn group(&self) -> Option<&Group> {
         match self.shape() {
             Shape::Group(group) => Some(group),
@@ -198,7 +199,7 @@ impl Claim {
         self.shape().is_plain() && self.resource() == resource
     }
 
-    /// The random value of this claim. A lock key that the claim holds exclusively contains this value.
+    /// The random value of this claim. It is stored in every lock key that the claim holds exclusively.
     pub fn token(&self) -> Token {
         self.token
     }

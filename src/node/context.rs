@@ -25,7 +25,7 @@ pub struct Context {
     ///   second handshake message.
     /// - Databases and ZooKeeper: the limit for the whole attempt to connect.
     pub connect_timeout: Duration,
-    /// The setting of the restart guard, which withholds the votes of masters that restarted recently.
+    /// The setting of the restart guard, which ignores the votes of masters that restarted recently.
     pub restart_guard: RestartGuard,
     /// Detects two addresses of this `Redlock` that lead to the same server.
     pub(crate) roster: Arc<Roster>,

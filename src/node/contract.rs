@@ -20,8 +20,8 @@ use super::wake::Subscriber;
 /// - Every request is answered exactly once. If the master does not answer within its answer timeout, the `Node`
 ///   answers with a [`Fault`](super::Fault).
 /// - [`send`](Self::send) never blocks.
-/// - A request has changed nothing on the master if it failed with a fault for which
-///   [`left_nothing`](super::Fault::left_nothing) is true.
+/// - If [`left_nothing`](super::Fault::left_nothing) is true for a fault, the failed request has changed nothing on the
+///   master.
 pub trait Node: Send + Sync + 'static {
     /// The master's name in reports and errors.
     fn name(&self) -> &NodeName;

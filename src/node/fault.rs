@@ -117,8 +117,8 @@ impl Fault {
         )
     }
 
-    /// Whether the fault can end without an operator's intervention. False for a permanent fault. An acquire stops
-    /// waiting and fails if the masters without a permanent fault are not a majority.
+    /// Whether the fault can end without an operator's intervention. False for a permanent fault. If the masters with
+    /// permanent faults make a majority impossible, an acquire stops waiting and fails.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,

@@ -39,8 +39,8 @@ pub struct Inspection {
     /// A permanent id of the server, which is the same at every address of the server and after a restart. `None` if
     /// this kind of server has no such id.
     pub identity: Option<String>,
-    /// Whether locks are records that the server neither expires nor evicts. True for databases and ZooKeeper, false
-    /// for servers with the protocol of Redis.
+    /// True for databases and ZooKeeper: the server neither expires nor evicts the records of locks. False for servers
+    /// with the protocol of Redis.
     pub records: bool,
     /// The answer timeout of this kind of server. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,

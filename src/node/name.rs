@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub struct NodeName(Arc<str>);
 
 impl NodeName {
-    /// Creates the name of a master from this text, which must not contain credentials.
+    /// Creates the name of a master from the text `name`, which must not contain credentials.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }

@@ -25,8 +25,7 @@ pub struct ExtendItem {
 pub struct NoteItem {
     /// The claim whose lock the note describes.
     pub claim: Arc<Claim>,
-    /// The text of the note, without its first two fields: the lock value, and the time of the acquire
-    /// ([`since`](Self::since)).
+    /// The part of the note that follows the lock value and the time of the acquire ([`since`](Self::since)).
     pub says: Arc<str>,
     /// The time at which the lock was acquired, in milliseconds since 1970 by the wall clock.
     pub since: u64,
@@ -149,7 +148,7 @@ impl Request {
         }
     }
 
-    /// Whether the request need not be sent, because the callers have withdrawn all its claims.
+    /// Whether the request is no longer needed, because every claim in it was withdrawn.
     ///
     /// Always false for releases, for requests without a claim, and for writes that have a [`NewValue::run`].
     pub fn is_withdrawn(&self) -> bool {
@@ -179,8 +178,7 @@ impl Request {
         value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
     }
 
-    /// Whether the answer to this request counts as a vote. The answer to a write of a value does not: the answer to
-    /// the preceding read was the vote.
+    /// Whether the answer to this request counts as a vote: true for `Acquire`, `Confirm`, `Extend` and `Read`.
     pub fn is_vote(&self) -> bool {
         matches!(
             self,
@@ -190,8 +188,8 @@ impl Request {
 
     /// Whether the restart guard withholds this request from a master that restarted recently.
     ///
-    /// - True for requests for votes, and for requests for the state or the list of locks. A restarted master may have
-    ///   forgotten a lock, and would report the lock as free.
+    /// - True for votes ([`is_vote`](Self::is_vote)), `Look` and `List`. A restarted master may have forgotten a lock,
+    ///   and would report the lock as free.
     /// - False for all other requests. For example, a force-release must reach every master that may have the key.
     pub fn rests_on_memory(&self) -> bool {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })

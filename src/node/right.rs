@@ -79,8 +79,8 @@ impl Purpose {
         Self::Releases,
     ];
 
-    /// Whether acquiring a lock fails if the Redis user lacks the rights for this purpose. If the purpose is a feature
-    /// such as fencing, only locks that use the feature fail.
+    /// Whether a lock that uses this purpose cannot be acquired if the Redis user lacks the rights for the purpose. For
+    /// example, a lock with `fencing(false)` does not use [`Fencing`](Self::Fencing).
     pub fn is_needed(self) -> bool {
         matches!(
             self,

@@ -169,7 +169,8 @@ pub enum Class {
 }
 
 impl Class {
-    /// The value of the lock key while holds of this class share it. This value never equals an attempt's random value.
+    /// The value of the lock key while holds of this class share the key. It differs from the value of every exclusive
+    /// lock, which is a [`Token`].
     pub fn marker(&self) -> Vec<u8> {
         match self {
             Self::Shared => keys::SHARED.as_bytes().to_vec(),

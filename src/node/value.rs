@@ -44,8 +44,7 @@ pub struct NewValue {
     pub until: Instant,
     /// The server run that answered the client's read of the value; `None` if this master did not answer the read.
     ///
-    /// - `Some`: the client sends the write only to this run, even after the lock was released. The master refuses the
-    ///   write if a later holder has a larger fencing number.
+    /// - `Some`: the client sends the write only to this server run, even if the claim was withdrawn.
     /// - `None`: the client does not send the write after the claim was withdrawn.
     pub run: Option<ServerRun>,
 }

@@ -52,8 +52,9 @@ pub(crate) const COUNTER_TTL_US: u64 = 86_400_000_000;
 
 /// The length of a period of fencing numbers: 1,000 s, in microseconds.
 ///
-/// To save time, masters that expire keys by their own clock set the expiry of a fencing counter only at the first
-/// number of a period. So the expiry is one period plus [`PROPOSAL_SLACK_US`] longer than [`COUNTER_TTL_US`].
+/// Masters that expire keys by their own clock set the expiry of a fencing counter only at the first number of a
+/// period, because each write of an expiry costs time. So the expiry is one period plus [`PROPOSAL_SLACK_US`] longer
+/// than [`COUNTER_TTL_US`].
 pub(crate) const COUNTER_PERIOD_US: u64 = 1_000_000_000;
 
 /// The lower limit of a proposal is the master's clock minus [`PROPOSAL_SLACK_US`]. If a master raised a proposal to

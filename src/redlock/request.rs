@@ -120,8 +120,8 @@ const DROPPED_BLOCKING: &str =
 /// made it: it can be cloned, stored, and moved into a spawned task.
 ///
 /// A request that is dropped without being awaited, acquired or cloned has locked nothing. This is usually a mistake
-/// (`let _guard = redlock.lock("job");`), so the drop is reported as a warning of [`tracing`]. If the program collects
-/// no warnings, the first such drop of the process is reported on standard error.
+/// (`let _guard = redlock.lock("job");`), so the library logs a [`tracing`] warning. If no subscriber of `tracing`
+/// accepts warnings, the library reports the first such drop of the process on standard error.
 ///
 /// ```no_run
 /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -241,10 +241,11 @@ impl LockRequest {
 
     /// Sets a text that describes the holder, at most 1 KiB. Default: the builder's `note`.
     ///
-    /// [`Redlock::status`] and the observers of waiters ([`waiting`](Self::waiting)) show this text in the holder's
-    /// note. The note also contains the holder's host, process id, program name and the time of the acquire.
+    /// The text is part of the holder's note, which other clients see in [`Redlock::status`] and in
+    /// [`Waiting::note`](crate::Waiting::note). The note also contains the holder's host, process id, program name and
+    /// the time of the acquire.
     ///
-    /// With `None`, the lock has no note. While such a request waits, [`Redlock::status`] does not show its host and
+    /// With `None`, the lock has no note. While this client waits, [`Redlock::status`] does not show its host and
     /// process.
     ///
     /// ```no_run
@@ -400,7 +401,7 @@ impl LockRequest {
     /// - a **write** if its token is below the largest token of all earlier reads and writes;
     /// - a **read** if its token is below the largest token of all earlier writes. Earlier reads do not matter.
     ///
-    /// For several resources, a semaphore or an owner, the acquire returns
+    /// A request for several resources, for a semaphore or with an owner cannot be shared: its acquire returns
     /// [`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders). The rules are in `docs/protocol.md`,
     /// "Several resources, readers, owners, semaphores".
     ///

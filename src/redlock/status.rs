@@ -11,9 +11,8 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 pub struct Status {
     /// The lock's state on each master, in the order in which the masters were given to the builder.
     pub nodes: Vec<NodeStatus>,
-    /// The number of masters that make a majority. While masters are being replaced, a lock needs a majority of the old
-    /// masters and a majority of the new masters. This field is then the smallest number of masters that can satisfy
-    /// both.
+    /// The smallest number of masters that can form a majority. While masters are being replaced, a lock needs a
+    /// majority of the old masters and a majority of the new masters.
     pub quorum: usize,
     /// The rule that decides which sets of masters are a majority.
     pub(super) majority: Quorum,

@@ -35,8 +35,8 @@ impl TryAcquire {
 pub struct Refusal {
     /// The longest remaining TTL of the holder's lock key that any master reported; `None` if no master reported one.
     pub ttl_left: Option<Duration>,
-    /// The reply of each master. Empty if no masters were asked, because this `Redlock` itself holds the lock and another
-    /// task already waits for it.
+    /// The reply of each master. Empty if no masters were asked, because this `Redlock` itself holds the lock and
+    /// another task already waits for it.
     pub reports: Vec<NodeReport>,
     /// Whether this [`Redlock`](crate::Redlock) itself holds the lock. A task that tries to take its own lock sees
     /// `true`, because locks are not re-entrant.
@@ -46,8 +46,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The full text for operators: the `Display` text, the lock's holder (its note, host and process), and the reply of
-    /// each master with its address.
+    /// The full text for operators: the `Display` text, the lock's holder (its note, host and process), and the reply
+    /// of each master with its address.
     pub fn details(&self) -> String {
         let text = match &self.note {
             Some(holder) if !self.held_here => format!("{self}, {holder}"),

@@ -13,7 +13,7 @@ use crate::report::{NodeOutcome, NodeReport};
 ///
 /// - [`Unknown`](Self::Unknown): the new value may have been written.
 /// - [`Incomplete`](Self::Incomplete): the value may have been removed from some masters.
-/// - [`Stopped`](Self::Stopped) with `recorded: true`: the period was recorded as done before the body was dropped.
+/// - [`Stopped`](Self::Stopped) with `recorded: true`: the period was recorded as done before the job was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValueError {

@@ -18,7 +18,8 @@ use crate::waiting::Waiting;
 
 /// Work that runs once per period across all machines, for example a nightly report or a monthly invoice.
 ///
-/// Made by [`Redlock::once`]. The masters store a record of the last period done, under the lock with the same name.
+/// Made by [`Redlock::once`]. The masters store a record of the last completed period, under the lock with the same
+/// name.
 ///
 /// Rules for periods:
 ///
@@ -28,7 +29,8 @@ use crate::waiting::Waiting;
 ///   change while the call waits for the lock.
 /// - If a machine's clock is ahead, this machine does the work of the next period early. The other machines then skip
 ///   that period.
-/// - If a period begins more than a minute after the masters' time, the call fails with [`ValueError::Ahead`].
+/// - If the period of a call begins more than a minute in the future by the masters' clocks, the call fails with
+///   [`ValueError::Ahead`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,8 +52,8 @@ use crate::waiting::Waiting;
 /// # Ok(()) }
 /// ```
 ///
-/// The promises and the requirements of a [`Quota`](crate::Quota) apply here too. [`at_most_once`](Self::at_most_once)
-/// never runs a period twice, but can skip a period.
+/// `Once` has the same requirements as [`Quota`](crate::Quota). [`at_most_once`](Self::at_most_once) never does the
+/// work of a period twice, but can skip a period.
 #[derive(Clone, Debug)]
 pub struct Once {
     value: NamedValue,
@@ -63,7 +65,8 @@ pub struct Once {
 #[non_exhaustive]
 #[must_use = "the outcome shows whether the body ran"]
 pub enum OnceOutcome<T> {
-    /// The body ran, and this period is recorded as done.
+    /// The body ran, and this period is recorded as done. Exception: if the body of
+    /// [`at_least_once`](Once::at_least_once) returned an error, the period is not recorded as done.
     Done(T),
     /// The body ran, but recording the period failed, so the work of this period may be done again. Only
     /// [`at_least_once`](Once::at_least_once) returns this.
@@ -211,9 +214,9 @@ impl Once {
         self
     }
 
-    /// Creates the record, with no period done. An operator calls this once; do not call it automatically at start-up.
-    /// The call fails unless **every** master reports that it has no record. If one master has a record, the others may
-    /// have lost theirs.
+    /// Creates a record that contains no completed period. An operator calls this once; do not call it automatically at
+    /// start-up. The call fails unless **every** master reports that it has no record. If one master has a record, the
+    /// others may have lost theirs.
     ///
     /// # Errors
     ///
@@ -262,7 +265,7 @@ impl Once {
     /// # Errors
     ///
     /// - [`ValueError::Stopped`]: the body was dropped because the lock was lost.
-    /// - Any other error: the body did not run.
+    /// - Any other error: the body did not run. An error of the body itself is returned in [`OnceOutcome::Done`].
     ///
     /// # Cancel safety
     ///
@@ -289,8 +292,8 @@ impl Once {
         .await
     }
 
-    /// Removes from every master the record of the last completed period. Only an operator should do this. It is the only
-    /// remedy if the record is [lost](ValueError::Lost). Returns true if any master had a record.
+    /// Removes from every master the record of the last completed period. Only an operator should do this. It is the
+    /// only remedy if the record is [lost](ValueError::Lost). Returns true if any master had a record.
     ///
     /// # Errors
     ///
@@ -305,9 +308,9 @@ impl Once {
 
     /// Whether the work of this period must be done now. This call writes nothing.
     ///
-    /// Use this method if you hold the lock with this name yourself, for example with your own options. The lock must
-    /// be a plain, exclusive lock on a single resource. It must be taken by the `Redlock` that made this `Once`, or by
-    /// a clone of that `Redlock`.
+    /// Use this method if you acquired the lock with this name yourself. `guard` must hold an exclusive lock on this
+    /// single resource, without an owner. The guard must come from the `Redlock` that made this `Once`, or from a clone
+    /// of that `Redlock`.
     ///
     /// "This period" is the period at the time of the call, even if you began to wait for the lock in an earlier
     /// period. To ask about an earlier period, use [`Redlock::once_in`] with that period.
@@ -331,8 +334,8 @@ impl Once {
 
     /// Writes the record again to masters that have lost it.
     ///
-    /// Call this method if you hold the lock yourself (see [`due`](Self::due)) and the period was already done.
-    /// [`at_most_once`](Self::at_most_once) and [`at_least_once`](Self::at_least_once) do this automatically.
+    /// Call this method if [`due`](Self::due) returned [`Due::AlreadyDone`]. [`at_most_once`](Self::at_most_once) and
+    /// [`at_least_once`](Self::at_least_once) refill the masters automatically.
     ///
     /// If this call has written the record, you must acquire the lock again before you can record a period.
     ///
@@ -348,8 +351,8 @@ impl Once {
         Ok(())
     }
 
-    /// Reads the record: the last period done, and the note about the last run of the work. The lock must be the one
-    /// that [`due`](Self::due) requires.
+    /// Reads the record: the last completed period, and the stored note. `guard` must hold the lock that
+    /// [`due`](Self::due) requires.
     ///
     /// # Errors
     ///

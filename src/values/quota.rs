@@ -37,15 +37,15 @@ use crate::waiting::Waiting;
 ///
 /// # Promises and their limits
 ///
-/// - A quota never hands out more units than were created. This holds even if masters lose their memory one after
-///   another, provided that a [`take`](Self::take) or [`left`](Self::left) succeeds between two losses.
-/// - If a majority of the masters loses its memory without such a call in between, calls return
-///   [`Lost`](ValueError::Lost) and hand out nothing.
+/// - A quota never hands out more units than were created.
+/// - Masters may lose their memory one after another, if a [`take`](Self::take) or [`left`](Self::left) succeeds after
+///   each loss. If a majority loses its memory before such a call, calls return [`Lost`](ValueError::Lost) and hand out
+///   nothing.
 /// - A crash during a call, a dropped future, or an [`Unknown`](ValueError::Unknown) error can waste units. Wasted
 ///   units are not handed out again.
 /// - The masters must not evict keys (`noeviction`).
-/// - An operator must not stop a majority of the masters unless a restart of a master loses nothing. This requires
-///   `appendfsync always` on the masters, and the restart guard [`Off`](crate::RestartGuard::Off) on every client.
+/// - Before an operator stops a majority of the masters, the masters need `appendfsync always`, so that a restart loses
+///   nothing. Every client needs the restart guard [`Off`](crate::RestartGuard::Off).
 /// - A quota does not work with `fencing(false)`.
 ///
 /// If you have a database, use a single statement there instead: `UPDATE .. SET left = left - 1 WHERE left > 0`.

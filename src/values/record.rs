@@ -8,7 +8,7 @@ use super::register::Known;
 use super::value::number;
 use crate::node::note::MAX_NOTE_LEN;
 
-/// The record of [`Once`](crate::Once): the last period done, and a note about the last run of the work.
+/// The record of a [`Once`](crate::Once): the last completed period, and a note.
 pub struct OnceRecord<'a> {
     pub(crate) known: Known<'a>,
     pub(crate) last: Option<u64>,
@@ -16,7 +16,7 @@ pub struct OnceRecord<'a> {
 }
 
 impl OnceRecord<'_> {
-    /// The start of the last period done; `None` if no period has been done.
+    /// The start of the last completed period; `None` if no period was completed.
     pub fn last(&self) -> Option<SystemTime> {
         let since = Duration::from_millis(self.last?);
         SystemTime::UNIX_EPOCH.checked_add(since)
@@ -27,7 +27,7 @@ impl OnceRecord<'_> {
         &self.note
     }
 
-    /// Replaces the note, at most [`MAX_NOTE_LEN`](crate::MAX_NOTE_LEN) bytes, and keeps the last period done.
+    /// Replaces the note (at most [`MAX_NOTE_LEN`](crate::MAX_NOTE_LEN) bytes). The last completed period is kept.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ pub struct Waiting {
     ///   A holder in this process counts too.
     /// - Otherwise: the largest number of waiters ahead that any master reported.
     pub ahead: Option<u64>,
-    /// The value of the lock key, which is the holder's token; `None` if unknown.
+    /// The value of the lock key; `None` if unknown. If the lock is exclusive, this is the holder's random value.
     pub holder: Option<Vec<u8>>,
     /// The note of the lock's holder; `None` if unknown, or if the holder has written none.
     pub note: Option<Note>,

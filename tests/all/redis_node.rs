@@ -526,7 +526,8 @@ async fn connections_that_a_server_has_killed_are_replaced() {
     }
 }
 
-/// Starts a proxy in front of the first master. Returns the proxy, and the URLs of all masters.
+/// Starts a proxy in front of the first master. Returns the proxy, and the URLs of all masters. The
+/// first URL is that of the proxy.
 fn behind_a_proxy(masters: &Masters) -> (Proxy, Vec<String>) {
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let mut urls = masters.urls();

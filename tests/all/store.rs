@@ -102,7 +102,7 @@ async fn waiter_at_stores_is_woken_by_the_release() {
     }
 }
 
-/// A store that polls for wake-ups and records them. It counts the commits that failed because another client had
+/// Polls for wake-ups, and remembers each wake-up. Counts the commits that failed because another client had
 /// changed the record.
 #[derive(Clone)]
 struct Counting {

@@ -82,7 +82,7 @@ pub(crate) enum Deed {
     ForeignMark(usize),
     /// Waits for 30 ms, half of [`BLINK`].
     Nap,
-    /// Waits until all keys and waiters with short lifetimes have expired.
+    /// Waits until all waiters, and all keys with a short lifetime, have expired.
     Rest,
     /// Writes notes for the claims of several holders. Some of these claims may be withdrawn.
     Note(Vec<Who>),

@@ -49,7 +49,7 @@ impl From<ScopeError> for Failure {
 
 /// Writes an invoice under a lock. If the lock is lost, the closure is dropped at its next `await`.
 ///
-/// A paused process cannot notice that its lock has expired. Therefore pass the fencing token to the storage.
+/// A real handler must pass the fencing token to the storage: a paused process cannot notice that its lock has expired.
 async fn invoice(
     State(service): State<Service>,
     Path(customer): Path<u32>,
@@ -122,7 +122,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             told = try_out(bound, &redlock) => told?,
         }
     }
-    // If a request handler was dropped, its lock is released in the background. Wait for these releases.
+    // A dropped request handler releases its lock in the background. Wait for such releases.
     let _ = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! - this crate's lock,
 //! - a design in which a client first locks one of 100 shared rows, chosen by the CRC-32 of the lock's name,
-//! - a design that uses `SELECT .. FOR UPDATE` and `INSERT`, as the first version of this crate did.
+//! - the design of this crate's first version, which uses `SELECT .. FOR UPDATE` and `INSERT`.
 //!
 //! Then it compares sets of Redis servers with sets of Redis and MariaDB servers.
 //!
@@ -10,7 +10,7 @@
 //! cargo bench -p quorate-mysql --bench centre
 //! ```
 //!
-//! The servers keep their data in memory (`/dev/shm`), and all designs take turns in the same run.
+//! The servers keep their data in memory (`/dev/shm`). One run measures all designs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// The number of times that each median is measured. The smallest of these medians is used, because other load on the
-/// machine only makes a measurement slower.
+/// Each measurement is repeated this many times, and its smallest median is used. Other load on the machine can only
+/// make a median larger.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;
 
@@ -269,8 +269,7 @@ async fn fresh_keys(server: &MariaDb) {
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
-                // An acquire may never succeed, because deadlocks can repeat. So stop at the time limit, even in the
-                // middle of an acquire.
+                // Repeated deadlocks can prevent an acquire for ever. So abort the acquire at the time limit.
                 let mut n = 0;
                 let ended = tokio::time::sleep_until(end.into());
                 let cycles = async {

@@ -19,7 +19,7 @@ use quorate_testbed::{MariaDb, MariaDbOptions};
 
 /// The benchmark is run once with each of these numbers of waiting clients.
 const WAITERS: [usize; 3] = [1, 8, 50];
-/// How long the benchmark waits for all waiters to be queued. It starts to count after this time.
+/// How long the benchmark waits before it starts to count. This time is long enough for all waiters to be queued.
 const QUEUED: Duration = Duration::from_secs(4);
 /// How long the benchmark counts the server's statements and CPU time while the clients wait.
 const COUNTED: Duration = Duration::from_secs(10);
@@ -130,8 +130,8 @@ impl Counters {
     }
 }
 
-/// The number of the client that released the lock last, and the time of that release. `None` once another client has
-/// acquired the lock.
+/// The number of the client that last released the lock, and the time of that release. `None` if another client has
+/// acquired the lock since then.
 type Released = Arc<Mutex<Option<(usize, Instant)>>>;
 
 /// Acquires and releases the lock `turns` times. For each acquire that follows another client's release, returns the

@@ -2,11 +2,10 @@
 //!
 //! `mysql_async` has two properties that a lock cannot accept:
 //!
-//! - After a future is dropped, the connection answers the next query with the previous result. [`Connection`] sets a
-//!   flag before it sends a packet, and clears the flag only after it has read the whole result. If the flag is still
-//!   set before the next packet, the connection is not used again.
-//! - A dropped connection first reads the remaining results and sends a quit command, in a task without a time limit.
-//!   [`Connection`] drops its connection on a thread without a runtime, which only closes the socket.
+//! - If the future of a query is dropped, the next query on the connection receives the result of the dropped query.
+//!   So [`Connection`] is not used again if the result of the last packet was not read completely.
+//! - Dropping a connection starts a task without a time limit. The task reads the remaining results and sends a quit
+//!   command. So [`Connection`] drops its connection on a thread without a Tokio runtime, where no task can start.
 
 use std::future::Future;
 #[cfg(feature = "tls-rustls")]
@@ -31,8 +30,8 @@ const LARGEST_PACKET: usize = 64 << 20;
 /// A connection to one MySQL or MariaDB server.
 pub(crate) struct Connection {
     conn: Option<Conn>,
-    /// True from the sending of a packet until its whole result was read. If it is still true before the next packet,
-    /// the connection must not be used again.
+    /// True until the result of the last packet was read completely. If this field is true before the next packet, the
+    /// connection must not be used again.
     asked: bool,
 }
 
@@ -79,7 +78,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
     let mut said = conn.query_iter(packet).await?;
     let mut outcomes = Vec::new();
     loop {
-        // Read these two numbers before the rows, because reading the rows replaces them with the numbers of the next
+        // Read these two numbers before the rows. Reading the rows replaces the numbers with those of the next
         // statement.
         let (changed, number) = (said.affected_rows(), said.last_insert_id());
         let rows = said.collect().await?;
@@ -89,7 +88,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
             rows,
         });
         if said.is_empty() {
-            // This call returns the error of a statement after the first one.
+            // If a statement after the first one failed, this call returns its error.
             said.drop_result().await?;
             return Ok(outcomes);
         }
@@ -145,8 +144,7 @@ impl Drop for Connection {
 
 type Connecting = Pin<Box<dyn Future<Output = mysql_async::Result<Conn>> + Send>>;
 
-/// A connection attempt; `None` after it has ended. If the attempt is dropped, its socket is closed on a thread without
-/// a runtime.
+/// A connection attempt; `None` after it has ended. A dropped attempt is passed to [`close`].
 struct Opening(Option<Connecting>);
 
 impl Future for Opening {
@@ -167,13 +165,13 @@ impl Future for Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if let Some(opening) = self.0.take() {
-            // Dropping the future closes the socket, so drop it on the thread of `close`.
+            // Let `close` drop the future, which closes the socket.
             close(Box::new(opening));
         }
     }
 }
 
-/// Drops a connection on a thread without a runtime, so that dropping it only closes its socket.
+/// Drops a connection on a thread without a Tokio runtime. There `mysql_async` only closes the socket.
 fn close(what: Box<dyn Send>) {
     static CLOSER: OnceLock<Option<Sender<Box<dyn Send>>>> = OnceLock::new();
     let closer = CLOSER.get_or_init(|| {

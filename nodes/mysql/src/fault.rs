@@ -13,9 +13,8 @@ const FEWER_SESSIONS: &str = "or open fewer sessions (?lanes= in the URL)";
 /// The advice for a server that requires TLS.
 const USE_TLS: &str = "use mysqls://";
 
-/// Classifies an error that occurs while the connection is being established. If the server refuses the login, adds
-/// `advice` to the fault, because the error alone does not show the cause. MariaDB reports the same error for a wrong
-/// password, for missing TLS and for a missing client certificate.
+/// Classifies an error of a connection attempt. If the server refuses the login, adds `advice` to the fault: MariaDB
+/// reports the same error for a wrong password, missing TLS and a missing client certificate.
 pub(crate) fn of_login(error: &Error, advice: Option<&str>) -> Fault {
     match (error, fault(error, false), advice) {
         (Error::Server(ServerError { code: 1045, .. }), Fault::Denied(why), Some(advice)) => {
@@ -77,7 +76,7 @@ fn of_server(said: &ServerError) -> Fault {
         // The account or this host is locked, blocked, or not allowed to connect.
         | 1129 | 1130 | 3118 | 3955 | 4150 | 4151 => denied(text()),
         1820 | 1862 => denied(format!("the password of the user in the URL has expired ({code})")),
-        // The user has reached a limit of the user's account, usually the number of connections.
+        // The user has reached the limit of connections per user.
         1203 | 1226 if message.contains("max_user_connections") => {
             denied(format!("{}: raise this limit, {FEWER_SESSIONS}", text()))
         }
@@ -94,7 +93,7 @@ fn of_server(said: &ServerError) -> Fault {
     }
 }
 
-/// The fault of a schema that is missing or wrong. Its message names the command that repairs the schema.
+/// The fault of a server whose schema is missing or wrong. The message names the command that repairs the schema.
 pub(crate) fn unprepared(why: &str) -> Fault {
     Fault::Unprepared(format!("{why}: run `quorate prepare-server URL`").into())
 }
@@ -128,7 +127,7 @@ mod tests {
             of(1036, "Table 'quorate_record' is read only"),
             Fault::ReadOnly
         );
-        // The name of the option contains "read", but the server is not read-only.
+        // The option `--thread-handling` contains "read", but the fault must not be `ReadOnly`.
         let option = of(1290, "running with the --thread-handling option");
         assert_eq!(option.kind(), "unsupported");
         assert!(option.to_string().contains("--thread-handling"), "{option}");

@@ -1,4 +1,4 @@
-//! Inspects a server, for example for `quorate doctor`, over the same kind of connection that a lock uses.
+//! Inspects a server, for example for `quorate doctor`, over a connection with the settings that locks use.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -19,11 +19,11 @@
 //! # }
 //! ```
 //!
-//! Each record of a lock is a row. One `UPDATE` in one round trip changes it, but only if the row still has the version
-//! that the client read. So no row stays locked between two round trips.
+//! Each record of a lock is a row. A client changes the row with one `UPDATE`, which takes effect only if the row still
+//! has the version that the client read. So no row stays locked between two round trips.
 //!
-//! The event scheduler of the server is not needed. MySQL, unlike MariaDB, needs a stored procedure, in which clients
-//! wait for wake-ups.
+//! The server's event scheduler is not needed. On MySQL, clients call a stored procedure to wait for wake-ups. MariaDB
+//! needs no stored procedure.
 //!
 //! The servers must be independent of each other. Do not use a replica that may be promoted: it can lack the most
 //! recent grants.

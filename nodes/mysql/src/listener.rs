@@ -2,14 +2,14 @@
 //!
 //! The listener has two ways to wait:
 //!
-//! - **It blocks on a wait lock** if it needs wake-ups for only one waiter, and that waiter is queued directly behind
-//!   another client. The listener blocks in `GET_LOCK` on the [wait lock][WaitLock] of that client until the client
-//!   releases the lock, leaves the queue or loses its session. This costs the server nothing.
-//! - **It polls in all other cases.** It sends a statement in which the server polls the table of wake-ups for 50 ms.
-//!   MariaDB accepts a block of statements directly; MySQL needs a stored procedure.
+//! - **It blocks** if only one waiter of this process is queued, and that waiter waits for exactly one client. The
+//!   listener calls `GET_LOCK` for the [wait lock][WaitLock] of the client ahead. The call returns when that client
+//!   releases the lock, leaves the queue or loses its session. A blocked call costs the server nothing.
+//! - **It polls in all other cases.** Each statement makes the server poll the table of wake-ups for 50 ms. MySQL needs
+//!   a stored procedure for this statement.
 //!
-//! Each statement returns new wake-ups, but removes only wake-ups that this listener has already received. So a broken
-//! connection loses no wake-up.
+//! A packet returns new wake-ups, and removes only wake-ups that an earlier packet returned. So a broken connection
+//! loses no wake-up.
 //!
 //! [WaitLock]: quorate::node::store::WaitLock
 
@@ -30,22 +30,21 @@ use crate::url::Address;
 /// The longest time for which one `GET_LOCK` statement blocks: 15 s. The limit is needed because the listener notices a
 /// network failure only by a missing result.
 const BLOCKED: Duration = Duration::from_secs(15);
-/// How long after the expected end of a statement its result may arrive. After this time, the listener reports a
-/// timeout.
+/// The listener reports a timeout if a result is missing this long after the expected end of the statement.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The age at which listeners remove a wake-up, even if no client has read it: 60 s, in microseconds.
 const OLD: u64 = 60_000_000;
 /// The time between two removals of old wake-ups.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(30);
-/// The pause between two polls is the waiting time divided by this number: 20 ms after a wait of 1 s.
+/// The pause between two polls is the time waited so far, divided by this number. After 1 s, the pause is 20 ms.
 const PART: u32 = 50;
 /// The shortest pause between two polls, used at the beginning of a wait.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two polls for [`Pace::Waiting`].
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two polls for [`Pace::Behind`] while the client ahead holds no wait lock.
+/// The longest pause between two polls for [`Pace::Behind`]. The listener polls if the client ahead holds no wait lock.
 const LONGEST_PAUSE_BEHIND: Duration = Duration::from_millis(100);
-/// The pause between two polls if the process only observes elections.
+/// The pause between two polls if this process only observes elections and waits for no lock.
 const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
 /// The duration of one polling statement. It is short for two reasons:
 ///
@@ -53,7 +52,7 @@ const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
 /// - The server notices a closed connection only when it sends the result.
 const POLLED: Duration = Duration::from_millis(50);
 
-/// A connection to one server, over which a process receives wake-ups for its waiters and observers.
+/// A connection on which a process waits until a server wakes its waiters and observers.
 pub struct MySqlListener {
     address: Arc<Address>,
     connection: Connection,
@@ -67,10 +66,10 @@ pub struct MySqlListener {
     swept: Option<Instant>,
     /// Reports which wake-ups this process needs.
     pacer: Pacer,
-    /// The current [`Pace`], and the start of the waiting time that [`looks`] uses.
+    /// The current [`Pace`], and the time from which [`looks`] measures the wait.
     awaited: (Pace, Instant),
-    /// A [`Pace::Behind`] whose wait lock was free at the last check, so the listener must poll. `None` if no such pace
-    /// is known.
+    /// A [`Pace::Behind`] whose wait lock was free at the last check. `GET_LOCK` would not block on that wait lock, so
+    /// the listener polls.
     unkept: Option<Pace>,
 }
 
@@ -139,7 +138,7 @@ impl MySqlListener {
         asking.await.unwrap_or(Err(Fault::Timeout(limit)))
     }
 
-    /// Removes the received wake-ups from the table. Then waits until this process needs wake-ups.
+    /// Removes the received wake-ups from the table. Then waits until the pace is not [`Pace::Idle`].
     async fn idle(&mut self) -> Result<(), Fault> {
         if self.last_removed < self.last_received {
             let packet = self.removal();
@@ -151,8 +150,8 @@ impl MySqlListener {
         Ok(())
     }
 
-    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. First checks whether the wait lock
-    /// of `self.unkept` is still free.
+    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. Clears `self.unkept` if a client
+    /// holds its wait lock again.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
         let (looks, pause) = looks(pace, self.awaited.1.elapsed());
@@ -180,16 +179,16 @@ impl MySqlListener {
     }
 
     fn words_of_block(&mut self, mut said: Vec<Outcome>) -> Vec<Vec<u8>> {
-        // The block also returns results without rows, which contain no wake-ups. Drop them.
+        // Drop results without rows: they contain no wake-ups.
         said.retain(|one| !one.rows.is_empty());
         self.words(&mut said)
     }
 
-    /// Waits until the wait lock of the client ahead is free. Returns the new wake-ups; the list can be empty. Returns
-    /// `None` in two cases:
+    /// Blocks until the wait lock `name` of the client ahead is free. Returns the new wake-ups; the list can be empty.
+    /// Returns `None` in two cases:
     ///
-    /// - This process now needs other wake-ups ([`is_for_another`]).
-    /// - The time limit has passed, the wait lock is still held, and no wake-up has arrived.
+    /// - This process now needs wake-ups that do not end the block ([`is_for_another`]).
+    /// - After [`BLOCKED`], the wait lock is still held, and no wake-up has arrived.
     async fn wait_behind(
         &mut self,
         pace: &Pace,
@@ -232,7 +231,7 @@ impl MySqlListener {
             // The lock may become free soon, so poll with the shortest pause again.
             self.awaited.1 = Instant::now();
         }
-        // If the wait lock is free, return a list even if it is empty: the list makes the waiter request the lock.
+        // If the wait lock is free, return a list even if it is empty. A list makes the waiter request the lock.
         Ok((is_free || !words.is_empty()).then_some(words))
     }
 }
@@ -255,7 +254,7 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
     Some(literal)
 }
 
-/// Whether the process now needs wake-ups for which the blocked `GET_LOCK` does not wait. False in two cases:
+/// Whether to abandon a blocked `GET_LOCK`, because the process now needs other wake-ups. False in two cases:
 ///
 /// - The process needs no wake-ups now.
 /// - Only the client ahead has changed, not the waiter. The blocked statement still wakes the waiter.
@@ -267,9 +266,8 @@ fn is_for_another(now: &Pace, before: &Pace) -> bool {
     }
 }
 
-/// Returns the number of polls per statement, and the pause between two polls as SQL text in seconds. `waited` is the
-/// time for which the process has been waiting. The pause grows with `waited`, because each poll costs the server about
-/// 50 us.
+/// Returns the number of polls in one statement, and the pause between two polls as SQL text in seconds. The pause
+/// grows with the time waited so far (`waited`), because each poll costs the server about 50 us.
 fn looks(pace: &Pace, waited: Duration) -> (u32, String) {
     let grown = (waited / PART).max(SHORTEST_PAUSE);
     let pause = match pace {

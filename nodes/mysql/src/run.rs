@@ -1,15 +1,15 @@
-//! Identifies the current run of a server, and measures how long it has lasted.
+//! Identifies the current run of a server, and measures the age of the run.
 //!
-//! `Uptime` is the difference of two readings of the wall clock. If a server starts with its clock an hour behind, it
-//! reports an hour of uptime as soon as the clock is corrected. So `Uptime` alone is not the age of the run.
+//! The status variable `Uptime` alone is not the age, because the server computes it from the wall clock. If the wall
+//! clock is set forward by an hour, `Uptime` grows by an hour.
 //!
-//! On MariaDB, the age of the run is the difference of two times:
+//! On MariaDB, the age is the difference of two times:
 //!
-//! - Now: `UUID()` contains a monotonic clock, which MariaDB sets from the wall clock once, at the start.
+//! - Now: a monotonic clock in `UUID()`. MariaDB sets this clock from the wall clock once, when the server starts.
 //! - The start of the server: the wall clock minus `Uptime`, both read in one statement.
 //!
-//! On MySQL, an ordinary user can read no monotonic clock. So the age counts from the time at which this process first
-//! saw the run.
+//! On MySQL, an ordinary user cannot read a monotonic clock. So the age counts from the time at which this process
+//! first saw the run.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -29,11 +29,11 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The time from the start of the UUID calendar (15 October 1582) to the beginning of 1970, in units of 100 ns.
 pub(crate) const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 
-/// The report of a server about its current run, which lasts from one start of the server to the next.
+/// A server's report about its current run. A run lasts from one start of the server to the next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RunReport {
     /// The server's monotonic clock now, and its value when the server started, both in microseconds. `None` if the
-    /// server offers no such clock.
+    /// server reports no monotonic clock.
     clocks: Option<(u64, u64)>,
     /// The identity of the running server. All databases of one server report the same identity.
     server: String,
@@ -51,10 +51,10 @@ impl RunReport {
         )
     }
 
-    /// Parses a report. `wall` is the wall clock and the uptime, both in seconds; `None` if the server does not report
-    /// them. A negative uptime, after the wall clock was set back, appears as a number close to `u64::MAX`.
+    /// Parses a report. `wall` contains the wall clock and the uptime, both in seconds; `None` if the server does not
+    /// report them. If the wall clock was set back, the uptime can be a negative number that wraps to a large `u64`.
     fn of(uuid: &str, place: &str, wall: Option<(u64, u64)>) -> Option<Self> {
-        // A UUID begins with the time, its lowest part first. The server chose the rest when it started.
+        // A UUID begins with a timestamp, low-order bits first. The rest stays the same during a server run.
         let (time, drawn) = uuid.split_at_checked(18)?;
         let mut parts = time
             .split('-')
@@ -77,8 +77,8 @@ impl RunReport {
         self.clocks.map(|(clock, _)| clock)
     }
 
-    /// How long the server has kept all its grants; zero if unknown. Counts from the start of the server, or from the
-    /// creation of its table of records ([`Run::since`]) if that was later.
+    /// The age of the run: the time since the server started, or since its table of records was created
+    /// ([`Run::since`]) if that was later. Zero if unknown.
     ///
     /// The result can be up to one second too large, because the server reports whole seconds.
     pub(crate) fn lasts(&self, run: &Run) -> Duration {
@@ -94,8 +94,7 @@ impl RunReport {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) id: String,
-    /// When the table of records was created: a reading of the server's monotonic clock, in microseconds. All earlier
-    /// grants are lost.
+    /// When the table of records was created, by the server's monotonic clock, in microseconds.
     since: u64,
 }
 
@@ -104,7 +103,7 @@ impl Run {
         let (id, since) = text.split_once('@').unwrap_or((text, "0"));
         Self {
             id: id.to_owned(),
-            // If the creation time cannot be parsed, assume the latest possible time. The age of the run is then zero.
+            // If this text is not a number, use the largest number. The age of the run is then zero.
             since: since.parse().unwrap_or(u64::MAX),
         }
     }
@@ -115,8 +114,8 @@ impl Run {
     }
 }
 
-/// The current server run at one address, as far as this process knows, and when this process first saw that run.
-/// `None` before the first connection.
+/// The last server run that this process saw at one address, and when this process first saw that run. `None` before
+/// the first connection.
 #[derive(Debug, Default)]
 pub(crate) struct FirstSight(Mutex<Option<(String, Instant)>>);
 
@@ -134,13 +133,13 @@ impl FirstSight {
     }
 }
 
-/// The names that this process uses for MySQL and MariaDB servers. If two databases of one server store different
-/// server names (in `quorate_schema`), this process uses one of these names for both databases.
+/// The names that this process uses for servers. Each server has one name, even if two of its databases store different
+/// server names (in `quorate_schema`).
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// The name of each running server, by the server's identity.
     running: HashMap<String, String>,
-    /// Maps each stored name to the name that this process uses. The map keeps its entries when a server restarts.
+    /// Maps each name that a database stores to the name that this process uses for the server.
     same: HashMap<String, String>,
 }
 
@@ -183,7 +182,7 @@ mod tests {
         for forward in [0, 3600, 86_400] {
             assert_eq!(lasts(Some((now + forward, 10 + forward))), age, "{forward}");
         }
-        // The clock was set back by an hour, so the uptime wrapped below zero.
+        // The clock was set back by an hour, so the uptime is negative and wraps to a large `u64`.
         let wrapped = 10_u64.wrapping_sub(3600);
         assert_eq!(lasts(Some((now - 3600, wrapped))), age);
     }

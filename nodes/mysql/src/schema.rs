@@ -20,8 +20,8 @@ use crate::url::{Address, BadUrl};
 pub(crate) const VERSION: u64 = 1;
 /// The time limit of [`prepare`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The time within which every idle session notices that the table of records was dropped: 3 s. An idle session
-/// queries its server every two seconds.
+/// If the table of records is dropped, every idle session notices it within this time. An idle session queries its
+/// server every two seconds.
 pub(crate) const NOTICED: Duration = Duration::from_secs(3);
 
 /// Why [`prepare`] failed.
@@ -152,7 +152,7 @@ struct Found {
 
 async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     let mut connection = match Connection::open(address, true).await {
-        // Perhaps the database does not exist. So connect without a database, and create it.
+        // The database may not exist. Connect without a database, and create it.
         Err(Fault::Unprepared(_)) => {
             let mut connection = Connection::open(address, false).await?;
             let database = &address.database;
@@ -218,7 +218,7 @@ async fn look(connection: &mut Connection) -> Result<Vec<Misfit>, Fault> {
     Ok(tables::misfits(rows.unwrap_or_default()))
 }
 
-/// Reads the version of the schema. `None` if there is no schema, or if its creation was never finished.
+/// Reads the version of the schema. `None` if the schema is missing or incomplete.
 async fn version_of(connection: &mut Connection) -> Result<Option<u64>, Fault> {
     let is_there = "SELECT COUNT(*) FROM information_schema.tables \
                     WHERE table_schema=DATABASE() AND table_name='quorate_schema'";
@@ -236,10 +236,10 @@ fn first_number(said: &[Outcome]) -> Option<u64> {
     said.first()?.rows.first().and_then(|row| number(row, 0))
 }
 
-/// Returns the server name that another database of the same server stores. `None` if there is no such database, or if
-/// this user cannot read it. All databases of one server must store the same name, because they are one master.
+/// Returns the server name that another database of the same server stores; `None` if no such name can be read. All
+/// databases of one server must store the same name, because they are one master.
 ///
-/// Opens a connection of its own, because an error makes a connection unusable.
+/// Opens its own connection, because an error makes a connection unusable.
 async fn elsewhere(address: &Address) -> Option<String> {
     let mut connection = Connection::open(address, true).await.ok()?;
     let others = "SELECT table_schema FROM information_schema.tables \
@@ -292,12 +292,12 @@ async fn make_tables(
     Ok(())
 }
 
-/// Creates the table of records. A dropped table has lost its grants. So this function also stores a new server run in
-/// `quorate_run`, and the restart guard applies as after a restart.
+/// Creates the table of records. If the table was dropped, its grants are lost. So this function also stores a new
+/// server run in `quorate_run`, and the restart guard applies as after a restart.
 ///
 /// The function stores the start of the run twice:
 ///
-/// - before it creates the table, a time in the future, so that no session lets the server vote,
+/// - before it creates the table, a time in the future, so that the age of the run stays zero,
 /// - after it has created the table, the current time.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
@@ -322,7 +322,7 @@ async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Re
     connection.ask(&replace).await.map(drop)
 }
 
-/// Completes the schema. The last write marks the schema as complete, so `prepare` repeats an interrupted creation.
+/// Completes the schema. The last statement marks the schema as complete. If it did not run, `prepare` must run again.
 async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Result<(), Fault> {
     if !mariadb {
         make_procedure(connection).await?;
@@ -333,10 +333,10 @@ async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Res
         .map(drop)
 }
 
-/// Returns the statement that writes the row which marks the schema as complete. If the table already stores a server
-/// name, the statement keeps it; otherwise it uses the SQL expression `server`.
+/// Returns the statement that marks the schema as complete. The statement keeps a server name that the table already
+/// stores. Otherwise it stores the value of the SQL expression `server`.
 ///
-/// Without the subquery `s`, MariaDB would evaluate a function in `server` to NULL if the table is empty.
+/// Keep the subquery `s`. Without it, MariaDB evaluates a function in `server` to NULL if the table is empty.
 pub(crate) fn mark_complete(server: &str) -> String {
     format!(
         "INSERT IGNORE INTO quorate_schema (version,server) \
@@ -385,7 +385,7 @@ fn random_word() -> String {
     format!("{:032x}", rng.random::<u128>())
 }
 
-/// Statements that change nothing, but fail if the user lacks a right or if the binary log is statement-based. Each
+/// Statements that change no row. They fail if the user lacks a right or the binary log is statement-based. Each
 /// session runs them when it connects.
 const TRIED: &str = "UPDATE quorate_record SET version=version,state=state,changed=changed WHERE FALSE;\
     INSERT INTO quorate_record (name,version,changed) SELECT name,version,changed FROM quorate_record WHERE FALSE;\

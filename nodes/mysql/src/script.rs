@@ -1,7 +1,7 @@
 //! The statements of [`prepare`](crate::prepare) as a script, for administrators and tools that change databases.
 //!
-//! Unlike `prepare`, a script cannot examine the server before it decides what to create. So its statements contain
-//! conditions, and they leave a complete schema unchanged.
+//! Unlike `prepare`, a script cannot examine the server before it decides what to create. So its statements are
+//! conditional. They do not change a schema that is complete.
 
 use std::fmt::Write as _;
 
@@ -79,8 +79,8 @@ fn is_missing() -> String {
     )
 }
 
-/// The statement that stores a new server run if the table of records does not exist. A dropped table has lost its
-/// grants, so the server must count as restarted.
+/// The statement that stores a new server run if the table of records does not exist. Without this table, all grants
+/// are lost, as after a restart.
 ///
 /// On MariaDB, the statement stores the current time as the start of the run. On MySQL, it stores no start
 /// ([`crate::run`] gives the reason).

@@ -19,7 +19,7 @@ use crate::sql::{self, CLOCK, Packet};
 pub struct MySqlSession {
     connection: Connection,
     draw: StdRng,
-    /// The last page of records that was read: the number of records up to its end, and the name of its last record.
+    /// The position after the last page that was read: the number of records before it, and the name of the last one.
     /// `None` if no page was read.
     paged: Option<(u64, Vec<u8>)>,
     /// The names of the wait locks (`GET_LOCK`) that this session holds on the server.
@@ -28,13 +28,13 @@ pub struct MySqlSession {
     removal_denied: Arc<AtomicBool>,
 }
 
-/// Which statement shows whether a commit was applied, and the new versions of its records.
+/// How the results of a packet show whether a commit was applied.
 enum Proof {
-    /// The commit was applied if the statement with this index changed a row. The second number is the new version of
-    /// the record.
+    /// The index of a statement, and the new version of the record. The commit was applied if this statement changed a
+    /// row.
     ByChange(usize, u64),
-    /// The statement with this index returns one row, and the commit was applied if the first column of the row is
-    /// true. The list has the new versions of the records.
+    /// The index of a statement that returns one row, and the new versions of the records. The commit was applied if
+    /// the first column of the row is true.
     ByRow(usize, Vec<u64>),
     /// A commit of several records. It was applied if both of these conditions are true:
     ///
@@ -59,8 +59,8 @@ impl MySqlSession {
         }
     }
 
-    /// Draws the first version of a new record at random from 1 to 2^62, so that versions of a removed record are
-    /// practically never repeated.
+    /// Returns a random first version for a new record. If a record is removed and created again, its versions then
+    /// almost certainly differ from the earlier versions.
     fn first_version(&mut self) -> u64 {
         self.draw.random_range(1..1 << 62)
     }
@@ -86,8 +86,8 @@ impl MySqlSession {
         proofs.into_iter().flatten().collect()
     }
 
-    /// Adds commits of one record each to the packet, as one transaction: the server then waits for the disk only once.
-    /// The order of the names prevents deadlocks between sessions.
+    /// Adds commits of one record each to the packet as one transaction, so that the server waits for the disk only
+    /// once. Sorting the commits by record name prevents deadlocks between sessions.
     fn write_single(
         &mut self,
         commits: &[Commit],
@@ -123,16 +123,16 @@ impl MySqlSession {
             let only_if = if joined {
                 format!("@done{number}>0")
             } else {
-                // The previous statement is the commit or the insertion of its wake-ups. Neither changes a row if the
-                // commit was not applied.
+                // `ROW_COUNT()` is the row count of the commit or of the insertion of its wake-ups. Both are zero if
+                // the commit was not applied.
                 "ROW_COUNT()>0".to_owned()
             };
             self.write_hints(&commits[*number], &only_if, packet);
         }
     }
 
-    /// Adds the wake-ups and wait locks of a commit to the packet, after the commit. They take effect if the SQL
-    /// condition `only_if` is true.
+    /// Adds statements for the commit's wake-ups and wait locks to the packet. These statements take effect only if the
+    /// SQL condition `only_if` is true.
     fn write_hints(&self, commit: &Commit, only_if: &str, packet: &mut Packet) {
         if !commit.wakes.is_empty() {
             packet.add(|out| sql::wake(&commit.wakes, only_if, out));
@@ -208,8 +208,7 @@ impl MySqlSession {
     }
 }
 
-/// Returns the outcome of a commit, and the server's clock; `None` instead of the clock if the result does not contain
-/// it.
+/// Returns the outcome of a commit and the server's clock. The clock is `None` if the result does not contain it.
 fn became(proof: Proof, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fault> {
     let at = |at: usize| said.get(at).ok_or_else(unreadable);
     let (done, clock, versions) = match proof {
@@ -262,7 +261,7 @@ impl Session for MySqlSession {
         let said = self.connection.ask(&sql::load(names)).await?;
         let (clock, found) = records(said)?;
         let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
-        // A name can be requested several times. Clone its record for all positions except the last.
+        // The same name can occur several times in `names`. Only its last occurrence needs no clone of the record.
         let last = |number: usize| !names[number + 1..].contains(&names[number]);
         let what = names.iter().enumerate().map(|(number, name)| {
             let record = if last(number) {
@@ -297,7 +296,7 @@ impl Session for MySqlSession {
                 what.push(committed);
             }
         }
-        // An `UPDATE` that changes no row returns no clock. If no result contains the clock, query it.
+        // If no result contains the clock, query it. An `UPDATE` returns the clock only if it changes a row.
         if clock.is_none() {
             clock = self.clock().await?;
         }
@@ -316,11 +315,11 @@ impl Session for MySqlSession {
         Ok(Clocked { what, clock })
     }
 
-    /// Removes the records in one transaction, so that the server waits for the disk once. They are removed in order of
-    /// their names, because every session locks rows in that order.
+    /// Removes the records in one transaction, so that the server waits for the disk once. Sorting the records by name
+    /// prevents deadlocks between sessions.
     ///
-    /// An error makes the session unusable. So if the user lacks the right to remove records, no session of this
-    /// process tries to remove records again.
+    /// If the user lacks the right to remove records, the error makes the session unusable. After such an error, no
+    /// session of this process tries to remove records again.
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         if self.removal_denied.load(Ordering::Relaxed) {
             return Ok(());

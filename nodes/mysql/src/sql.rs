@@ -19,8 +19,8 @@ pub(crate) const LONGEST_WORD: usize = 2200;
 /// The number of statements in [`settings`].
 pub(crate) const SETTINGS: usize = 3;
 
-/// The statements that set a session up. They override the settings that an administrator may have changed globally or
-/// in `init_connect`. Therefore later statements have the same effect on every server.
+/// The statements that set up a session. They override global settings and `init_connect`, so that later statements
+/// have the same effect on every server.
 ///
 /// On MariaDB, `limit` is the time limit of each later statement; zero means no limit. MySQL ignores `limit`.
 pub(crate) fn settings(limit: Duration) -> String {
@@ -93,8 +93,8 @@ pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     out
 }
 
-/// The query that reads a page of `count` records. The page begins after the record with the name `behind`. If `behind`
-/// is `None`, the page begins after the first `from` records. The result has the form of [`load`].
+/// The query that reads at most `count` records after the record with the name `behind`. If `behind` is `None`, the
+/// query skips the first `from` records instead. The result has the form of [`load`].
 pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
@@ -151,7 +151,7 @@ pub(crate) fn check(change: &Change, out: &mut String) {
     let _ = write!(out, "SELECT COUNT(*)=1,{CLOCK} FROM quorate_record WHERE ");
     fits(change, out);
     if change.version == 0 {
-        // Version 0 means that the record must not exist, so the number of rows found is compared with 0.
+        // Version 0 means that the record must not exist. So require that the query finds no row.
         let counted = out.rfind("COUNT(*)=1").map(|at| at..at + 10);
         if let Some(counted) = counted {
             out.replace_range(counted, "COUNT(*)=0");
@@ -169,8 +169,8 @@ fn fits(change: &Change, out: &mut String) {
     }
 }
 
-/// Appends to `out` the statement that creates an empty row (state NULL) for each record without a row, in order of the
-/// names. The transaction of the commit then only locks rows, and inserts none.
+/// Appends to `out` the statement that inserts an empty row (state NULL) for each of these records that has no row. The
+/// transaction of the commit then inserts no row.
 pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     out.push_str("INSERT IGNORE INTO quorate_record (name,version,state,changed) VALUES ");
     for (number, change) in changes.iter().enumerate() {
@@ -180,16 +180,16 @@ pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     }
 }
 
-/// Appends to `out` the statement that locks the rows of these changes in order of their names, and sets `@fit` to the
-/// number of rows that have the expected version.
+/// Appends to `out` the statement that locks the rows of these changes in the order of their names. The statement sets
+/// `@fit` to the number of rows that have the expected version.
 pub(crate) fn lock(changes: &[&Change], out: &mut String) {
     out.push_str("SELECT COUNT(*) INTO @fit FROM quorate_record FORCE INDEX (PRIMARY) WHERE ");
     any_of(changes.iter().copied(), out);
     out.push_str(" FOR UPDATE");
 }
 
-/// Appends a condition that is true for the rows of these records if they have the expected version. A row without a
-/// state is not a record.
+/// Appends a condition that is true for a row if its version is the version that one of these changes expects. If the
+/// change expects no record, the row must have no state.
 fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     for (number, change) in changes.enumerate() {
         out.push_str(if number > 0 { " OR (name=" } else { "(name=" });
@@ -202,8 +202,8 @@ fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     }
 }
 
-/// Appends to `out` the statement that changes all of these records if `@fit` equals their number. It compares each
-/// version again, in case the table does not support row locks.
+/// Appends to `out` the statement that changes all of these records if `@fit` equals their number (`fit`). It checks
+/// each version again, because a table without row locks may have changed after `@fit` was set.
 pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
     let _ = write!(
         out,
@@ -252,8 +252,8 @@ pub(crate) fn wait_lock(name: &str, out: &mut String) {
     hex(format!("quorate:{name}").as_bytes(), out);
 }
 
-/// Appends to `out` the statement that takes or releases wait locks if the SQL condition `only_if` is true. The
-/// statement never blocks: if another session holds a wait lock, this session does not get it.
+/// Appends a statement to `out`. If the SQL condition `only_if` is true, the statement takes or releases wait locks.
+/// It never blocks: a wait lock that another session holds is not taken.
 pub(crate) fn wait_locks(changes: &[&WaitLock], only_if: &str, out: &mut String) {
     for (number, change) in changes.iter().enumerate() {
         out.push_str(if number > 0 { "," } else { "DO " });
@@ -268,17 +268,17 @@ pub(crate) fn wait_locks(changes: &[&WaitLock], only_if: &str, out: &mut String)
     }
 }
 
-/// Whether all names and words of a commit are short enough for their columns.
+/// Whether the record names and wake-up messages of a commit fit into their columns.
 pub(crate) fn has_room(commit: &Commit) -> bool {
     let names = commit.changes.iter().map(|change| change.name.len());
     let words = commit.wakes.iter().map(|wake| wake.word.len());
     names.max().unwrap_or(0) <= LONGEST_NAME && words.max().unwrap_or(0) <= LONGEST_WORD
 }
 
-/// The statements that remove the wake-ups of `process` up to the id `last_received`, and then poll for new wake-ups:
-/// at most `looks` polls, `pause` seconds apart. Each argument is an SQL expression.
+/// The statements that remove the wake-ups of `process` up to the id `last_received`, and then wait for new wake-ups.
+/// They sleep at most `looks` times for `pause` seconds. Each argument is an SQL expression.
 ///
-/// The pause is a statement of its own, because a sleep inside the query would keep the table locked.
+/// The sleep is a separate statement, because a sleep inside the `SELECT` would keep the table locked.
 pub(crate) fn listening(process: &str, last_received: &str, looks: &str, pause: &str) -> String {
     format!(
         "BEGIN \

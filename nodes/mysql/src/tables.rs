@@ -3,7 +3,7 @@
 //! A table with a wrong definition would seem to work, but with these faults:
 //!
 //! - Without transactions, a commit of several records could be applied in part.
-//! - If the run of the server were stored on disk, clients would not notice a restart of the server.
+//! - If the table `quorate_run` were stored on disk, clients would not notice a restart of the server.
 //! - If names were compared as text, two names that differ only in case would be equal.
 
 use mysql_async::Row;
@@ -17,7 +17,7 @@ pub(crate) struct Table {
     pub(crate) name: &'static str,
     engine: &'static str,
     columns: &'static [Column],
-    /// Further text of the `CREATE TABLE` statement: the first part goes inside the parentheses, the second after them.
+    /// Two parts of the `CREATE TABLE` statement: the text after the columns, and the text after the parentheses.
     more: [&'static str; 2],
     /// The rights that a user who acquires locks needs on this table.
     pub(crate) rights: &'static str,
@@ -163,9 +163,9 @@ pub(crate) struct Misfit {
 pub(crate) enum What {
     /// The table does not exist, or the user cannot see it.
     Missing,
-    /// The table uses this engine, which is not the required one.
+    /// The table has the wrong storage engine. The field is its name.
     Engine(String),
-    /// A column is missing or wrong; the text describes the fault.
+    /// A column is missing or wrong. The field describes the fault.
     Column(String),
 }
 

@@ -42,8 +42,8 @@ pub(crate) struct Address {
     /// The file with the certificate authorities that are trusted for the server's certificate; `None` to trust those
     /// of the system.
     pub(crate) ca: Option<PathBuf>,
-    /// The files with this client's certificate (`cert`) and private key (`key`). `None` if the client has no
-    /// certificate: either both are `None`, or neither is.
+    /// The file with this client's certificate. `None` if the client has no certificate; `key`, the file with the
+    /// private key, is then also `None`.
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
     /// The path of the server's Unix socket; the host and the port are then not used. `None` to connect over TCP.
@@ -153,8 +153,7 @@ impl Address {
         Ok(())
     }
 
-    /// The advice for a login that the server refused, if a missing option of the URL is a possible reason; otherwise
-    /// `None`.
+    /// Advice for the error "login refused". `None` if no option that is missing from the URL can be the reason.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match (self.tls, &self.cert, &self.socket) {
             (false, _, None) => Some("if the server or this user requires TLS, use mysqls://"),

@@ -7,7 +7,7 @@ use zookeeper_client::{Acl, AuthId, Client};
 use crate::address::{Address, User};
 use crate::fault;
 
-/// Reads the ACL of the znode at `path`, which new znodes below it get.
+/// Reads the ACL of the znode at `path`. New znodes below `path` get the same ACL.
 pub(crate) async fn read(
     client: &Client,
     path: &str,

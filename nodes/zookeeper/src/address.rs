@@ -9,7 +9,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 /// The default session timeout. If the server receives nothing from a process for this time, it removes the process's
 /// ephemeral znodes.
 const SESSION: Duration = Duration::from_secs(10);
-/// The default path of the URL. All znodes except `/quorate-server` are below the path.
+/// The path for a URL that names none. All znodes except `/quorate-server` are below the path.
 const PATH: &str = "/quorate";
 
 /// The reason why a URL is not valid. It never contains a password.
@@ -137,7 +137,7 @@ fn is_tls(scheme: &str) -> bool {
 /// Parses a host with or without a port: `host`, `host:2181`, `[::1]:2181`.
 fn parse_host(text: &str) -> Result<String, BadUrl> {
     let empty = || bad("a host in the list is empty");
-    // If the URL was split at the wrong place, this text may be part of a password. So the error does not repeat it.
+    // The error does not quote `text`: if a password contains an unencoded `?`, `text` may be a part of the password.
     let strange = || bad("an entry in the list of hosts is not a valid host name or address");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {

@@ -57,7 +57,7 @@ pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
 enum Refusal {
     /// This member did not answer, for the reason in this text. Another member may answer.
     Silent(String),
-    /// The member has answered with a fault, and no other member can give a better result.
+    /// The member answered with a fault that every other member would also report.
     Final(Fault),
 }
 
@@ -94,7 +94,7 @@ async fn why_silent(host: &str, why: &str) -> String {
     }
 }
 
-/// Whether this error of connecting shows that the server accepted the connection and closed it immediately.
+/// Whether `error` means that the server accepted the connection and then closed it.
 fn hung_up(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     matches!(
@@ -113,7 +113,7 @@ fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     Ok(dialled)
 }
 
-/// Ends the wait for a result when the connection is lost. A request without this watch waits until the session ends.
+/// Watches the connection while a request waits for its result. If the connection is lost, the wait ends with an error.
 pub(crate) struct Watch(StateWatcher);
 
 impl Watch {

@@ -35,10 +35,9 @@ fn name(data: Vec<u8>) -> Option<String> {
     is_name.then_some(name)
 }
 
-/// Tests the rights that a lock needs: one transaction creates, writes and removes a znode with this ACL.
+/// Tests the rights that a lock needs: creates, writes and removes a znode with the ACL `acl`, in one transaction.
 ///
-/// Returns the ensemble's clock, i.e. the timestamp of the transaction, in microseconds since 1970; `None` if the
-/// ensemble returned no timestamp.
+/// Returns the timestamp of the transaction in microseconds since 1970, or `None` if the ensemble returned none.
 pub(crate) async fn date(
     client: &Client,
     address: &Address,

@@ -49,8 +49,8 @@ impl Layout {
         path
     }
 
-    /// The path of the znode that stores a record during one of its lives. A record begins a new [`Life`] when it is
-    /// created again after its removal.
+    /// The path of the znode of a record. Each time a record is created, its znode gets a new random number, the
+    /// [`Life`], as its name.
     pub(crate) fn of_life(&self, name: &[u8], life: Life) -> String {
         let mut path = self.record(name);
         let _ = write!(path, "/{life:08x}");

@@ -37,8 +37,8 @@
 //! # What it needs from a server
 //!
 //! - ZooKeeper 3.5 or newer. With `forceSync=no`, a power failure can lose locks, and no restart guard prevents it.
-//! - Two connections and sessions for each `Redlock`: one for records, one for wake-ups. By default a server accepts 60
-//!   connections from one host (`maxClientCnxns`).
+//! - Two sessions, each with one connection, for each `Redlock`: one for records, one for wake-ups. By default a server
+//!   accepts 60 connections from one host (`maxClientCnxns`).
 //! - Sessions of at least 2.5 times `timeout` (`maxSessionTimeout`).
 //! - Low write latency. Acquiring and releasing a lock take one write each. An ensemble acknowledges a write once a
 //!   majority has it on disk.

@@ -1,10 +1,10 @@
 //! Receives wake-ups for one process.
 //!
-//! Each process has one ephemeral znode, and watches only this znode. To wake the process, a client writes the messages
-//! of the wake-up (its words) into the znode. The write fires the watch.
+//! Each process has one ephemeral znode, its wake-up znode, and watches it. To wake the process, a client writes
+//! messages into this znode. The write fires the watch.
 //!
-//! If the znode is written twice before the process reads it, the words of the first wake-up are lost. The listener
-//! detects this by the version of the znode, and then reports a wake-up without words.
+//! If the znode is written twice before the process reads it, the first messages are lost. The listener detects this
+//! by the version of the znode. It then reports a wake-up without messages.
 
 use std::sync::Arc;
 
@@ -21,18 +21,18 @@ use crate::fault;
 use crate::layout::Layout;
 use crate::words;
 
-/// The number of attempts to create the znode of this process. Between two attempts, a znode that an earlier session
-/// has left is removed.
+/// The number of attempts to create the wake-up znode. If the znode exists already, the listener removes it before
+/// the next attempt.
 const TRIES: usize = 4;
 
-/// Receives wake-ups for the waiters and observers of one process.
+/// Waits until a ZooKeeper server or ensemble wakes the waiters and observers of one process.
 pub struct ZooKeeperListener {
     client: Client,
     address: Arc<Address>,
     path: String,
     /// The version of the znode when it was last read.
     seen_version: i32,
-    /// The operation in progress. It is stored in the listener, so that nothing is lost if the caller drops a future.
+    /// The operation in progress. If the caller drops a future of this listener, the next call continues the operation.
     next: Next,
 }
 
@@ -43,13 +43,12 @@ enum Next {
     Watch(BoxFuture<'static, ()>),
     /// The listener reads the znode and sets a new watch.
     Read(BoxFuture<'static, Seen>),
-    /// No operation is in progress. All wake-ups that were read have been reported, and the next step is to read the
-    /// znode.
+    /// No operation is in progress. The next operation is to read the znode.
     Look,
 }
 
 impl ZooKeeperListener {
-    /// Creates the znode of this process, and replaces a znode that an earlier session left.
+    /// Creates the wake-up znode of `process`. If an earlier session left this znode, replaces it.
     pub(crate) async fn open(
         dialled: Dialled,
         address: Arc<Address>,
@@ -92,10 +91,10 @@ impl ZooKeeperListener {
         async move { client.get_and_watch_data(&path).await }.boxed()
     }
 
-    /// Returns the words of the wake-up that was written since the last read:
+    /// Returns the messages that were written to the znode since it was last read:
     ///
     /// - `None` if the znode has not changed.
-    /// - An empty list if the znode was written more than once, because earlier words are lost.
+    /// - An empty list if the znode was written more than once: only the last messages are left.
     fn new_words(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
         let since = version.wrapping_sub(self.seen_version);
         self.seen_version = version;

@@ -15,7 +15,7 @@ use crate::layout::{Layout, SERVER, above, fresh};
 /// 500 ms this is 10 s.
 const PATIENCE: u32 = 20;
 
-/// The largest number of znodes whose children are listed at the same time.
+/// The largest number of concurrent requests. Each request lists the children of one znode.
 const AT_ONCE: usize = 64;
 
 /// The result of a successful [`prepare`]: the ensemble, and the changes that `prepare` made.
@@ -28,11 +28,10 @@ pub struct Prepared {
     pub identity: String,
     /// Whether at least one znode had to be created. False if all existed.
     pub made: bool,
-    /// The number of existing znodes below [`path`](Self::path) whose ACL differed from the ACL of the path. `prepare`
-    /// has replaced their ACLs with the ACL of the path.
+    /// The number of znodes below [`path`](Self::path) whose ACL `prepare` has replaced with the ACL of the znode at
+    /// `path`.
     pub changed: usize,
-    /// The number of znodes that `prepare` skipped below [`path`](Self::path), because the user in the URL has no right
-    /// to read them or to change their ACL.
+    /// The number of znodes that `prepare` skipped, because the user in the URL has no right to read or change them.
     pub refused: usize,
 }
 
@@ -50,8 +49,8 @@ pub enum PrepareError {
 
 /// Creates the znodes that a lock needs, if they are missing. The user of `url` needs the right to create znodes.
 ///
-/// It is safe to call this function again. If you have changed the ACL of the path in `url`, call this function to give
-/// the new ACL to all existing znodes below the path.
+/// It is safe to call this function again. After you have changed the ACL of the znode at the path in `url`, call this
+/// function: it copies the new ACL to the znodes below.
 ///
 /// # Errors
 ///
@@ -104,8 +103,8 @@ async fn make(address: &Address) -> Result<Prepared, Fault> {
     })
 }
 
-/// Creates those znodes of the path that are missing. The new znodes admit only the user of the URL, or everybody if
-/// the URL has no user. Returns true if a znode was created.
+/// Creates the missing znodes of the path. Only the user of the URL can access them; without a user in the URL,
+/// everybody can. Returns true if a znode was created.
 async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     let fault = |path: &str, error: Error| fault::of_request(&error, path, address);
     let persistent = CreateMode::Persistent.with_acls(match address.user {
@@ -127,7 +126,7 @@ async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     Ok(made)
 }
 
-/// How many znodes got the ACL of the path, and how many this user has no right to read or change.
+/// How many znodes got the ACL of the path, and how many the user of the URL may not read or change.
 #[derive(Default)]
 struct Passed {
     changed: usize,

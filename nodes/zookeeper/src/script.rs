@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use crate::address::{Address, BadUrl, with_port};
 use crate::layout::{Layout, SERVER, fresh};
 
-/// Returns a shell script that creates the same znodes as [`prepare`](crate::prepare), by means of `zkCli.sh`. This
-/// function does not connect to the server.
+/// Returns a shell script that runs `zkCli.sh` to create the same znodes as [`prepare`](crate::prepare). This function
+/// does not connect to the server.
 ///
 /// - The script contains a new random name for the ensemble. Generate a separate script for each ensemble.
 /// - The script contains the word `PASSWORD` instead of the password of `url`.
 /// - Existing znodes are kept: `zkCli.sh` reports an error for each of them and continues.
-/// - The script does not change the ACLs of existing znodes, but [`prepare`](crate::prepare) does.
+/// - The script does not change the ACLs of existing znodes. Use [`prepare`](crate::prepare) for that.
 ///
 /// # Errors
 ///

@@ -28,14 +28,14 @@ use crate::words;
 /// The largest data of one request, in bytes. ZooKeeper closes a connection that sends more than 1 MiB in one request.
 const LARGEST: usize = 1_000_000;
 
-/// The number of records whose [`Life`] a session stores. Above this number, the session keeps only the records of the
-/// current request.
+/// The largest number of entries in `lives`. If there are more, the session keeps only the entries of the records in
+/// the current request.
 const MOST: usize = 16_384;
 
 /// The number of attempts to read a record. An attempt fails if another client removes the record during the attempt.
 const TRIES: usize = 5;
 
-/// The age at which a session reads the ACL for new records again, before it creates a record: 30 s.
+/// If a session read the ACL for new records longer ago than this, it reads the ACL again before it creates a record.
 const ACL_AGE: Duration = Duration::from_secs(30);
 
 /// A session with a ZooKeeper server or ensemble, in which the client reads and changes the records of locks.
@@ -48,7 +48,7 @@ pub struct ZooKeeperSession {
     acl: (Vec<Acl>, Instant),
     /// The names of all records, sorted, as they were when the first page was read. Later pages continue in this list.
     names: Vec<String>,
-    /// The last known [`Life`] of each record. A read first tries the znode with this [`Life`].
+    /// The last known [`Life`] of each record. It is the name of the record's znode.
     lives: HashMap<Arc<[u8]>, Life>,
     draw: StdRng,
     /// The latest timestamp (`mtime` of a znode) that this session has received from the ensemble, in microseconds
@@ -56,8 +56,8 @@ pub struct ZooKeeperSession {
     date: AtomicU64,
 }
 
-/// The result of a read if the record's parent znode exists, but has no child that this crate created. No znode can
-/// have this version, so every change of the record fails.
+/// The result of a read if the children of the record's parent znode were not created by this crate. No znode can have
+/// the version `u64::MAX`, so every change of the record fails.
 fn strange() -> Record {
     Record::new(u64::MAX, vec![u8::MAX])
 }
@@ -66,8 +66,7 @@ fn strange() -> Record {
 enum Outcome {
     Done(Vec<u64>),
     Stale,
-    /// Nothing was applied, because the znode of a process to be woken does not exist. The number is the index of the
-    /// wake-up.
+    /// Nothing was applied: a wake-up went to a process without a wake-up znode. The field is the wake-up's index.
     ReaderGone(usize),
 }
 
@@ -186,7 +185,7 @@ impl ZooKeeperSession {
         Ok(())
     }
 
-    /// Reads the records in `open`. A record stays in `open` if another client has removed its znode.
+    /// Reads the records in `open`. Afterwards `open` contains only the records whose znode another client removed.
     async fn fetch(
         &mut self,
         names: &[Arc<[u8]>],
@@ -226,14 +225,14 @@ impl ZooKeeperSession {
         let records = self.layout.records();
         let listed = self.client.list_children(&records).await;
         let mut names = listed.map_err(|error| self.fault(&error, &records))?;
-        // Another program may have created znodes here. Leave out znodes that are not records.
+        // Leave out znodes that another program created.
         names.retain(|name| unhex(name).is_some());
         names.sort_unstable();
         Ok(names)
     }
 
-    /// Sends one commit now, and returns a future for its outcome. A release and its wake-up are one transaction, so
-    /// the ensemble writes to its disks only once, and the wake-up cannot be lost.
+    /// Sends one commit immediately, and returns a future for its outcome. The commit and its wake-ups are one
+    /// transaction, so a wake-up cannot be lost.
     fn send(
         &self,
         commit: &Commit,
@@ -336,8 +335,7 @@ impl ZooKeeperSession {
                 match source {
                     _ if index >= of_records => Ok(Outcome::ReaderGone(index - of_records)),
                     Error::BadVersion | Error::NodeExists => Ok(Outcome::Stale),
-                    // The record does not have the expected version, or the parent znode for a new record does not
-                    // exist.
+                    // The record's znode or its parent znode does not exist.
                     Error::NoNode if !created => Ok(Outcome::Stale),
                     error => Err(self.fault(&error, &self.decided_by(sent, index))),
                 }
@@ -360,8 +358,7 @@ impl ZooKeeperSession {
         }
     }
 
-    /// If the ACL for new records was read more than [`ACL_AGE`] (30 s) ago, reads it again. So a long session also
-    /// notices a change of the ACL.
+    /// Reads the ACL for new records again if the session read it more than [`ACL_AGE`] (30 s) ago.
     async fn refresh_acl(&mut self) -> Result<(), Fault> {
         if self.acl.1.elapsed() < ACL_AGE {
             return Ok(());
@@ -393,7 +390,7 @@ impl ZooKeeperSession {
         .boxed()
     }
 
-    /// Stores in `lives` the [`Life`] of each record of the commits that were applied.
+    /// Stores the [`Life`] of each record that an applied commit changed.
     fn remember(&mut self, commits: &[Commit], settled: &[Committed]) {
         for (commit, settled) in commits.iter().zip(settled) {
             let Committed::Done(versions) = settled else {
@@ -489,8 +486,8 @@ impl Session for ZooKeeperSession {
     }
 }
 
-/// A result without the server's clock. ZooKeeper's timestamps come from the current leader. The leader can change, so
-/// they cannot measure a lease.
+/// A result without the server's clock. ZooKeeper's timestamps cannot measure a lease: they come from the clock of the
+/// current leader, and the leader can change.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }
@@ -513,7 +510,7 @@ fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
     })
 }
 
-/// The wake-ups of a commit: one message for each process, with all words for this process.
+/// The wake-ups of a commit: for each process, its id and the data for its wake-up znode.
 fn messages_of(commit: &Commit) -> Vec<Message> {
     let mut messages: Vec<(Arc<str>, Vec<&[u8]>)> = Vec::new();
     for wake in &commit.wakes {
@@ -543,13 +540,13 @@ fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -
             Some(MultiWriteResult::SetData { stat }) => {
                 version(life(*before).unwrap_or_default(), stat.version)
             }
-            // The transaction only compared the version of this record, so the version stays.
+            // The transaction checked this record and did not change it.
             _ => *before,
         });
     last.collect()
 }
 
-/// If these steps create a record, returns its version; otherwise `None`.
+/// Returns the version of the record that these steps create; `None` if they create no record.
 fn made(steps: &[Step]) -> Option<u64> {
     steps.iter().find_map(|step| match step {
         Step::Create(life) => Some(version(*life, 0)),

@@ -2,10 +2,9 @@
 
 use quorate::node::store::Change;
 
-/// A random number, drawn when a record is created. It distinguishes the record's znode from removed znodes of the same
-/// record.
+/// A random number, drawn when a record is created. It is a part of the record's version.
 ///
-/// It is a part of the record's version, because the version of each new znode starts at 0.
+/// The znode version alone would not suffice: it starts at 0 again if the record is removed and created again.
 pub(crate) type Life = u32;
 
 /// One operation on the znodes of a record.
@@ -15,20 +14,20 @@ pub(crate) enum Step {
     Room,
     /// Create the record's znode with this [`Life`], and write the new state.
     Create(Life),
-    /// Write the new state to the record's znode. Fails if the znode does not have this version.
+    /// Write the new state to the record's znode. Fails if the znode's version is not the second field.
     Set(Life, i32),
-    /// Write the new state whatever the version of the znode is. Used only after a [`Step::Set`] in the same
+    /// Write the new state without a check of the znode's version. Used only after a [`Step::Set`] in the same
     /// transaction.
     SetAgain(Life),
-    /// Change nothing. Fails if the record's znode does not have this version.
+    /// Change nothing. Fails if the version of the record's znode is not the second field.
     Check(Life, i32),
-    /// Remove the record's znode. Fails if the znode does not have this version.
+    /// Remove the record's znode. Fails if the znode's version is not the second field.
     Remove(Life, i32),
     /// Remove the parent znode. It has no children: the same transaction created it or removed its only child.
     Clear,
 }
 
-/// Combines the life of a record and the version of its znode into the version of the record.
+/// The version of a record: the [`Life`] in the upper 32 bits, the version of its znode in the lower 32 bits.
 pub(crate) fn version(life: Life, of_znode: i32) -> u64 {
     u64::from(life) << 32 | u64::from(of_znode.cast_unsigned())
 }
@@ -41,11 +40,11 @@ pub(crate) fn life(version: u64) -> Option<Life> {
     }
 }
 
-/// The meaning of a record version for the znodes of the record.
+/// The result of splitting a record version into its parts.
 enum Known {
     /// The record does not exist.
     None,
-    /// The record exists, and its znode has this [`Life`] and this version.
+    /// The record exists. The fields are its [`Life`] and the version of its znode.
     At(Life, i32),
     /// No existing record can have this version.
     Never,
@@ -61,7 +60,7 @@ fn of_znode(version: u64) -> Known {
     }
 }
 
-/// The version that ZooKeeper interprets in a request as "any version".
+/// In a request, ZooKeeper interprets the version -1 as "any version".
 const ANY: i32 = -1;
 
 /// Returns the steps of a change, which must run in one transaction. `life` is the [`Life`] of the record if the change

@@ -74,8 +74,7 @@ impl Store for ZooKeeper {
         };
         let (identity, (acl, date)) = futures::try_join!(greet(client, address), rights)?;
         let session = ZooKeeperSession::new(dialled, address.clone(), acl, date);
-        // Use the ensemble's name as the run id. The run id need not change at a restart, because a restart loses no
-        // grant.
+        // The run id is the ensemble's name. It stays the same after a restart, because a restart loses no lock.
         let run = ServerRun::new(format!("zk-{identity}"));
         Ok((session, Greeting::new(run).server(identity)))
     }

@@ -1,5 +1,5 @@
-//! Checks that a majority of the masters has voted for every lock that a client obtains. A master's vote has two
-//! conditions, which hold at the same time:
+//! Checks that a majority of the masters has voted for every lock that a client obtains. A master has voted if, at some
+//! moment, both conditions are true:
 //!
 //! - The lock key contains the lock value of the client's attempt.
 //! - The fencing counter is equal to the lock's fencing token.
@@ -14,8 +14,8 @@ pub(crate) struct Backing {
     /// The masters that are stores (databases or ZooKeeper; bit n is master n). The checker assumes that every store
     /// has voted, because the checkers do not read the records of stores.
     stores: u16,
-    /// The votes for each lock value, as (resource, fencing counter, masters). Bit n of the masters is set if the lock
-    /// key of master n contained the lock value while master n had this fencing counter.
+    /// The votes for each lock value: (resource, fencing counter, masters). Bit n is set if master n had this fencing
+    /// counter while its lock key contained the lock value.
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }

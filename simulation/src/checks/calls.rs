@@ -13,13 +13,13 @@ const CONNECT: u64 = 500 * MS;
 /// The number of steps of making a connection. A process's first requests wait for all steps.
 const CONNECT_STEPS: u64 = 3;
 
-/// The time limit of one attempt, in rounds (a round is one request to all masters): five rounds and one in reserve.
+/// The time limit of one attempt, in rounds. A round is one request to all masters.
 ///
-/// The five rounds are an acquire, three confirmations, and a request for the reason of a failure. The library
-/// completes an attempt even if the caller's timeout has ended.
+/// An attempt has at most five rounds: the acquire, three confirmations, and a request for the reason of a failure. The
+/// limit is one round longer. The library completes an attempt even after the caller's timeout.
 const ROUNDS: u64 = 6;
 
-/// The number of rounds (requests to all masters) that a call about a value makes after it has acquired the lock: a
+/// The number of rounds of a call that reads and writes a lock-protected value, without the rounds of the acquire: a
 /// read, a write and a release.
 const VALUE_ROUNDS: u64 = 3;
 
@@ -113,8 +113,8 @@ impl Check for Calls {
         // The client measures its timeout on its own clock, which may run up to 1 % slow. So the timeout may last 1 %
         // longer in true time.
         let by_itself = wait + wait / 100;
-        // A call may wait until the process has made its first connections. If the process was paused meanwhile,
-        // connecting ends later.
+        // The call may also wait for the process to connect. A process connects at its first request; a pause delays
+        // this until the process resumes.
         let resumed = at.awake_since[*client];
         let connected = first_request.map_or(0, |first| {
             first.max(resumed) + (CONNECT_STEPS - 1) * CONNECT

@@ -22,17 +22,13 @@ pub(crate) struct Counters {
     judged: u64,
 }
 
-/// The fencing counter of one resource on one master, after the last message about this resource. All fields are zero
-/// after a restart of the master.
+/// The last known fencing counter of one resource on one master. All fields are zero after a restart of the master.
 #[derive(Clone, Copy, Default)]
 struct Last {
     counter: u64,
     /// When the key of the counter expires, in microseconds on the master's clock.
     expires: u64,
-    /// The largest of these readings of the master's clock, in microseconds:
-    ///
-    /// - the reading at the last message;
-    /// - the readings just before later jumps of the clock.
+    /// The largest known reading of the master's clock since the counter was last seen, in microseconds.
     shown_us: u64,
 }
 

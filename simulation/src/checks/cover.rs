@@ -16,8 +16,8 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Cover {
     masters: Vec<Kept>,
-    /// The masters that are stores (databases or ZooKeeper; bit n is master n). Each of them always counts as keeping
-    /// the lock, because the checkers do not read the records of stores.
+    /// The masters that are databases or ZooKeeper (bit n is master n). The checkers do not read the lock records on
+    /// these masters, so each of them always counts as keeping the lock.
     stores: u16,
     /// How long a master does not vote after a restart, in nanoseconds; zero without the restart guard.
     guarded: u64,
@@ -120,8 +120,8 @@ impl Check for Cover {
                 let kept = &mut self.masters[*master].members;
                 if !members.is_empty() || !kept.is_empty() {
                     kept.retain(|(of, _)| of != resource);
-                    // A shared hold protects the lock only if the lock key contains a class marker. A class marker ends
-                    // with a zero byte.
+                    // Shared holds protect the lock only if the lock key marks it as shared. The marker (of readers or
+                    // of an owner) ends with a zero byte.
                     let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
                     let all = members.iter().filter(|_| marked);
                     kept.extend(all.map(|member| (*resource, *member)));

@@ -1,5 +1,5 @@
-//! Checks that a released lock stays released: once a store (a database or ZooKeeper) has reported the release to a
-//! client, no late commit writes the lock's value again.
+//! Checks that a released lock stays released. After a store (a database or ZooKeeper) has reported the release to a
+//! client, it must not store the lock value again.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};

@@ -14,7 +14,7 @@ use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Class, Extended, Group, Mode};
 
 pub(crate) struct Groups {
-    /// The shared holds on each master and resource, after the last message about this resource.
+    /// The last known shared holds of each resource on each master.
     stood: HashMap<(usize, usize), Vec<Member>>,
     judged: u64,
 }
@@ -81,8 +81,9 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
 
 /// Checks three rules for shared holds:
 ///
-/// - A master extends no hold of an owner if another client has held the lock since.
-/// - A master that restores a reader's lost hold raises the fencing counter if another client has held the lock since.
+/// - A master extends no hold of an owner after another client has acquired the lock.
+/// - If another client has acquired the lock after a reader, a master that restores the reader's lost hold raises the
+///   fencing counter.
 /// - A master refuses no owner a lock that the owner already holds.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {

@@ -17,8 +17,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        // The clock on which `max_ttl` is measured may run up to 1 % fast, so the guard may end 1 % earlier in true
-        // time.
+        // Clocks may run up to 1 % fast, so the guard may end 1 % earlier in true time.
         let max_ttl = scenario.settings.max_ttl / 100 * 99;
         Self {
             max_ttl,

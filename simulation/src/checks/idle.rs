@@ -18,18 +18,15 @@ const WAYS: u64 = 12;
 /// The longest total of the pauses that the library makes between a wake-up and the next attempt, in nanoseconds.
 const SLACK: u64 = 15 * MS;
 
-/// The factor by which the time limit is multiplied: 20 if masters are stores, 1 if all masters are Redis. A store
-/// needs several requests for each step. If a store sends no wake-ups, waiters poll it only every 200 ms.
+/// The factor that lengthens the bound: 20 if at least one master is a store (a database or ZooKeeper), otherwise 1.
+/// A store needs several requests for each step. Waiters poll a store without wake-ups only every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
 
 pub(crate) struct Idle {
-    /// Whether the rule applies to the scenario. It does not apply to scenarios with permits, values, or the following
-    /// locks:
-    ///
-    /// - Locks on several resources: one resource may be idle while a client waits for another.
-    /// - Locks of owners: the first holds of an owner may need several requests to agree on a fencing token.
+    /// Whether the rule applies: every lock in the scenario is on one resource, and is exclusive or for readers. Other
+    /// locks may be idle for longer. For example, a lock on two resources leaves one idle while it waits for the other.
     on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],

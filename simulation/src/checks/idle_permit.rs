@@ -17,8 +17,8 @@ const WAYS: u64 = 20;
 /// The longest total of the pauses that the library makes between a wake-up and the next attempt, in nanoseconds.
 const SLACK: u64 = 25 * MS;
 
-/// The factor by which the time limit is multiplied: 20 if masters are stores, 1 if all masters are Redis. A store
-/// needs several requests for each step. If a store sends no wake-ups, waiters poll it only every 200 ms.
+/// The factor that lengthens the bound: 20 if at least one master is a store (a database or ZooKeeper), otherwise 1.
+/// A store needs several requests for each step. Waiters poll a store without wake-ups only every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }

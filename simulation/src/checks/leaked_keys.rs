@@ -20,7 +20,7 @@ pub(crate) struct LeakedKeys {
     bound: u64,
     /// By task: the lock value of the task's current attempt.
     tries: HashMap<usize, Value>,
-    /// The lock values that clients are done with, each with the true time by which its keys must be deleted.
+    /// The lock values that clients are done with, each with the true time by which no key may contain it.
     done: VecDeque<(u64, Value)>,
     /// By master and resource: the value in the lock key, and the true time at which this key expires.
     keys: Vec<[(Option<Value>, u64); PLACES]>,
@@ -82,8 +82,8 @@ impl Check for LeakedKeys {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // Only a request with a different lock value shows that the task's previous attempt has ended. One
-                // attempt may send two requests with the same lock value, if an owner already holds the lock.
+                // A different lock value shows that the task's previous attempt has ended. A request with the same
+                // lock value belongs to the same attempt.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)
@@ -97,7 +97,7 @@ impl Check for LeakedKeys {
                 call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => self.tries.remove(task),
-            // Several guards may be clones of one owner's hold. Only the drop of the last clone releases the hold.
+            // Clones of an owner's guard share one hold. Only the drop of the last clone releases the hold.
             Fact::Retired { believer, .. } => {
                 let same = |one: &Believer| one.value == believer.value;
                 let shared = at.believers.iter().any(same);

@@ -1,5 +1,5 @@
-//! The sets of masters of each waiter: one set, or two sets while masters are replaced. A waiter needs a majority of
-//! each of its sets.
+//! The masters that must queue a waiter before its place in the queue counts: a majority of its set of masters. While
+//! masters are replaced, a waiter may have two sets, and needs a majority of each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use crate::change_plan::Sets;
 use crate::scenario::Scenario;
 use quorate::node::Ticket;
 
-/// The sets of masters of each waiter. A waiter needs a majority of each of its sets.
+/// The sets of masters of each waiter.
 pub(super) struct LinesUp {
-    /// The sets of masters of each client at its first step in the replacement of masters. Later steps are not needed:
-    /// if a client moves to another step, the library promises no order of waiters.
+    /// The sets of masters with which each client starts. Later sets are not recorded: if a client's sets change, the
+    /// library promises no order of waiters.
     clients: Vec<Sets>,
     changes: bool,
     waiters: HashMap<Arc<str>, usize>,

@@ -1,8 +1,8 @@
 //! The checkers of the promises in docs/protocol.md ("Promises and assumptions"), one file for each rule.
 //!
-//! A checker receives facts as they happen, and returns an error if its rule is broken. The facts are beliefs of
-//! clients, actions of masters, and messages. After every event, a checker may also check the state. The checkers do
-//! not see the internals of the library.
+//! A checker receives facts as they happen, and returns an error if its rule is broken. A fact is,
+//! for example, that a client has obtained a lock, or that a master has executed a request. After every event, a
+//! checker may also check the state. The checkers do not see the internals of the library.
 
 mod backing;
 mod calls;

@@ -22,7 +22,8 @@ pub(crate) struct Notes {
     terms: HashMap<usize, u64>,
     /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
-    /// A copy of `largest`, made each time the masters have been unused for days. Later terms must not be smaller.
+    /// The value of `largest` when simulated time last skipped several days. Terms that are received later must not be
+    /// smaller.
     floor: HashMap<usize, u64>,
     /// The leader's note that observers have received, by resource and term.
     received: HashMap<(usize, u64), String>,
@@ -35,8 +36,8 @@ pub(crate) struct Notes {
     /// By master and resource: the lock value of the holder whose note the master keeps, and the true time at which
     /// this note expires.
     beside: HashMap<(usize, usize), (Value, u64)>,
-    /// In calm scenarios: the lock values of the holds that have ended, each with the true time by which the notes
-    /// of this hold must be deleted.
+    /// In calm scenarios: the lock values of the holds that have ended, each with the true time by which the hold's
+    /// note must be deleted.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
     /// The longest time for which a note may outlive its lock, in microseconds. If clocks jump, the value is so large

@@ -2,7 +2,7 @@
 //!
 //! - On one master: the master grants no client the lock while another live waiter is ahead in this master's queue.
 //! - On all masters, in true time: once a majority has queued a waiter, no task whose first attempt began later gets
-//!   the lock earlier. This rule is checked only if nothing keeps waiters from sending heartbeats.
+//!   the lock earlier. This second rule is checked only in scenarios without faults.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -125,8 +125,8 @@ impl Order {
                 self.leave(resource, waiter);
             }
         }
-        // Two clients may overtake every waiter: an owner that already holds the lock, and a client that replaces its
-        // own lock (e.g. downgrades it).
+        // An owner that already holds the lock may overtake every waiter. So may a client that replaces its own lock
+        // (e.g. downgrades it).
         let passes = matches!(believer.scope.class, Some(Class::Owner(_))) || attempts.instead;
         if !at.promises.order || passes {
             return Ok(());
@@ -175,8 +175,7 @@ impl Order {
         let place = place(claim);
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         if instead(claim) {
-            // If a master grants a claim that replaces the client's own lock, it also removes this client from its
-            // queue.
+            // The master removes the client from its queue when it replaces the client's lock.
             if let Some(place) = place.filter(|_| granted) {
                 self.queues[*master][*resource].leave(&place.waiter);
             }
@@ -194,8 +193,8 @@ impl Order {
         }
         let fresh = match class {
             None => before.holder != after.holder,
-            // A grant to a reader is new unless it repeats an earlier grant. A grant to an owner is new only if the
-            // owner does not hold the lock yet, because an owner may overtake waiters to get a further hold.
+            // An owner that already holds the lock may overtake waiters, so only its first grant is checked. For a
+            // reader, every grant is checked that does not repeat an earlier one.
             Some(NodeClass::Shared) => !again,
             Some(class) => !again && !shows(before.holder, class),
         };
@@ -285,7 +284,7 @@ impl Check for Order {
                     }
                 }
             }
-            // An extension may restore a shared hold that the master had lost, so it counts as a grant of this hold.
+            // An extension may restore a lost shared hold. A later grant of this hold is then only a repetition.
             Fact::Applied {
                 master,
                 resource,

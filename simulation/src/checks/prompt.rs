@@ -28,7 +28,7 @@ struct Taken {
 impl Prompt {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            // With stores, a request to all masters consists of several requests to each store, so the bound is longer.
+            // A database or ZooKeeper needs several requests for each step, so the bound is longer.
             bound: if scenario.stores() == 0 { 2 } else { 10 }
                 * (scenario.net.delay + scenario.net.jitter)
                 + MS,

@@ -1,8 +1,8 @@
 //! Checks values under locks from the view of the clients (docs/protocol.md, "Values under a lock"):
 //!
-//! - A quota hands out only units with which it was created, and each unit only once.
+//! - A quota hands out each of its units at most once, and no other units.
 //! - The work of a period starts at most once.
-//! - The number of units that a call reports as left is possible.
+//! - The number of remaining units that a call reports agrees with the units taken so far.
 //! - No units are handed out from a value that was reported as lost.
 //! - No value is lost unless a master restarts.
 
@@ -26,9 +26,9 @@ pub(crate) struct Stock {
     written: HashMap<(usize, u64), Vec<u8>>,
     /// The values that were reported as lost after their creation, by resource, as (event, step):
     ///
-    /// - event: the number of the event of the first report.
-    /// - step: the smallest step (in the replacement of masters) of all clients that received such a report. For
-    ///   clients at this or a later step, the value stays lost.
+    /// - event: the number of the event at which the loss was first reported.
+    /// - step: the first step in the replacement of masters at which a client received such a report. Clients at this
+    ///   or a later step must not find the value again.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
@@ -72,8 +72,8 @@ impl Removals {
         since > ask.began || self.open.get(&resource).is_some_and(|open| *open > 0)
     }
 
-    /// Records that a creation writes its value under the fencing token `number`. If the last removal has a smaller
-    /// token, the value was created after the removal, so it exists.
+    /// Records that a creation writes its value under the fencing token `number`. If this token is
+    /// larger than that of the last removal, the resource has a value again.
     fn created_under(&mut self, resource: usize, number: u64) {
         let last = self.creations.entry(resource).or_default();
         *last = number.max(*last);
@@ -136,8 +136,7 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // While this removal runs, a call may find the old value or none. So stop checking that the old value
-                // exists, or that it stays lost.
+                // During the removal, a call may find the value or no value. Allow both.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -199,8 +198,8 @@ impl Stock {
         self.quotas.insert(resource, anew);
     }
 
-    /// Called when a call that may create a quota has returned: records how many units the quota has. If several
-    /// clients create the quota at the same time, at most one call succeeds.
+    /// Updates the quota's number of units when a call to create the quota has returned. If several clients create the
+    /// quota at the same time, at most one call succeeds.
     fn created_or_not(&mut self, ask: Ask, result: ValueResult) {
         let quota = self.quotas.entry(ask.resource).or_default();
         match (ask.verb, result) {
@@ -264,8 +263,8 @@ impl Stock {
             ValueResult::Created => {
                 self.created.insert(resource, now);
             }
-            // At an odd step in the replacement of masters, a client has two sets of masters. It may get `Lost` for a
-            // value that has not been copied to the new masters yet, so only even steps are checked.
+            // At an odd step in the replacement of masters, `Lost` is allowed: the value may not have been copied to
+            // the new masters yet.
             ValueResult::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
                 self.judged += 1;
                 if !self.restarted {
@@ -320,7 +319,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Checks that the number of units that a call reports as left is possible.
+    /// Checks that the number of remaining units that a call reports agrees with the units taken and requested so far.
     fn left(&mut self, resource: usize, ask: Ask, left: u64) -> Result<(), String> {
         self.judged += 1;
         let quota = self.quotas.get(&resource).copied().unwrap_or_default();

@@ -49,8 +49,8 @@ impl Client {
         }
     }
 
-    /// For a seeded bug: observes an election by asking one master after another. The client believes the term in
-    /// every single reply, without a majority.
+    /// For a seeded bug: observes an election by asking one master after another. The client accepts
+    /// the leader in each single reply, without a majority.
     async fn believe_each(&self, redlock: &Redlock, resource: usize, end: Instant) {
         let every = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;
         for look in 0.. {

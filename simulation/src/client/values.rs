@@ -127,8 +127,8 @@ impl Client {
         redlock.once(name(step.resource), Duration::from_nanos(period))
     }
 
-    /// First reads the once-per-period record, then works for half of the step's hold, and at the end writes the
-    /// record. The client already holds the lock.
+    /// Reads the once-per-period record, waits for half of `step.hold`, and then writes the record if the work was due.
+    /// The client already holds the lock.
     pub(super) async fn turn(&self, step: &Step, hold: &Arc<dyn Hold>) {
         let (Some(redlock), Some(guard)) = (self.locker.redlock(), hold.guard()) else {
             return self.sleep(step.hold / 2).await;

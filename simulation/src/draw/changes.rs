@@ -34,8 +34,7 @@ const SHAPES: [[u16; 2]; 11] = [
 /// if there are no counters yet. A scenario draws one of them.
 const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
-/// Draws the goal of the operators: the number that the generation markers must reach. It is mostly the last number in
-/// `marks`.
+/// Draws the generation marker that the operators write last. At least half of the draws return the last of `marks`.
 fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
     let higher: Vec<u64> = marks
         .iter()
@@ -223,8 +222,8 @@ impl Scenario {
         let last = 2 * changes as u8;
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
-        // In some scenarios, each client begins at a random step of the replacement, even a step at which the masters
-        // do not admit clients. No fault then reconfigures the clients.
+        // In some scenarios, each client begins at a random step of the replacement, even if the masters reject clients
+        // at this step. Such scenarios have no faults that reconfigure clients.
         let mixed = !stands && rng.chance(350_000);
         let first = if mixed {
             (0..=last).collect()

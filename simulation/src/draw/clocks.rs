@@ -8,27 +8,27 @@ use crate::scenario::Disk;
 const JUMPS_PPM: u32 = 150_000;
 
 impl Scenario {
-    /// In some scenarios, lets clocks of masters jump, and jump back before the faults end: an operator prepares no
-    /// change while the masters' clocks differ. Sometimes wall clocks of clients and operators jump too. `rng` is a
-    /// separate random stream, so these draws do not change the scenario's other draws.
+    /// Lets clocks of masters jump in some scenarios. Each clock jumps back before the faults end, because an operator
+    /// prepares no change while the masters' clocks differ. Sometimes, wall clocks of clients and operators jump too.
+    /// `rng` is a separate random stream, so these draws do not change the scenario's other draws.
     pub(super) fn jump_clocks(&mut self, rng: &mut Rng, sets: &[u16]) {
         if self.faults.is_empty() || !rng.chance(JUMPS_PPM) {
             return;
         }
         if rng.chance(800_000) {
-            // If clocks jump, the library promises unique, rising fencing tokens only if restarts lose no data.
+            // If restarts lose data and clocks jump, the library promises nothing about fencing tokens.
             for master in &mut self.masters {
                 master.disk = Disk::Always;
             }
         }
         let heal = self.heal_at / MS;
-        // Two masters may refuse a lock for a long time:
+        // Two masters may give no votes for a long time:
         //
-        // - the master with the wrong date, if it granted the lock under a future date;
+        // - the master with the wrong date: a lock that it grants may expire far in the future;
         // - a master that was down when the operator wrote the generation markers.
         //
-        // Fewer than five masters have no majority without these two. In this case, remove all faults drawn so far:
-        // then no master misses its marker.
+        // Without these two, a set of fewer than five masters has no majority. For such a set, remove the faults drawn
+        // so far: then every master gets its marker.
         let wrong = rng.below(self.masters.len() as u64) as u8;
         let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
         let least = sets.iter().filter_map(masters).min().unwrap_or(5);
@@ -37,7 +37,7 @@ impl Scenario {
             self.faults.clear();
         }
         if dates {
-            // This master must not restart under a future date. After its clock goes back, its uptime would seem too
+            // Do not restart the master with the wrong date. After a correction of the date, its uptime could seem too
             // short, and clients would ignore its votes.
             let restarts =
                 |kind| matches!(kind, FaultKind::Crash { master, .. } if master == wrong);

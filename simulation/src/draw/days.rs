@@ -43,7 +43,7 @@ impl Scenario {
         // must therefore be a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
-                // If clocks jump, the library promises unique, rising fencing tokens only if restarts lose no data.
+                // If restarts lose data and clocks jump, the library promises nothing about fencing tokens.
                 master.disk = Disk::Always;
             }
             let masters = self.masters.len() as u64;

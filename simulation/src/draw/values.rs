@@ -13,7 +13,7 @@ const RECORD: u8 = 1;
 /// The probability that a scenario has values under locks, in parts per million.
 const WORLDS_PPM: u32 = 70_000;
 
-/// In scenarios with values: the largest number of tasks of a client, and the largest number of its steps.
+/// In scenarios with values: the largest number of tasks per client, and the largest number of steps per client.
 const MOST: (u8, usize) = (2, 20);
 
 impl Scenario {
@@ -48,7 +48,7 @@ impl Scenario {
             };
             (step.resource, step.kind) = (resource, Kind::Value(verb));
             if verb == ValueStep::Turn {
-                // The client reads the value, waits for half of the hold, and then writes the value. The lock may
+                // The client reads the value, waits for half of `step.hold`, and then writes the value. The lock may
                 // expire during the wait.
                 step.hold = rng.below(2 * ttl);
                 step.renew = rng.chance(300_000);
@@ -62,9 +62,8 @@ impl Scenario {
         }
     }
 
-    /// In some scenarios with values, lets the first client remove a value and create it again, and lets clients do
-    /// work at least once per period. `rng` is a separate random stream, so these draws do not change the scenario's
-    /// other draws.
+    /// Adds calls to some scenarios with values. The first client removes a value and creates it again, and clients
+    /// call `at_least_once`. `rng` is a separate random stream, so these draws do not change the other draws.
     pub(super) fn add_removals(&mut self, rng: &mut Rng) {
         if !self.has_values() {
             return;
@@ -123,7 +122,7 @@ impl Scenario {
         settings.ttl = rng.range(200, 500) * MS;
         settings.node_timeout = settings.ttl / rng.range(5, 12);
         settings.max_ttl = rng.pick(&[3_200 * MS, 4_000 * MS]);
-        // The scenario becomes more than twice as long. The code below doubles the times of the faults accordingly.
+        // The scenario becomes more than twice as long, so the code below also doubles the times of the faults.
         self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(5_000, 15_000) * MS;
         self.net.again = self.net.again.min(settings.ttl / 2);
         for fault in &mut self.faults {

@@ -170,7 +170,7 @@ pub enum Flaw {
     /// A client of a store without a clock considers another client's lease expired after a third of the lease time.
     EarlyEnd,
     /// After the loss of a session, a client does not rewrite the records that an unanswered commit may still change.
-    /// So that commit may take effect later.
+    /// Such a commit may then take effect later.
     Unsoiled,
     /// Masters that are stores vote immediately after a restart.
     StoreGuardOff,

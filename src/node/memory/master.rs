@@ -106,7 +106,7 @@ pub(super) struct Waiting {
 /// The state of a lock on a [`Master`]. Reading this state does not change the master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peek<'a> {
-    /// The value of the lock key; `None` if the lock is free, or if the value is not a string.
+    /// The value of the lock key; `None` if the lock is free, or if its key does not have the type string.
     pub holder: Option<&'a [u8]>,
     /// When the lock key expires, in microseconds on the master's clock; `None` if the lock is free or its key has no
     /// expiry.
@@ -212,8 +212,9 @@ impl Master {
         }
     }
 
-    /// The holds that share the lock key `key`: holds of readers, or holds of one owner. Each entry is the hold's
-    /// random value, and its expiry in milliseconds on the master's clock. The list can contain expired holds.
+    /// The holds that share the lock: holds of readers, or of one owner. The list can contain expired holds.
+    ///
+    /// Each entry is a hold's random value and its time of expiry, in milliseconds on the master's clock.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
         if self.holds.is_empty() {
             return &[];
@@ -233,8 +234,8 @@ impl Master {
         self.len(now) == 0
     }
 
-    /// Simulates a restart of the server: sets the id of its current run to `run`. Answers then mark stored values from
-    /// earlier runs as untrusted (the field `vouched` of [`StoredValue`](crate::node::StoredValue)).
+    /// Simulates a restart of the server, which begins the server run `run`. In later answers, values from earlier runs
+    /// are untrusted (the field `vouched` of [`StoredValue`](crate::node::StoredValue) is false).
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
     }

@@ -80,7 +80,7 @@ impl MemoryNode {
         self.state().condition = condition;
     }
 
-    /// Restarts the master. It loses all its keys, like a server without persistence.
+    /// Simulates a restart in which the master loses all its keys, like a server without persistence.
     pub fn forget(&self) {
         self.state().master = Master::default();
         self.restart();

@@ -17,8 +17,8 @@ use crate::node::{
 pub(super) enum NoAnswer {
     /// The master replied with an error.
     Fault(Fault),
-    /// The reply cannot belong to this request. The connection must be closed, because later replies may belong to
-    /// wrong requests too.
+    /// The reply cannot belong to this request. The connection must be closed, because the client
+    /// may match later replies to the wrong requests, too.
     Malformed(Fault),
 }
 

@@ -18,13 +18,13 @@ use crate::node::{Fault, NodeName, ServerRun};
 ///   has the version that the commit names.
 /// - **Versions are never reused.** Each change gives a record a version that the record never had before, even if the
 ///   record was removed in between.
-/// - **A session reads its own writes.** A read never returns older content than the same session has read or written.
-///   A read can return older content than other sessions have read, for example from a follower that lags behind.
+/// - **A session reads its own writes.** A read in a session is at least as new as every earlier read and write in this
+///   session. Other sessions may see newer content earlier, for example if a follower lags behind.
 /// - **A running server forgets no acknowledged change.** A server that may forget such changes in a restart must
 ///   report its uptime ([`Greeting::uptime`]).
 ///
-/// If a session has not answered a request, the request may take effect at any later time, or never. The versions of
-/// the records make a late effect harmless.
+/// A commit without an answer may take effect at any later time, or never. A late commit does no harm, because it takes
+/// effect only if the versions of its records are unchanged.
 pub trait Store: Send + Sync + 'static {
     /// A connection to the store over which records are read and changed.
     type Session: Session;
@@ -63,15 +63,15 @@ pub struct Traits {
     pub batch: usize,
     /// Whether the store wakes waiters; by default `true`. If not, waiters poll.
     pub wakes: bool,
-    /// Whether the listener must poll, because the store cannot notify it; by default `false`.
+    /// Whether the store is unable to notify the listener; by default `false`.
     ///
-    /// If `true`, commits contain [wait locks](WaitLock). Instead of polling, the listener can block on the wait lock
-    /// that [`Pace::Behind`](super::Pace::Behind) names.
+    /// If `true`, the listener polls, or blocks on the [wait lock](WaitLock) that
+    /// [`Pace::Behind`](super::Pace::Behind) names.
     pub looks: bool,
 }
 
 impl Traits {
-    /// Creates properties with this timeout: one session, one commit per batch, and wake-ups by notification.
+    /// Creates properties with this timeout. Defaults: one session, one commit per batch, and wake-ups by notification.
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -120,8 +120,8 @@ impl Traits {
 pub struct Greeting {
     /// Identifies the run of the server process: the id changes with every restart.
     pub run: ServerRun,
-    /// The server's own name, which is the same at every address and after a restart. It is used to detect two
-    /// addresses of one server. `None` if the server has no such name.
+    /// The server's own name, which is the same at every address and after a restart; `None` if the server has none.
+    /// The client compares these names to detect two addresses of one server.
     pub server: Option<String>,
     /// The time since the server's start. The server's votes do not count until every lease from before the start has
     /// expired, because the server may have forgotten grants. `None` for a server that never loses an acknowledged
@@ -155,8 +155,8 @@ impl Greeting {
     }
 }
 
-/// One connection to a store. If the library drops an unfinished future of a session, it also drops the session. So the
-/// futures need not be cancel-safe.
+/// One connection to a store. The methods need not be cancel-safe: if the library drops an unfinished future of a
+/// method, the library also drops the session.
 pub trait Session: Send + 'static {
     /// Reads these records, in the given order.
     fn load(
@@ -265,9 +265,9 @@ pub struct Commit {
 /// A wait lock is a named lock of the server, such as `GET_LOCK` in MySQL. With wait locks, a waiter can block instead
 /// of polling:
 ///
-/// - A client keeps a wait lock while it is queued or holds a lock.
-/// - The next waiter blocks on this wait lock.
-/// - The server releases the wait lock when the client's session ends.
+/// - A client's session takes a wait lock when the client is queued, and another when the client renews a lock.
+/// - The waiter behind this client in the queue blocks on the wait lock.
+/// - The server releases the wait lock when the session ends.
 ///
 /// A wait lock is only a hint: a session can fail to get a wait lock, and can lose it.
 #[derive(Clone, Debug, PartialEq, Eq)]

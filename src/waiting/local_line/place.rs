@@ -205,8 +205,9 @@ impl Place {
         }
     }
 
-    /// Whether no earlier waiter is in the queues or currently asks for a slot of the semaphore. Always true after
-    /// [`leave_queues`](Self::leave_queues). Only the first waiter may join the queues on the masters.
+    /// Whether this waiter is the first of its process: no earlier waiter is queued, or asks the masters for a slot of
+    /// the semaphore. Always true after [`leave_queues`](Self::leave_queues). Only the first waiter may join the queues
+    /// on the masters.
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();

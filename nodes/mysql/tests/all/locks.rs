@@ -35,7 +35,7 @@ impl Fleet {
         Some(fleet)
     }
 
-    /// A new `Redlock` with connections of its own, as another process would have.
+    /// A new `Redlock` with its own connections. It simulates a separate process.
     fn redlock(&self) -> Redlock {
         let mut builder = Redlock::builder()
             .ttl(Duration::from_secs(10))
@@ -144,7 +144,7 @@ async fn six_waiting_clients_send_fewer_than_300_statements_in_three_seconds() {
     let Some(fleet) = Fleet::start(0, 1).await else {
         return;
     };
-    // The holder's first renewal takes the wait lock on which the first waiter blocks.
+    // At its first renewal, the holder takes a wait lock. The first waiter then blocks on this wait lock.
     let guard = fleet.redlock().acquire("waited").await.expect("free");
     let waits = waiters(&fleet, 6).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -155,8 +155,8 @@ async fn six_waiting_clients_send_fewer_than_300_statements_in_three_seconds() {
     for wait in waits {
         wait.await.expect("no panic");
     }
-    // About 45 statements are expected, for heartbeats of the waiters and for idle sessions. One waiter that polls
-    // every 20 ms would send more than 450.
+    // The heartbeats of the waiters and the idle sessions need about 45 statements. A single waiter that polled every
+    // 20 ms would need more than 450.
     assert!(
         sent < 300,
         "the waiting clients must send less than 300 statements in 3 s, not {sent}"

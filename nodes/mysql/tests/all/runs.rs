@@ -1,4 +1,4 @@
-//! Tests of the age of a server's run, which the restart guard depends on.
+//! Tests of a server's uptime, on which the restart guard depends.
 
 use std::time::{Duration, Instant};
 
@@ -155,7 +155,7 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
         builder.build().expect("a Redlock")
     };
     let (holder, other) = (redlock(), redlock());
-    // Each client acquires a lock once. Its session then stays open and considers the server old enough to vote.
+    // After this lock, each client's session stays open, and the restart guard accepts the server's vote.
     for client in [&holder, &other] {
         let lock = client.acquire("b").await;
         lock.expect("the server must grant the lock once it is old enough to vote")

@@ -304,7 +304,7 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     let (b, a2) = (versions[0], versions[1]);
     assert_eq!(get(&mut session, "b").await.version, b);
     assert_eq!(get(&mut session, "a").await.version, a2);
-    // Commit again with one or both versions outdated: nothing must be applied.
+    // If the version of any record in a commit is wrong, nothing must be applied.
     for stale in [
         both.clone(),
         commit(vec![change("a", a2, "no"), change("b", b + 9, "no")]),
@@ -566,7 +566,7 @@ async fn listener_of_a_process_receives_each_of_its_wake_ups_once() {
     ];
     let said = session.commit(&[told.clone()]).await.unwrap();
     assert_eq!(listener.next().await.unwrap(), [&b"one"[..], b"\0'two"]);
-    // A commit with an outdated version must wake no listener, whether it is sent alone or in a batch.
+    // A commit that fails because of an outdated version must wake no listener, not even as part of a batch.
     told.changes.push(change("b", 9, "no"));
     session.commit(&[told.clone()]).await.unwrap();
     told.changes.pop();

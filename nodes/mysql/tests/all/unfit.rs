@@ -216,7 +216,7 @@ async fn user_without_free_connections_is_refused_permanently_with_the_limit_to_
     };
     let report = prepare(&server.url("locks")).await.unwrap();
     let url = user(&server, &report.grants);
-    // Set the limit before the user connects: the server does not count connections that were opened before.
+    // Set the limit first: the server does not count connections that the user opened without a limit.
     server
         .sql("ALTER USER app WITH MAX_USER_CONNECTIONS 1")
         .unwrap();
@@ -615,7 +615,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
     for database in ["locks", "others", "thirds"] {
         let url = server.url(database);
         prepare(&url).await.unwrap();
-        // Store a different name in each database, as `prepare` does if its user cannot see the other databases.
+        // Store a different name in each database. `prepare` does the same if its user cannot see other databases.
         let apart = format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
         server.sql(&apart).unwrap();
         stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());

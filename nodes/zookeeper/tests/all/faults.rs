@@ -141,7 +141,7 @@ test!(
             for _ in 0..20 {
                 match one(&mut session, change("a", version, &[round])).await {
                     Committed::Done(versions) => version = versions[0],
-                    // `Stale` is allowed only if a delayed request of the lost session has written the record.
+                    // `Stale` is allowed only if a late request of the previous session has written the record.
                     Committed::Stale => {
                         assert_eq!(load(&mut session, "a").await.0, version + 1, "only an earlier request of this client may have written the record");
                         version += 1;
@@ -164,7 +164,7 @@ test!(
             tokio::task::block_in_place(|| zookeeper.restart(leader)).unwrap();
         }
         let (mut session, after) = store.connect().await.unwrap();
-        // Every acknowledged change must be applied. In each of the three rounds, one unacknowledged change is allowed.
+        // Every acknowledged change must be applied, and at most one unacknowledged change for each of the 3 rounds.
         let (last, _) = load(&mut session, "a").await;
         let last = times_written(last);
         assert!((done..=done + 3).contains(&last), "the {done} acknowledged changes and at most three others must be applied, not {last} changes");

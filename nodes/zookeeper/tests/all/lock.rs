@@ -58,9 +58,8 @@ async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     }
 }
 
-/// Lets each of the ten clients acquire and release the lock `prize` four times, all clients at the same time. Checks
-/// that no two clients hold the lock at the same time, and that the fencing tokens rise. Returns how long the 40 holds
-/// took.
+/// Lets ten concurrent clients acquire and release the lock `prize` four times each. Checks that no two clients hold
+/// the lock at the same time, and that the fencing tokens rise. Returns the duration of the whole test.
 async fn forty(clients: Vec<Redlock>) -> Duration {
     let inside = Arc::new(AtomicBool::new(false));
     let last = Arc::new(AtomicU64::new(0));

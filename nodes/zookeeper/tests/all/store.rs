@@ -35,8 +35,8 @@ test!(commit_that_expects_another_version_changes_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // - A different number in the upper 32 bits: another creation of the record, so the version does not match.
-    // - -1 in the lower 32 bits: ZooKeeper would accept any version, so the client must not send the request.
+    // A version with different upper 32 bits does not match. A version with -1 in the lower 32 bits must not be sent,
+    // because ZooKeeper interprets -1 as "any version".
     assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
     let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
@@ -223,7 +223,7 @@ test!(late_commit_of_a_dropped_future_is_refused_because_the_version_has_changed
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     let made = put(&mut first, "a", 0, b"0").await;
-    // Keep the server stopped until the session is dropped, so that the server processes the commit only after that.
+    // Stop the server, so that it processes the commit only after the session was dropped.
     server.zookeeper.stop(0).unwrap();
     let late = [commit(change("a", made, b"late"))];
     let cut = tokio::time::timeout(Duration::from_millis(50), first.commit(&late)).await;

@@ -173,7 +173,7 @@ pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
     told.expect("a wake-up must arrive in time").unwrap()
 }
 
-/// Checks that no wake-up arrives within [`CALM`]. The listener also sets its watch in this time.
+/// Checks that no wake-up arrives within [`CALM`]. The call also makes the listener set its watch.
 pub(crate) async fn idle(listener: &mut ZooKeeperListener) {
     let told = tokio::time::timeout(CALM, listener.next()).await;
     assert!(told.is_err(), "no wake-up must arrive: {told:?}");
