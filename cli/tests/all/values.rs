@@ -367,7 +367,7 @@ fn quorate_once_warns_if_the_success_of_its_command_cannot_be_recorded() {
     let ended = end(runs);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(
-        ended.err.contains("warning: ") && ended.err.contains("could not be recorded"),
+        ended.err.contains("warning: ") && ended.err.contains("could not record this exit code"),
         "{ended:?}"
     );
     drop(next.stdin.take());

@@ -232,5 +232,5 @@ fn seeded_bug_that_keeps_a_removed_value_on_masters_is_caught() {
     let caught = play(&scenario, Some(Flaw::RemovedNowhere)).violation;
     let caught = caught.expect("the rule must catch a master that keeps a removed value");
     assert_eq!(caught.rule, "stock", "{caught}");
-    assert!(caught.what.contains("removed before"), "{caught}");
+    assert!(caught.what.contains("after its removal"), "{caught}");
 }
