@@ -35,7 +35,7 @@ const TABLE: [Meaning; 11] = [
     ("0", "success (run: the command's own exit code)"),
     (
         "1",
-        "a check or a step of quorate masters failed, or too few units were left",
+        "a check failed, a step was not done, or too few units were left",
     ),
     (
         "64",
