@@ -9,7 +9,6 @@
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -274,9 +273,10 @@ impl Scene {
             ));
         }
         if matches!(company, Company::TwoGood) {
-            // On a busy machine even a good master is sometimes too slow, so a few failed calls are allowed.
+            // If the machine stalls for longer than the node timeout, all calls of a batch fail. So a quarter of the calls
+            // may fail, which is less than three batches. With the bugs that these tests look for, nearly all calls fail.
             let calls: u32 = tally.beyond.iter().map(|(.., count)| count).sum();
-            if tally.in_vain.len() > control.in_vain.len() + calls as usize / 50 {
+            if tally.in_vain.len() > control.in_vain.len() + calls as usize / 4 {
                 let (count, first) = (tally.in_vain.len(), &tally.in_vain[0]);
                 wrong.push(format!(
                     "{count} of {calls} calls failed, the first with: {first}"
@@ -357,23 +357,16 @@ fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'sta
     outcome.expect("the test must end within a minute, without a panic")
 }
 
-/// At most two of these tests run at the same time, because each of them makes hundreds of calls with short time
-/// limits. .config/nextest.toml has the same limit for test processes.
-static TURNS: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
-
-/// Locks one of the two mutexes in `TURNS`, alternately.
-fn turn() -> MutexGuard<'static, ()> {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let next = NEXT.fetch_add(1, Ordering::Relaxed) % TURNS.len();
-    TURNS[next].lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// A test holds this mutex while it runs, because each of these tests makes thousands of calls with short time limits.
+/// In .config/nextest.toml, the same rule applies to test processes.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Defines one test for each kind of fault.
 macro_rules! survives {
     ($($name:ident: $kind:literal, $trouble:expr;)+) => {$(
         #[test]
         fn $name() {
-            let _turn = turn();
+            let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
             let wrong = within_a_minute(survive($kind, $trouble));
             assert!(wrong.is_empty(), "{}:\n{}", $kind, wrong.join("\n"));
         }

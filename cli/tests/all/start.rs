@@ -305,10 +305,11 @@ fn run_started_from_outside_its_container_does_not_stop_on_sigtstp() {
     // could continue `quorate` after SIGTSTP, so `quorate` must not stop.
     let target = child_of(container.id()).to_string();
     let enter = ["nsenter", "--pid", "--target", &target];
-    let child = by(&enter, &run(&masters, &["r"], &["sleep", "60"]))
+    let mark = mark();
+    let child = by(&enter, &run(&masters, &["r"], &["sleep", &mark]))
         .spawn()
         .expect("starts");
-    until_held(&masters, "r");
+    until("the command runs", || sleeps(&mark));
     let quorate = child_of(child.id());
     kill(quorate, Signal::SIGTSTP).expect("a living process");
     std::thread::sleep(Duration::from_millis(500));
