@@ -61,7 +61,7 @@ pub enum Tampering {
     /// Forwards the question with this number, and hangs up before its reply. Questions are counted from 1 on each
     /// connection. Replies to earlier questions may be lost as well.
     ///
-    /// With 0, hangs up after the handshake: at the first question, or after 2 ms without a command.
+    /// With 0, hangs up after the handshake: at the first question, or after 20 ms without a command.
     HangUpAt(usize),
 }
 
@@ -71,7 +71,7 @@ pub enum Tampering {
 pub enum Then {
     /// Never sends another byte after the handshake.
     Hush,
-    /// Hangs up after the handshake: at the next command, or after 2 ms without a command.
+    /// Hangs up after the handshake: at the next command, or after 20 ms without a command.
     HangUp,
     /// Replies with `words` to a fixed number of commands, and hangs up at the next command.
     HangUpAfter {
@@ -271,8 +271,9 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// If no command arrives for this time, the handshake is finished.
-const QUIET: Duration = Duration::from_millis(2);
+/// If no command arrives for this time, the handshake is finished. A client on a busy machine may need some
+/// milliseconds between two commands.
+const QUIET: Duration = Duration::from_millis(20);
 
 /// The number of bytes that a flood sends in one write. It pauses after each write, so that it does not occupy a whole
 /// processor.
