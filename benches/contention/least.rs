@@ -6,7 +6,7 @@
 //!
 //! All requests go over plain TCP.
 //!
-//! The baseline has no queue, no fencing token, no timeout and no loss detection.
+//! The baseline has no queue, no fencing token and no timeout. It does not detect that a lock is lost.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -57,7 +57,7 @@ struct Process {
     quorum: usize,
     /// Counts the positive replies to the requests of this process.
     yes: Rc<Tally>,
-    /// Counts release notifications from the other process. Each master that released the lock sends one.
+    /// Counts release notifications: each master sends one when the other process has released the lock there.
     told: Rc<Tally>,
 }
 
@@ -169,8 +169,7 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
         process.ask(&take).await;
         let obtained = Instant::now().as_nanos();
         tokio::time::sleep(HOLD).await;
-        // By now, all notifications of the other process's last release have arrived. Count those of its next release
-        // from zero.
+        // All notifications of the previous release have arrived by now, so reset their count.
         process.told.count.set(0);
         let releasing = Instant::now().as_nanos();
         process.ask(&give).await;

@@ -7,9 +7,11 @@
 //!
 //! One run measures all arrangements (numbers of processes and tasks), one after the other.
 //!
-//! `cargo bench -p quorate --bench contention` starts five masters, and prints one table and the goals. Arguments
-//! follow `--`, for example `--rounds=10` for more rounds. For each worker process, the program starts itself again
-//! with `--worker`.
+//! `cargo bench -p quorate --bench contention` starts five masters. It prints a table of the measured figures, and
+//! then whether they meet the goals of the benchmark.
+//!
+//! Arguments follow `--`, for example `--rounds=10`. For each worker process, the program starts itself again with
+//! `--worker`.
 
 mod least;
 
@@ -119,7 +121,7 @@ fn main() {
     masters[3].stop().expect("the master must stop");
     masters[4].stop().expect("the master must stop");
     seen.push((0..rounds).map(|_| measure(&masters, &STOPPED)).collect());
-    // Report only the round with the median cost. Other processes on the machine can distort a single round.
+    // Other processes can distort a single round, so report the round with the median cost per acquisition.
     let middle = |mut rounds: Vec<Figures>| {
         rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
         rounds.swap_remove(rounds.len() / 2)
@@ -240,8 +242,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
             .expect("the worker must print that it is ready");
         readers.push(reader);
     }
-    // Count the commands that clients send. Count SET only in the mode `least`. In other modes clients do not send SET:
-    // only scripts call it.
+    // Count SET commands only in the mode `least`. In the other modes, only scripts call SET.
     let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child

@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Matrix(MatrixArgs),
     /// List the kinds of faults
     Faults,
-    /// Run as a client process of another chaos run (started by that run, not by hand)
+    /// Run as a client process (started by a chaos run, not by hand)
     #[command(hide = true)]
     Client,
     /// Resolve a host name and print the result
@@ -85,9 +85,9 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 5)]
     masters: usize,
 
-    /// The kinds of the masters, used instead of their number: redis, mysql (a MariaDB), mysql-flush0 (a MariaDB that
-    /// loses the last second in a crash), zookeeper, ensemble (three ZooKeeper servers that form one master). Example:
-    /// redis,redis,mysql
+    /// The kind of each master, instead of --masters. Example: redis,redis,mysql. Kinds: redis, mysql (MariaDB),
+    /// mysql-flush0 (MariaDB that loses the last second of writes in a crash), zookeeper, ensemble (one master of three
+    /// ZooKeeper servers)
     #[arg(
         long,
         value_name = "KIND",
@@ -96,9 +96,8 @@ pub(crate) struct RunArgs {
     )]
     nodes: Vec<NodeKind>,
 
-    /// Replace N masters under load, one after the other, each in a separate change with the steps of
-    /// docs/operations.md [without a number: replace all]. The run ends after the last change. Faults are injected
-    /// during the changes
+    /// Replace N masters under load, one at a time, with the steps of docs/operations.md [without a number: replace
+    /// all]. Faults are injected during the changes. The run ends after the last change
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "all", conflicts_with = "nodes", value_parser = replaced)]
     replace_masters: Option<Replaced>,
 
@@ -110,8 +109,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["nodes", "replace_masters", "replace_at_once"])]
     grow: Option<usize>,
 
-    /// The operator that replaces masters: careful, or one of the known-bad operators no-joint-step and opens-by-hand,
-    /// which need --replace-at-once
+    /// The operator that replaces masters: careful, no-joint-step or opens-by-hand. The last two are known-bad, and
+    /// need --replace-at-once
     #[arg(long, default_value = "careful")]
     operator: Operator,
 
@@ -128,9 +127,8 @@ pub(crate) struct RunArgs {
     faults: Vec<String>,
 
     /// The workloads of the clients, one per kind of lock: lock, transfer, readers, permits, owners, prizes, leader.
-    /// `kinds` means all of these except lock; `all` means all of these. The workload `lock` consists of file,
-    /// register, stock, handover, many and run, which can also be named one by one [default: lock; with a careful
-    /// operator that replaces masters: lock,prizes]
+    /// `all` means all of these, `kinds` all except lock. Parts of lock: file, register, stock, handover, many, run
+    /// [default: lock, and also prizes if a careful operator replaces masters]
     #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = workloads)]
     workload: Vec<Named>,
 
@@ -181,7 +179,7 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,3,5")]
     pub(crate) masters: Vec<usize>,
 
-    /// Sets of masters of several kinds, used instead of numbers. Example: redis+redis+mysql,ensemble
+    /// Sets of masters of several kinds, instead of --masters. Example: redis+redis+mysql,ensemble
     #[arg(long, value_name = "KIND+KIND", value_delimiter = ',', conflicts_with = "masters", value_parser = mix)]
     pub(crate) mixes: Vec<Mix>,
 
@@ -437,7 +435,7 @@ pub(crate) fn again(scenario: &Scenario) -> String {
     command
 }
 
-/// The part of the command line that requests this scenario's changes of masters.
+/// The command-line options that request the changes of masters in this scenario.
 fn changed(scenario: &Scenario) -> String {
     let Some(changes) = &scenario.changes else {
         return String::new();

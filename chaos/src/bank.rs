@@ -61,8 +61,7 @@ impl Bank {
         Ok(())
     }
 
-    /// Records this token as the largest on all of these accounts. If one of the accounts has seen a larger token, no
-    /// account is changed.
+    /// Records the token for each of these accounts. If one of the accounts has seen a larger token, records nothing.
     fn admit(&mut self, names: &[&str], token: u64) -> Result<(), Stale> {
         let stale = names.iter().find_map(|name| {
             let highest = self.accounts.get(*name)?.highest;

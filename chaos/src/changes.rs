@@ -15,17 +15,17 @@ pub struct Changes {
 }
 
 /// The kind of operator that changes masters. A careful operator follows the page docs/operations.md. A known-bad
-/// operator breaks a rule of this page, and a checker must report the damage.
+/// operator breaks a rule of this page, and a checker must report a violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
-    /// Takes every step of the operators' page, in order, and completes each step.
+    /// Completes every step of docs/operations.md, in order.
     #[default]
     Careful,
     /// Only restarts the clients with the new masters, one client after another, and skips all other steps. So some
     /// clients still use the old masters while others use the new ones.
     NoJointStep,
-    /// Writes the generation markers of the new masters by hand, and skips the step that closes the old masters.
+    /// Skips the step `close` for the old masters, and writes the generation markers of the new masters by hand.
     OpensByHand,
 }
 
@@ -84,7 +84,7 @@ impl Changes {
         self.sets.len().saturating_sub(1)
     }
 
-    /// The number of servers that belong to at least one of the sets.
+    /// The number of different servers in all sets together.
     pub fn servers(&self) -> usize {
         let all = self.sets.iter().flatten().max();
         all.map_or(0, |last| last + 1)

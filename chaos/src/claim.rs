@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Claim {
-    /// No other hold: the exclusive mode.
+    /// No other hold is allowed: the exclusive mode.
     #[default]
     Alone,
-    /// Other readers.
+    /// Other readers are allowed.
     Reader,
-    /// The holders of other slots of the semaphore. The field is the number of permits of the semaphore.
+    /// Holders of other permits of the semaphore are allowed. The field is the number of permits.
     Permit(usize),
-    /// Other holds of the owner with this name (a reentrant lock).
+    /// Other holds of the same lock owner are allowed (a reentrant lock). The field is the owner's id.
     Owner(String),
 }
 

@@ -89,8 +89,8 @@ pub enum Event {
         /// The lock mode: exclusive, reader, semaphore permit, or owner (only holds of the same owner may overlap).
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
-        /// The number of the earlier attempt whose hold this attempt continues in another mode, e.g. a writer's hold as
-        /// a reader. `None` if this attempt continues no hold.
+        /// The number of the attempt that acquired the hold, if this attempt only changes the mode of the hold (e.g.
+        /// from writer to reader). Otherwise `None`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         goes_on: Option<u64>,
     },
@@ -102,7 +102,7 @@ pub enum Event {
         token: Option<u64>,
         /// The end of the lock's validity. `None` in two cases:
         ///
-        /// - The client ignores losses, and so believes for an unlimited time that it holds the lock.
+        /// - The client is a known-bad implementation that ignores the loss of its lock.
         /// - The holder is a child process under `quorate run`.
         until: Option<u64>,
         /// The slot of the semaphore permit; `None` if the lock is not a permit.
@@ -124,7 +124,7 @@ pub enum Event {
         /// The end of the lock's validity, as the holder knew it at this time. `None` if the holder did not know it.
         until: Option<u64>,
     },
-    /// The release ended. The event counts the masters by the result of the release.
+    /// The release ended.
     Released {
         /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
@@ -158,13 +158,13 @@ pub enum Event {
         /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
     },
-    /// A holder changed a file that only the lock protects. The holder computed the new content from the old content.
+    /// A holder changed a file. It computed the new content from the old content.
     Wrote {
         /// The number of the attempt that acquired the lock.
         op: u64,
         /// The name of the file.
         key: String,
-        /// The old content. No two writes may start from the same old content.
+        /// The old content. Two writes with the same old content are a violation.
         from: String,
         /// The time at which the holder began to write the new content.
         began: u64,
@@ -179,8 +179,8 @@ pub enum Event {
         expected: String,
         /// The content that the holder found.
         found: String,
-        /// The client and attempt that wrote the newer one of `expected` and `found`, e.g. `c1#7`. Empty if the writer
-        /// is unknown.
+        /// The client and attempt that wrote the newer content, e.g. `c1#7`. The newer content is either `expected` or
+        /// `found`. Empty if the writer is unknown.
         writer: String,
     },
     /// A client's request for a unit of a quota (a prize) was answered.
@@ -331,7 +331,7 @@ pub enum Event {
         ///
         /// - `at-once`: right after the clients had ended
         /// - `after-ttl`: one TTL later
-        /// - `after-notes`: after the longest lifetime of the notes that describe holders (for `quorate status`)
+        /// - `after-notes`: when all notes about holders (for `quorate status`) must have expired
         when: String,
         /// The keys of locks and queues that still existed.
         left: Vec<String>,
@@ -340,9 +340,10 @@ pub enum Event {
     },
     /// A reading of the memory, file descriptors and connections of a client or a master.
     Gauge {
-        /// The resident memory in bytes. For a master: the memory that its server reports, or 0 if it is not a Redis.
+        /// The memory in bytes. For a client, its resident memory; for a Redis master, its `used_memory`; 0 for other
+        /// masters.
         memory: u64,
-        /// The number of open file descriptors; 0 for a ZooKeeper.
+        /// The number of open file descriptors; 0 for a ZooKeeper master.
         handles: u64,
         /// The number of connections that a master reports; `None` for a client.
         #[serde(default, skip_serializing_if = "Option::is_none")]

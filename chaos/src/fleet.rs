@@ -121,8 +121,8 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts a killed client again, and waits until it is ready. Changes [`Guarding::AfterFirstContact`] to
-    /// [`Guarding::On`].
+    /// Starts a killed client again, and waits until it is ready. The client's restart guard, if any, then applies from
+    /// the first contact with a master.
     ///
     /// # Errors
     ///
@@ -195,8 +195,8 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Starts a new process for a client whose process has ended, with the settings that `change` modifies. Changes
-    /// [`Guarding::AfterFirstContact`] to [`Guarding::On`].
+    /// Starts a new process for a client whose process has ended. `change` can modify the client's settings. The
+    /// client's restart guard, if any, then applies from the first contact with a master.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use crate::schedule::{felt, injection};
 use crate::walk::Moment;
 use crate::world::Needs;
 
-/// The faults that the name `mixed` on the command line stands for, in a run with changes of masters.
+/// The faults that the option `--faults mixed` selects in a run with changes of masters.
 pub const USUAL: [&str; 11] = [
     "kill",
     "stop",
@@ -41,7 +41,7 @@ pub fn usual() -> Vec<Kind> {
 ///
 /// # Errors
 ///
-/// If one of these faults cannot be injected: its name.
+/// If a fault cannot be injected. The error names the fault.
 pub fn check(faults: &[Kind]) -> anyhow::Result<()> {
     for kind in faults {
         let ways = matches!(kind.needs, Needs::Nothing | Needs::Proxies);
@@ -121,8 +121,8 @@ impl Hazards {
         None
     }
 
-    /// Draws a fault for one of the clients `idle`. Returns `None` if the last client fault was too recent, or if an
-    /// earlier fault still affects each of these clients.
+    /// Draws a fault for one client of the list `idle`. Returns `None` if it is too early for the next client fault, or
+    /// if all these clients are still affected by faults.
     pub fn on_clients(&mut self, idle: &[usize]) -> Option<Injection> {
         let now = Instant::now();
         let free: Vec<usize> = idle

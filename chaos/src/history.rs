@@ -163,8 +163,8 @@ pub struct Attempt {
     pub also: Vec<String>,
     /// The lock mode: exclusive, reader, semaphore permit, or owner (only holds of the same owner may overlap).
     pub claim: Claim,
-    /// If this attempt changes the mode of a hold (e.g. a writer becomes a reader): the number of the attempt that
-    /// acquired the hold. Otherwise `None`.
+    /// The number of the attempt that acquired the hold, if this attempt only changes the mode of the hold (e.g. from
+    /// writer to reader). Otherwise `None`.
     pub goes_on: Option<u64>,
     /// The time at which the attempt began.
     pub began: u64,
@@ -174,8 +174,8 @@ pub struct Attempt {
     pub token: Option<u64>,
     /// The slot of the semaphore permit; `None` if the hold is not a permit.
     pub slot: Option<usize>,
-    /// If the attempt asked for a unit of a quota and was answered: the time of the answer, the answer, and the number
-    /// of units left. Otherwise `None`.
+    /// The answer of a quota: its time, its text, and the number of units left. `None` if the attempt did not ask a
+    /// quota, or got no answer.
     pub answered: Option<(u64, String, Option<u64>)>,
     /// The end of the lock's validity, as last recorded. `None` if none was recorded.
     pub until: Option<u64>,
@@ -308,8 +308,7 @@ pub struct FaultSpan {
     pub healed: Option<u64>,
     /// The reason why the fault could not be injected or ended; `None` if both succeeded.
     pub failed: Option<String>,
-    /// The time at which the fault was healed, or at which injecting or healing it failed. `None` if the history
-    /// records none of these events.
+    /// The time at which the fault was healed or failed; `None` if neither was recorded.
     pub over: Option<u64>,
 }
 

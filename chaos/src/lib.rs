@@ -10,29 +10,17 @@
 //!
 //! The chaos runs use only the public API of `quorate`.
 //!
-//! Modules:
+//! The most important modules:
 //!
-//! - Description of a run: [`scenario`], [`workload`]; [`schedule`] draws the faults from the seed
-//! - Faults: [`faults`]; injecting and healing are both verified
-//! - Parts of a run: [`world`] (masters and network), [`fleet`] (client processes), [`client`] (the code of a client
-//!   process)
-//! - Masters: [`node`] (kinds of servers), [`master`] (one master), [`road`] (the network path to a master),
-//!   [`locking`] (builds a lock)
-//! - Inspection of masters: [`probe`] (does a server answer?), [`observer`] (which locks are held?)
-//! - Replacement of masters during a run: [`changes`], [`walk`] (the steps), [`walker`] (takes the steps), [`hazards`]
-//!   (faults)
-//! - Services that check fencing tokens: [`register`], [`bank`]
-//! - Recorded events: [`event`], [`claim`], [`recorder`], [`history`], [`pace`] (locks obtained per second, and times
-//!   without a lock)
-//! - Results: [`checks`] (the verdict), [`report`] (the files that a run writes)
-//! - Runs: [`run`] (one run), [`matrix`] (many short runs), [`soak`] (one long run), [`progress`] (the display on the
-//!   terminal)
+//! - [`scenario`] describes a run.
+//! - [`run`] executes it.
+//! - [`faults`] contains all kinds of faults.
+//! - [`checks`] computes the verdict from the history.
 //!
 //! # Non-goals
 //!
-//! The crate is not an API: the program is the interface, and the library exists for the tests. A run cannot be
-//! repeated event by event. The same seed gives the same schedule of faults, but the timing of real processes differs
-//! from run to run.
+//! - A public API: use the program `quorate-chaos`. The library exists only for the tests.
+//! - Exact repetition of a run: the same seed gives the same schedule of faults, but the timing differs.
 
 pub mod bank;
 pub mod changes;

@@ -1,4 +1,4 @@
-//! One master of a run: a Redis, a MariaDB, or a ZooKeeper.
+//! One master of a run: a Redis server, a MariaDB server, or a ZooKeeper ensemble.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use quorate_testbed::{
 use crate::node::NodeKind;
 use crate::probe::Probe;
 
-/// The name of the database that stores the locks on a MariaDB.
+/// The name of the MariaDB database that stores the locks.
 pub const DATABASE: &str = "locks";
-/// The path under which a ZooKeeper stores the locks.
+/// The ZooKeeper path under which the locks are stored.
 const CHROOT: &str = "/chaos";
 /// The minimum session timeout of ZooKeeper clients. It is short, so that faults can make sessions expire.
 const SESSION: Duration = Duration::from_secs(1);
@@ -44,7 +44,8 @@ pub struct Login<'a> {
 }
 
 impl Master {
-    /// Starts a master and prepares it if necessary. `options` are used only for a Redis, `login` only for a database.
+    /// Starts a master, and creates the tables or znodes that clients need. Only Redis uses `options`, and only MariaDB
+    /// uses `login`.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// If the master is not a Redis.
+    /// If the master is not a Redis server.
     pub fn redis(&self) -> anyhow::Result<&Arc<Server>> {
         match &self.servers {
             Servers::Redis(server) => Ok(server),
@@ -82,7 +83,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// If the master is not a MariaDB.
+    /// If the master is not a MariaDB server.
     pub fn database(&self) -> anyhow::Result<&Arc<MariaDb>> {
         match &self.servers {
             Servers::Database(server) => Ok(server),
@@ -94,7 +95,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// If the master is not a ZooKeeper.
+    /// If the master is not a ZooKeeper ensemble.
     pub fn zookeeper(&self) -> anyhow::Result<&Arc<ZooKeeper>> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => Ok(ensemble),
@@ -114,8 +115,8 @@ impl Master {
         }
     }
 
-    /// The URL with which clients connect to a MariaDB or ZooKeeper master; `None` for a Redis. Clients connect to the
-    /// addresses `over`, e.g. those of proxies.
+    /// The URL of a MariaDB or ZooKeeper master at the addresses `over`, e.g. the addresses of proxies. `None` for a
+    /// Redis master.
     pub fn url(&self, over: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
         let ms = timeout.as_millis();
         let over: Vec<String> = over.iter().map(SocketAddr::to_string).collect();

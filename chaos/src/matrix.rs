@@ -1,5 +1,5 @@
-//! The matrix: one short run for every workload, kind of fault, set of masters and order of waiters. The results are
-//! written as tables into a page.
+//! The matrix: one short run for each combination of workloads, fault, masters, and order (`fair` or `unordered`). The
+//! results are written as tables into a page.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -32,7 +32,7 @@ impl Place {
         begin: "<!-- matrix: written by scripts/chaos --all -->",
         end: "<!-- end of matrix -->",
     };
-    /// The place in the page for results with other kinds of masters.
+    /// The place in the page for results with MariaDB or ZooKeeper masters.
     pub const MIXES: Self = Self {
         begin: "<!-- mixes: written by scripts/chaos --mixes -->",
         end: "<!-- end of mixes -->",
@@ -54,7 +54,8 @@ pub struct Cell {
     pub summary: Summary,
 }
 
-/// The dimensions of the matrix: each combination of their values is one run.
+/// The dimensions of the matrix. Each combination of their values is one run, unless the fault applies to none of the
+/// masters.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Groups of workloads. The workloads of a group run at the same time, in the same run.
@@ -152,7 +153,8 @@ impl Cell {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
-    /// Whether the fault was available, the verdict is "valid", and there was no violation, not even an allowed one.
+    /// Whether the fault was available, the verdict is "valid", and the run had no violations. Violations that the
+    /// scenario allows count as well.
     fn is_plainly_valid(&self) -> bool {
         let summary = &self.summary;
         summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()
@@ -246,8 +248,7 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
     out
 }
 
-/// The number of acquisitions under each fault, as a Markdown table with a column per kind of lock. The numbers are
-/// sums over all sets of masters and orders of waiters.
+/// The results as a Markdown table with one row per kind of fault. Each row sums up all runs with this fault.
 fn by_fault(cells: &[Cell]) -> String {
     let parts = |workload: &Workload| {
         if Workload::LOCK.contains(workload) {

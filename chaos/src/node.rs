@@ -43,8 +43,8 @@ impl NodeKind {
         }
     }
 
-    /// The reason why this kind of server cannot be started on this machine, or `None` if it can. Always `None` for
-    /// Redis, because a missing Redis is reported when a server is started.
+    /// The reason why this kind of server cannot be started on this machine, or `None` if it can. Redis is not checked
+    /// here.
     pub fn lack(self) -> Option<String> {
         let why = match self {
             Self::Redis => None,
@@ -64,8 +64,8 @@ impl NodeKind {
         }
     }
 
-    /// Whether the master's clock decides when a lock expires. False for a ZooKeeper, where the clients measure the
-    /// time.
+    /// Whether the master's clock decides when a lock expires. False for ZooKeeper, because there the clients measure
+    /// the time.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }
@@ -105,13 +105,13 @@ impl FromStr for NodeKind {
 pub enum Which {
     /// Masters of any kind.
     All,
-    /// Masters that are a Redis.
+    /// Redis masters.
     Redis,
-    /// Masters that are a MariaDB.
+    /// MariaDB masters.
     Databases,
-    /// Masters that are a MariaDB and lose nothing in a crash.
+    /// MariaDB masters that lose no acknowledged commit in a crash.
     SafeDatabases,
-    /// Masters that are a ZooKeeper, with one server or several.
+    /// ZooKeeper masters, with one server or several.
     ZooKeepers,
     /// Masters that lose data when they are killed.
     Forgetful,

@@ -1,7 +1,7 @@
-//! Reads which locks are held on one master that is not a Redis.
+//! Reads which locks are held on one MariaDB or ZooKeeper master.
 //!
-//! A ZooKeeper does not expire locks by itself. A client regards a lock as expired if it was not renewed for the lock's
-//! TTL. So an observer's answers are correct only after one TTL.
+//! ZooKeeper does not expire locks. The observer regards a lock as expired when it has seen no renewal for one TTL. So
+//! it must watch a lock for one TTL before it can report the lock as expired.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use crate::locking;
 
-/// How long the observer waits for an answer of the master, even on a busy machine.
+/// How long the observer waits for an answer from the master.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// An observer of the locks on one master.

@@ -14,7 +14,7 @@ use crate::workload::{Workload, family};
 /// One second, in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// A step of a change of masters, from its first attempt to its end.
+/// A step of a change of masters. The operator can try a step several times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The number of the change of masters, counted from 0.
@@ -60,7 +60,7 @@ pub struct Life {
     pub to: u64,
 }
 
-/// The steps of all changes of masters, in order of time. Repeated tries of a step form one step.
+/// The steps of all changes of masters, in order of time. All tries of a step are combined into one [`Step`].
 pub fn steps(history: &History) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for line in &history.lines {
@@ -95,8 +95,8 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// The times at which clients obtained locks or got answers from quotas. Sorted, in nanoseconds since the run began,
-/// without the workload `many`.
+/// The times at which clients obtained locks or got answers from quotas, in ascending order. The workload `many` is
+/// left out. Times are in nanoseconds since the run began.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()
@@ -106,7 +106,8 @@ pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     had
 }
 
-/// The number of locks obtained in each second of the run up to `end`, which is in nanoseconds since the run began.
+/// The number of entries of `had` in each second of the run up to `end`. All times are in nanoseconds since the run
+/// began.
 pub fn per_second(had: &[u64], end: u64) -> Vec<usize> {
     let mut seconds = vec![0; usize::try_from(end / SECOND).unwrap_or(0) + 1];
     for t in had {

@@ -12,11 +12,11 @@ use crate::node::NodeKind;
 /// The connection of a probe to a server.
 #[derive(Debug)]
 pub enum Probe {
-    /// A connection to a Redis. Only this kind of connection accepts more than one request.
+    /// A connection to a Redis server. The other connections accept only one request.
     Redis(Connection),
-    /// A connection to a MariaDB, whose greeting was already read.
+    /// A connection to a MariaDB server. The server's greeting has already been read.
     Database(TcpStream),
-    /// A connection to a ZooKeeper.
+    /// A connection to a ZooKeeper server.
     ZooKeeper(TcpStream),
 }
 
@@ -43,12 +43,12 @@ impl Probe {
         })
     }
 
-    /// Sends a request and reads an answer: one whole reply from a Redis, one packet from a MariaDB, or the first nine
-    /// bytes of the answer from a ZooKeeper.
+    /// Sends a request and reads the answer: from Redis the whole reply, from MariaDB one packet, and from ZooKeeper
+    /// the first nine bytes.
     ///
     /// # Errors
     ///
-    /// If the connection ends before these bytes arrive, or if nothing arrives in time (`TimedOut`).
+    /// If the connection ends before the answer is complete, or if no answer arrives in time (`TimedOut`).
     pub fn ask(&mut self) -> io::Result<String> {
         self.ask_this("PING", b"srvr", 9)
     }

@@ -45,7 +45,7 @@ pub struct Totals {
 }
 
 impl Recorder {
-    /// A recorder without events. Event times are given on this clock.
+    /// A recorder without events. It reads the times of events from this clock.
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -158,8 +158,8 @@ impl State {
     }
 }
 
-/// The index of a client, counted from 0, from the name of its process: 2 for `c3` and for `c3.2`. `None` if the name
-/// is not that of a client process.
+/// The client's index (counted from 0) in the name of a client process: 2 for `c3` and for `c3.2`. `None` for any other
+/// name.
 pub fn client_index(who: &str) -> Option<usize> {
     let number = who.strip_prefix('c')?;
     let number = number.split('.').next()?;

@@ -1,7 +1,7 @@
 //! Services that check fencing tokens: registers and a bank. A request is refused if its register or account has
 //! already accepted a larger token.
 //!
-//! The services run in the driver process, so a killed client cannot lose the record of a write.
+//! The services run in the driver process, so a write is recorded even if the client is killed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};

@@ -27,10 +27,10 @@ use crate::world::{Needs, Tools, World};
 
 /// The warm-up: the time between the start of the clients and the start of the schedule of faults.
 const WARM: Duration = Duration::from_millis(300);
-/// The interval between two readings of memory and file descriptors.
+/// The interval between two measurements of the resource usage of clients and masters.
 const GAUGE_EVERY: Duration = Duration::from_secs(20);
 
-/// The reason why masters cannot be changed on this machine.
+/// The error message if a scenario changes masters but the program `quorate` was not found.
 const NO_QUORATE: &str =
     "replacing masters needs the program `quorate`: build it, or set QUORATE_CLI to its path";
 
@@ -178,7 +178,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Injects and heals faults by the schedule, until the run's duration has passed or `stop` is set.
+    /// Injects the faults of the schedule and ends them, until the run's duration has passed or `stop` is set.
     fn run_faults(&mut self, stop: &AtomicBool) {
         let began = Instant::now();
         let end = began + self.scenario.duration;
@@ -206,7 +206,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Takes the steps of the changes of masters, and injects faults between the steps.
+    /// Replaces masters step by step, and injects faults between the steps.
     fn change_masters(&mut self, changes: &Changes, stop: &AtomicBool) -> anyhow::Result<()> {
         let quorate = find_quorate().context(NO_QUORATE)?;
         let mut walker = Walker::new(self.scenario, changes, &quorate, self.dir.path());
@@ -342,14 +342,17 @@ impl<'a> Driver<'a> {
         wanted
     }
 
-    /// Records which keys remain on the masters, at three times: when the clients have ended, one TTL later, and when
-    /// the notes about holders (for `quorate status`) have expired.
+    /// Records which keys remain on the masters, at three times:
+    ///
+    /// - when the clients have ended
+    /// - one TTL later, when the keys of locks must have expired
+    /// - when the notes that `quorate status` shows must have expired
     fn leftovers(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
         self.keys("at-once")?;
         let mut slack = Duration::from_millis(500);
         if scenario.has(Needs::Clocks) {
-            // If the clock of a master was ahead when a key was set, the key expires too late.
+            // If a master's clock was ahead when a key was set, the key outlives its TTL.
             slack += Duration::from_secs(4);
         }
         let begun = Instant::now();
@@ -378,8 +381,8 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // A ZooKeeper observer gives correct answers only after it has watched the locks for one TTL. So start it
-            // now, and discard this reading.
+            // The first reading of a ZooKeeper starts its observer, which gives correct answers only after one TTL. So
+            // discard the first reading.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;
@@ -409,7 +412,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Records the memory and the file descriptors of all clients, and of all masters that answer.
+    /// Records the memory and the file descriptors of all clients and of all masters that answer. For these masters,
+    /// also records the number of client connections.
     fn gauge(&mut self) {
         self.gauged = Some(Instant::now());
         for (name, pid) in self.world.clients.pids() {
@@ -477,7 +481,7 @@ fn settings(
         ttl: scenario.ttl,
         max_ttl: scenario.max_ttl,
         pause: scenario.pause,
-        // In a run that must break exclusion, more holds are long, so that faults hit held locks more often.
+        // A run that must show two simultaneous holders has more long holds, so that faults hit held locks more often.
         long: if must_break { 0.3 } else { 0.06 },
         renewed: !must_break,
         many: scenario.many,

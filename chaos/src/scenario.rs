@@ -43,8 +43,8 @@ pub struct Scenario {
     pub guarded: bool,
     /// The TTL of a lock.
     pub ttl: Duration,
-    /// The longest TTL that a client may use. It must exceed two seconds: with a shorter `max_ttl`, fencing tokens can
-    /// decrease after all masters have lost their data.
+    /// The longest TTL that a client may use. It must exceed two seconds. Otherwise, fencing tokens can decrease after
+    /// masters have lost their data.
     pub max_ttl: Duration,
     /// The longest pause of a client between two attempts.
     pub pause: Duration,
@@ -70,7 +70,8 @@ pub enum Exclusion {
     Holds,
     /// Two holders at the same time are allowed, but only during faults that can break exclusion.
     MayBreak,
-    /// Two holders at the same time are certain. If the checker does not find them, the verdict is "unknown".
+    /// The faults must lead to two holders at the same time. If the checker finds no such holders, the verdict is
+    /// "unknown".
     MustBreak,
 }
 
@@ -129,7 +130,7 @@ impl Scenario {
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // Two holders are certain only if clients often compete for the same lock.
+        // Two simultaneous holders are expected only if clients often compete for the same lock.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -140,8 +141,8 @@ impl Scenario {
         }
     }
 
-    /// How long after a fault the key of a released lock may exist: a delayed request can set the key after the
-    /// release. `None` if a fault changes clocks.
+    /// How long after a fault the key of a released lock may still exist, because a request was delayed. `None` if a
+    /// fault changes clocks: the time is then unknown.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -149,8 +150,7 @@ impl Scenario {
         if self.faults.is_empty() {
             return Some(Duration::ZERO);
         }
-        // The maximum delay of a request, in milliseconds. If a link was down, the kernel waits before it retransmits
-        // lost packets.
+        // The maximum delay of a request, in milliseconds. It is longer after a link fault, because of retransmissions.
         let held_up = if self.has(Needs::Links) { 2_500 } else { 1_000 };
         Some(self.ttl + Duration::from_millis(held_up))
     }
@@ -232,8 +232,8 @@ impl Scenario {
         Layout {
             ways: match self.changes {
                 None => self.clients,
-                // One proxy per master, shared by all clients: the generation markers depend on the addresses that
-                // clients use.
+                // Generation markers depend on the addresses of the masters. So all clients use the same addresses:
+                // they share one proxy per master.
                 Some(_) => 1,
             },
             masters: (self.nodes().into_iter().enumerate())

@@ -19,8 +19,8 @@ pub struct Planned {
     pub fault: Injection,
 }
 
-/// The restart guard excludes a restarted master for at most `max_ttl` plus this time. The addition is needed because a
-/// master reports its uptime in whole seconds.
+/// The restart guard excludes a restarted master for up to `max_ttl` plus this time, because masters report their
+/// uptime in whole seconds.
 const GUARD_SLACK: Duration = Duration::from_millis(1_200);
 
 /// The schedule of a scenario. The same scenario always has the same schedule.
@@ -67,7 +67,7 @@ impl<'a> Scheduler<'a> {
                 round.clone_from(&kinds);
                 round.shuffle(&mut self.rng);
             }
-            // Take the next kind of fault that has targets without another fault. All other kinds stay in the round.
+            // Take the next kind of fault that has free targets. A target is free if no other fault affects it.
             let ready = (0..round.len()).rev().find_map(|place| {
                 let fault = self.draw(round[place], at)?;
                 Some((place, fault))
@@ -84,8 +84,7 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether this kind of fault can be injected in this run. Other kinds must not enter a round, because they would
-    /// never leave it.
+    /// Whether this kind of fault can be injected in this run.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
@@ -116,8 +115,8 @@ impl<'a> Scheduler<'a> {
         };
         match kind.reach {
             Reach::One => {
-                // If a minority of the masters is already affected by faults, affect a further master with a
-                // probability of only 10 %.
+                // If faults already affect as many masters as a majority can spare, affect another master only with a
+                // probability of 10 %.
                 let most = (scenario.masters - scenario.majority()).max(1);
                 if busy >= most && !self.rng.random_bool(0.1) {
                     return None;
@@ -180,7 +179,7 @@ pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // The effects of such faults last one TTL longer than the faults.
+    // A momentary fault, or a fault that must break exclusion, affects its targets for one more TTL.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }

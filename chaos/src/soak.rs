@@ -22,8 +22,8 @@ const SLACK_HANDLES: u64 = 12;
 
 /// The number of held locks in a soak whose masters are all Redis.
 const HELD: usize = 1_000;
-/// The number of held locks in a soak if some masters are not a Redis. It is smaller than [`HELD`], because these
-/// masters write each renewal to disk. Each lock is renewed about three times per second.
+/// The number of held locks in a soak if some masters are not Redis. It is smaller than [`HELD`], because such masters
+/// write each renewal to disk.
 const HELD_ON_DISK: usize = 200;
 
 /// The scenario of a soak of this length. The clients hold 1,000 locks, or 200 if a master is not a Redis.

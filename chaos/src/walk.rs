@@ -27,7 +27,7 @@ pub enum Given {
     Both,
     /// Only the new masters, as the next generation.
     Next,
-    /// Only the new masters, as if they were the first generation.
+    /// Only the new masters, with the wrong generation number 0.
     NextAsFirst,
 }
 
@@ -36,7 +36,7 @@ pub enum Given {
 pub enum Moment {
     /// Any moment except [`Closed`](Self::Closed).
     Usual,
-    /// Between closing the old masters and opening the new ones.
+    /// Between the steps `close` and `open`.
     Closed,
 }
 

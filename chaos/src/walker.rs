@@ -1,5 +1,5 @@
-//! Carries out the tasks of an operator that changes masters (see [`walk`]). Takes the steps with the real command
-//! `quorate masters`, restarts clients with other masters, and stops servers.
+//! Carries out the tasks of an operator that changes masters (see [`walk`]): runs the real command `quorate masters`,
+//! restarts clients with other masters, and stops servers.
 //!
 //! [`Walker::go_on`] never waits, so the driver can inject faults between two calls.
 
@@ -60,7 +60,7 @@ pub struct Walker {
     /// The commands to run before a failed step is tried again. Each command drops a damaged record that the step has
     /// reported.
     lost: VecDeque<Vec<String>>,
-    /// Whether `running` is a command that drops a stored value. If false, `running` is the command of a step.
+    /// True if `running` drops a damaged record, false if `running` is a step of `quorate masters`.
     is_dropping: bool,
     again: Option<Instant>,
     rolling: Rolling,
@@ -101,7 +101,7 @@ impl Walker {
         walk::plan(&self.changes, self.clients, self.has_faults).into()
     }
 
-    /// The operator's position in the changes, as text for the terminal.
+    /// The number of the current change and the name of the current task, as text for the terminal.
     pub fn place(&self) -> String {
         let task = self.tasks.front().map_or("done", Task::name);
         format!(
@@ -230,8 +230,7 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // This command was not the step: it dropped a damaged value. If the drop failed, the step reports the value
-            // again.
+            // This command only dropped a damaged record. The next call tries the step again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {
@@ -353,11 +352,11 @@ impl Walker {
         Ok(Some(Ok(names.join(", "))))
     }
 
-    /// Opens the new masters although the old masters were never closed: writes the generation markers of the new
-    /// masters. Returns the last marker.
+    /// Opens the new masters by hand, although the old masters were never closed: writes the generation marker to each
+    /// new master. Returns the last marker.
     ///
-    /// Each marker contains a hash, which is copied from the connection name of a client. `None` if a new master has no
-    /// connected client that uses both sets of masters.
+    /// Returns `None` if a new master has no connection from a client that uses both sets of masters. The name of such
+    /// a connection contains the hash for the marker.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();

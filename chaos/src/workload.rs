@@ -1,4 +1,4 @@
-//! The workloads of the clients, the lock implementations that they use, and the orders in which they get a lock.
+//! The workloads of the clients, the lock implementations that they use, and the orders in which waiters get a lock.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,8 +34,8 @@ pub enum Workload {
     Leader,
 }
 
-/// Names on the command line for groups of workloads: `lock` for the workloads of plain locks, `kinds` for the
-/// workloads of all other kinds of locks, and `all` for all workloads.
+/// Groups of workloads, each with its name on the command line: `lock` (plain locks), `kinds` (all other kinds of
+/// locks) and `all`.
 pub const GROUPS: [(&str, &[Workload]); 3] = [
     ("lock", &Workload::LOCK),
     ("kinds", &Workload::KINDS),
@@ -123,7 +123,7 @@ impl Workload {
         self != Self::Many
     }
 
-    /// Whether clients often compete for the same plain exclusive lock, so that broken exclusion becomes visible.
+    /// Whether clients often compete for the same plain exclusive lock. Only then are two simultaneous holders likely.
     pub fn shows_breaks(self) -> bool {
         matches!(
             self,

@@ -96,7 +96,7 @@ impl Tools {
         }
     }
 
-    /// The reason why this requirement cannot be met, or `None` if it is met.
+    /// The reason why this run lacks the feature `needed`; `None` if the run has it.
     pub fn lack(&self, needed: Needs) -> Option<String> {
         match needed {
             Needs::Nothing | Needs::Proxies | Needs::User | Needs::SlowLoading => None,
@@ -118,7 +118,7 @@ fn lacking<T>(tool: Option<&Result<T, String>>, name: &str) -> Option<String> {
 /// The masters, the network and the clients of a run.
 #[derive(Debug)]
 pub struct World {
-    /// The client processes; none at first. They are dropped before the servers.
+    /// The client processes. They are dropped before the servers.
     pub clients: Fleet,
     /// The masters, by index.
     pub masters: Vec<Master>,
@@ -130,9 +130,9 @@ pub struct World {
     pub names: Option<Names>,
     /// Whether clients connect to the masters directly. If false, clients connect through proxies.
     direct: bool,
-    /// The user name and password of clients at a Redis, as part of a URL.
+    /// The user name and password for Redis masters, in the form that a URL uses.
     login: String,
-    /// One observer of the locks for each master; `None` for a Redis master.
+    /// One [`Observer`] per master, which reads the locks on it; `None` for a Redis master.
     observers: Vec<Option<Observer>>,
     timeout: Duration,
 }
@@ -155,8 +155,8 @@ impl World {
             }
             roads.push(row);
         }
-        // A proxy accepts connections even if the link to its master is down. So in a run with link faults, clients use
-        // proxies only if another fault needs them.
+        // With link faults, clients connect directly unless another fault needs proxies: a proxy accepts connections
+        // even if the link to its master is down.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -235,8 +235,10 @@ impl World {
         self.masters[master].redis()
     }
 
-    /// The keys on a master, as two lists. The first has the keys that must disappear after the locks were released.
-    /// The second has the keys that have no expiry.
+    /// Two lists of keys on a master:
+    ///
+    /// - the keys that must disappear after the locks were released
+    /// - the keys without an expiry
     ///
     /// # Errors
     ///
@@ -300,8 +302,8 @@ impl World {
     }
 }
 
-/// As [`World::gauge`], for a master other than Redis. The memory is always 0, because growing caches are no leak. For
-/// a ZooKeeper, the number of file descriptors is 0 as well.
+/// As [`World::gauge`], for a master other than Redis. The memory is not measured and is always 0. For a ZooKeeper, the
+/// number of file descriptors is 0 as well.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;
@@ -317,7 +319,7 @@ fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     Some((0, 0, connections.sum()))
 }
 
-/// Creates the observer of the locks on a master; `None` for a Redis.
+/// Creates the [`Observer`] that reads the locks on a master; `None` for a Redis master.
 fn observe(master: &Master) -> anyhow::Result<Option<Observer>> {
     let url = master.url(&master.addrs(), CLIENTS, observer::PATIENCE);
     url.map(|url| Observer::of(&url)).transpose()
@@ -379,8 +381,8 @@ fn server_options(layout: &Layout, disk: Persistence) -> ServerOptions {
         options = options.acl(format!("{USER} on >{PASSWORD} {}", ALL_RIGHTS.join(" ")));
     }
     if layout.has(Needs::SlowLoading) && disk == Persistence::Rdb {
-        // Delay the loading of each key, so that clients meet a server that answers `-LOADING`. The delay is short,
-        // because in a soak the server loads thousands of keys.
+        // Slow down the loading, so that clients get the error `-LOADING`. In a soak, the server loads thousands of
+        // keys, so the delay per key is short.
         options = options
             .arg("--key-load-delay")
             .arg("250")

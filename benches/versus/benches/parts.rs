@@ -1,10 +1,9 @@
 //! Measures parts of the library without a network: `cargo bench -p quorate-bench`.
 //!
-//! The first part uses nodes that grant every request before `send` returns. So the figures of this part show only the
-//! library's own work: sending the requests, counting the votes, creating the guard, and scheduling the renewal.
-//!
-//! The second part measures one node: its connection, and the task that owns the connection. The node sends its
-//! requests over an in-memory pipe to another task, which answers them.
+//! - The benchmark `core` uses nodes that grant every request before `send` returns. It measures only the library's own
+//!   work: sending the requests, counting the votes, creating the guard, and scheduling the renewal.
+//! - The benchmark `actor` measures one node: its connection, and the task that owns the connection. Another task
+//!   answers the node's requests over an in-memory pipe.
 
 #![allow(
     missing_docs,
@@ -61,7 +60,7 @@ impl Node for Yes {
     }
 }
 
-/// A builder of locks over `masters` nodes, which grant every request before `send` returns.
+/// A lock builder with `masters` nodes of the type `Yes`.
 fn yes(masters: usize, fenced: bool) -> RedlockBuilder {
     let counter = Arc::new(AtomicU64::new(0));
     let node = |n| {

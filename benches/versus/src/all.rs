@@ -15,13 +15,13 @@ pub(crate) struct Args {
     /// The Markdown file that the results are written to; it is rewritten after every part
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Use small numbers and one round, only to check that every part runs; the figures mean nothing
+    /// Only check that every part runs; the results are not meaningful
     #[arg(long)]
     quick: bool,
     /// The time limit in minutes; at the limit, the running part is stopped and the remaining parts are skipped
     #[arg(long, default_value_t = 35)]
     minutes: u64,
-    /// An implementation in another language for the part `peers`: its name, `=`, and the command that starts it
+    /// An implementation in another language, for the part `peers`: its name and the command that starts it
     #[arg(long = "peer", value_name = "NAME=COMMAND")]
     peers: Vec<String>,
 }
@@ -165,7 +165,7 @@ pub(crate) fn run(args: &Args) {
     eprintln!("wrote {} after {took}", args.out.display());
 }
 
-/// The heading of the page: the machine and the software of the measurement.
+/// The first lines of the results file: the date, the machine and the version of the server.
 fn heading() -> String {
     let said = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output();
@@ -190,7 +190,7 @@ fn heading() -> String {
     )
 }
 
-/// Runs one part. Returns its output, and the reason of its failure. The reason is empty if the part succeeded.
+/// Runs one part. Returns its output and an error text. The error text is empty if the part succeeded.
 fn one(part: &Part, limit: Duration) -> (String, String) {
     if limit < Duration::from_secs(5) {
         return (

@@ -62,8 +62,8 @@ impl Name {
         }
     }
 
-    /// The prefix of the resources that the implementation locks. Each implementation has a different prefix, because
-    /// the keys of some implementations remain for a short time after a release.
+    /// The prefix of the names of the locked resources. It is different for each implementation, because some
+    /// implementations leave keys on the masters for a short time after a release.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -135,7 +135,7 @@ pub(crate) enum Held {
     Quorate(LockGuard),
 }
 
-/// A builder of quorate's lock with the settings of this implementation.
+/// A builder of `quorate` locks with the settings that `name` stands for.
 pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
     let builder = Redlock::builder()
         .masters(urls.to_vec())

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// The number of rounds; in each round every implementation is measured once under every fault
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// The number of cycles of one client per fault and round
+    /// The number of cycles (an acquire and its release) that one client makes per fault and round
     #[arg(long, default_value_t = 1500)]
     cycles: usize,
     /// Leave rslock out, because each of its acquisitions and releases waits half a second for a stopped master
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// A fault of the fourth master, the fifth master, or both. The field is the number of affected masters.
+/// A fault. The field is the number of affected masters: 1 means the fifth master, 2 the fourth and the fifth.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),

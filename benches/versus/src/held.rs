@@ -19,8 +19,8 @@ use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{burst, runtime};
 
-/// The pause after the last acquisition. During this pause, the masters store all holder's notes (the texts by which
-/// `status` shows the holders).
+/// The pause after the last acquisition. It gives the masters time to store the holder's note of each lock (the text by
+/// which `status` shows the holder).
 const NOTED: Duration = Duration::from_secs(2);
 
 /// Arguments of the subcommand `held`.
@@ -91,7 +91,8 @@ pub(crate) struct Seen {
     /// The smallest remaining lease that was observed among all locks, in milliseconds.
     margin_ms: f64,
     lost: usize,
-    /// The client's processor time for one more acquire and release, while all these locks are held, in microseconds.
+    /// The client's processor time to acquire and release one more lock while it holds `acquired` locks, in
+    /// microseconds.
     cycle_us: f64,
 }
 
@@ -245,7 +246,7 @@ impl Hold {
         command
     }
 
-    /// Starts the process that holds locks, and measures this process and the masters.
+    /// Starts a process that holds locks. Returns the measurements of that process and of the masters.
     pub(crate) fn run(&self, masters: &Masters) -> Row {
         for master in masters {
             let _ = master.command(&["FLUSHALL"]);
@@ -307,11 +308,11 @@ fn master_memory(masters: &Masters) -> f64 {
     infos.sum::<f64>() / masters.len() as f64
 }
 
-/// The main function of a process that holds `count` locks. Its output controls the measurement of the parent process:
+/// The main function of a process that holds `count` locks. It prints three lines for its parent process:
 ///
-/// - `steady` starts the measurement.
-/// - `over` ends the measurement.
-/// - One line of JSON reports the measurements of the holding process itself.
+/// - `steady`: the parent starts to measure.
+/// - `over`: the parent stops measuring.
+/// - One line of JSON: the measurements of the holding process itself.
 pub(crate) fn holder(args: &HolderArgs) {
     let urls: Vec<String> = args.urls.split(',').map(str::to_owned).collect();
     let seen = runtime(false).block_on(async {

@@ -19,8 +19,7 @@ pub(crate) struct Args {
     /// The number of cycles with each of the three settings of the library (classic, fenced, default)
     #[arg(long, default_value_t = 100_000)]
     cycles: u64,
-    /// The number of tasks; in three of four cycles a task locks its own resource, and in the fourth cycle one of eight
-    /// shared resources
+    /// The number of tasks; a task locks a shared resource in every fourth cycle, and its own resource in all others
     #[arg(long, default_value_t = 64)]
     tasks: u64,
 }

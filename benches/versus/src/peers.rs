@@ -84,8 +84,7 @@ struct Round {
 }
 
 impl SeenAlone {
-    /// The measurements converted from microseconds to nanoseconds, the unit of the measurements that this program
-    /// makes itself.
+    /// Converts the measurements from microseconds to nanoseconds.
     fn samples(&self) -> Samples {
         let nanos = |micros: &[u64]| micros.iter().map(|us| us * 1000).collect();
         let both = self.acquire.iter().zip(&self.release);
@@ -101,7 +100,7 @@ impl SeenAlone {
 }
 
 impl Round {
-    /// Sets the figures of the measurement in which one client makes one cycle at a time.
+    /// Stores the latencies of a client that makes one cycle at a time.
     fn alone(&mut self, seen: &Samples) {
         let us = |sorted: &[u64], share: f64| quantile(sorted, share) / 1e3;
         self.acquire = us(&seen.acquire, 0.5);

@@ -279,7 +279,7 @@ async fn serve(stream: TcpStream, line: Arc<Line>) {
         if line.closed.load(Ordering::Acquire) {
             return Poll::Ready(());
         }
-        // Send the requests: all queued requests go out in one write.
+        // Send all queued requests in one write.
         loop {
             if sent == sending.len() {
                 sending.clear();

@@ -1,7 +1,7 @@
 //! Checks a run in which masters were changed:
 //!
-//! - The operator completed every step.
-//! - If the run injects faults, a fault hit a master in each change, between the operator's steps `close` and `open`.
+//! - The operator completed every step of each change.
+//! - If the run injects faults, a fault hit a master between the steps `close` and `open` of each change.
 //! - The masters refused no client whose set of masters was valid.
 //! - No lock stayed free for too long while a client waited for it.
 
@@ -119,10 +119,10 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
 /// number of all refused attempts, including those that were rightly refused.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
-    // Returns the time from which the masters rightly refuse clients with the configuration of this number:
+    // Returns the time from which the masters rightly refuse clients that have the configuration `step`:
     //
-    // - An even number: the clients use one set of masters, until the operator starts the step `close`.
-    // - An odd number: the clients use the old and the new set, until the operator starts the step `finish`.
+    // - If `step` is even, the clients use one set of masters. This set is outdated from the start of the step `close`.
+    // - If `step` is odd, the clients use the old and the new set. Both are outdated from the start of `finish`.
     let outdated = |step: u64| {
         let (change, name) = match step % 2 {
             0 => (step / 2, "close"),

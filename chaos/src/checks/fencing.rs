@@ -64,16 +64,16 @@ struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
 /// A hold of a reentrant lock, as a tuple:
 ///
-/// - the attempt that obtained it
-/// - the end of the hold, as the client saw it
-/// - the start of the attempt that got the fencing token first: this attempt, or an earlier one of the same owner
+/// - its attempt
+/// - its end, as the client saw it
+/// - the start of the first attempt that got the same fencing token
 ///
 /// Times are in nanoseconds since the start of the run.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// Returns the start of the attempt that got this token first. That is an earlier attempt if the same owner still
-    /// held the lock: then both holds have the token of the earlier one.
+    /// Returns the start of the first attempt that got this token. If the owner already held the lock, this is an
+    /// earlier attempt of the same owner.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;

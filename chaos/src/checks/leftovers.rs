@@ -1,11 +1,11 @@
-//! Checks which keys remain on the masters after the run. The keys are read three times:
+//! Checks which keys remain on the masters after the run. The keys are listed three times:
 //!
-//! - Right after all clients have released their locks, only keys of killed clients may remain. This reading is skipped
-//!   on a master without a clock (ZooKeeper).
-//! - One TTL later, only holder's notes of killed clients may remain.
-//! - When those notes have expired, no key may remain.
+//! - When all clients have released their locks, only keys of killed clients, keys affected by a recent fault, and
+//!   long-lived keys of queues may remain. ZooKeeper masters are skipped at this time.
+//! - One TTL later, only holder's notes (the texts by which `status` shows the holders) may remain.
+//! - When these notes have expired, no key may remain.
 //!
-//! Every key must have an expiry.
+//! Every key that remains must have an expiry.
 
 use std::time::Duration;
 
@@ -54,8 +54,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             // A killed client could not release its locks, so its keys may remain until they expire.
             let left: Vec<String> = left
                 .iter()
-                // Skip the keys that expire later than the entries of a queue: ticket counters, and the key
-                // `quorate:lines`, which shows that queues exist.
+                // Skip ticket counters and `quorate:lines`: they expire later than the entries of a queue.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
@@ -102,7 +101,7 @@ impl Case<'_> {
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
         let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
         let recent = before(lives * self.scenario.max_ttl);
-        // Queues and holder's notes have keys that live longer than lock keys, so excuse them for a longer time.
+        // Keys of queues and holder's notes live longer than lock keys. So a fault excuses them for longer.
         let felt = match self.scenario.settling() {
             Some(settling) if !key.starts_with("quorate:") => before(settling),
             _ => recent,
@@ -116,7 +115,7 @@ impl Case<'_> {
                     .iter()
                     .any(|attempt| attempt.who == line.who && is_of(key, attempt))
         }) || self.faults.iter().any(|fault| {
-            // A fault that ended recently can have delayed a release, or moved a clock back and so delayed an expiry.
+            // A recent fault can have delayed a release. If it moved a clock back, it can have delayed an expiry.
             fault.healed.unwrap_or(self.end) > felt
         })
     }

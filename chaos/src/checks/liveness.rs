@@ -70,8 +70,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             seconds(first - calm)
         );
     }
-    // If no client of the library gets any lock, the verdict is "invalid", even if the clients share no lock (workload
-    // `many`). Known-bad clients are exempt, because they can block each other.
+    // If no client got any lock after the last fault, the verdict is "invalid". Known-bad clients are exempt, because
+    // they can block each other.
     let finding = Finding::of("liveness", looked_at, violations);
     if first.is_none() && case.scenario.locker == Locker::Quorate {
         return finding.at_least(Verdict::Invalid);

@@ -35,7 +35,7 @@ const LONGEST_WAIT: u64 = 5_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The history contains enough events for a verdict, and every violation is excused.
+    /// The history contains enough events for a verdict. It has no violations, or all of them are excused.
     Valid,
     /// The history contains too few events for a verdict.
     Unknown,
@@ -53,7 +53,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A broken promise of the lock. If the scenario allows the violation, `excused` gives the reason.
+/// A violation that a checker found. If the scenario allows the violation, `excused` gives the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
     /// The checker that found the violation.
@@ -157,15 +157,15 @@ pub(crate) struct Case<'a> {
     /// For each client: the intervals in which the busy machine did not schedule it, as (start, end), in nanoseconds
     /// since the run began.
     stalls: HashMap<&'a str, Vec<(u64, u64)>>,
-    /// For each client: the intervals in which its threads waited for a CPU, as (start, end, sum of the waiting times
-    /// of all threads). In nanoseconds; start and end are counted from the start of the run.
+    /// For each client: the intervals in which its threads waited for a CPU, as (start, end, total waiting time of all
+    /// threads), in nanoseconds. Start and end are relative to the start of the run.
     starved: HashMap<&'a str, Vec<(u64, u64, u64)>>,
     end: u64,
 }
 
 impl Case<'_> {
     /// Returns a description of a fault that excuses two simultaneous holders between `from` and `to`. A fault is an
-    /// excuse from its start until every lock that it may have affected has expired.
+    /// excuse from its start until the maximum TTL plus one second after its end.
     ///
     /// `None` if there is no such fault, or if the scenario promises exclusion in spite of its faults.
     fn excuse(&self, from: u64, to: u64) -> Option<String> {

@@ -73,8 +73,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether every quota must survive the changes of masters in this scenario: there are changes but no faults, and more
-/// than half of each new set of masters belongs to the previous set.
+/// Whether every quota must survive the changes of masters. True if the scenario has changes but no faults, and most
+/// masters of each new set also belong to the previous set.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));

@@ -67,7 +67,7 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // Use the restart guard from the start of `quorate run`, because masters may have restarted just before.
+        // Masters may have restarted before `quorate run` starts, so the guard must apply from the first contact.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {
@@ -149,12 +149,11 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
     Some((t, events))
 }
 
-/// The main function of the child process: prints `began`, reads the file, prints lines while it works, writes the
-/// file, and ends.
+/// The main function of the child process. It reads the file, prints lines while it works, and then writes the file.
 ///
 /// # Errors
 ///
-/// If the child process cannot print a line, because no process reads its output any more.
+/// Returns an error if the child process cannot print a line, or cannot read or write the file.
 pub fn main(origin: u64, works: Duration, state: &Path) -> anyhow::Result<()> {
     let clock = Clock::at(origin);
     let mut out = io::stdout();

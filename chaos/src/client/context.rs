@@ -12,13 +12,13 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// The length in nanoseconds from which the client records a delay as a stall. The client measures two delays:
+/// The client records a delay as a stall if it is longer than this time, in nanoseconds. Two delays are measured:
 ///
-/// - how long a write to the history takes
-/// - how late a thread wakes up from sleep
+/// - the time that a write to the history takes
+/// - the time by which a thread wakes up too late from sleep
 ///
-/// Both delays are caused by a busy machine. The first one also occurs if the main process of the run reads the
-/// client's output too slowly.
+/// A busy machine can cause both delays. A write also takes long if the main process of the run reads the client's
+/// output too slowly.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.
@@ -115,7 +115,7 @@ impl Shared {
             std::process::exit(1);
         }
         drop(out);
-        // A long write means that this process was blocked, because its output was not read. Record this as a stall.
+        // A long write means that this process was blocked. Record this as a stall.
         let stood_still = self.clock.now() - since > LATE;
         if stood_still && !matches!(line.what, Event::Suffered { .. }) {
             let what = STALLED.to_owned();

@@ -17,8 +17,7 @@ pub(super) async fn repeat(ctx: Ctx) {
         return;
     };
     while !ctx.is_finishing() {
-        // The timeout must be longer than `next` takes to ask all masters. Otherwise it would cancel every call of
-        // `next`, and the follower would never see a leader.
+        // `next` asks all masters. A timeout that is too short for this would cancel every call of `next`.
         let step = ctx.settings.ttl;
         let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
             continue;

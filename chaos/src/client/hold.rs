@@ -22,7 +22,7 @@ pub(super) enum Hold {
     Owned(OwnedGuard),
     /// A leader's guard.
     Leading(Leadership),
-    /// A guard of the library whose holder ignores the loss notification.
+    /// A guard of a client that ignores the notification when the lock is lost.
     Ignoring(LockGuard),
     /// A hold of a known-bad implementation.
     KnownBad(KnownBadHold),
@@ -35,7 +35,7 @@ pub(super) enum Taken {
 }
 
 impl Hold {
-    /// Waits for the lock with the implementation that the settings name.
+    /// Waits for the lock. `ctx.settings.locker` selects the lock implementation.
     pub(super) async fn take(ctx: &Ctx, wanted: &Wanted, op: u64) -> Taken {
         if !is_of_the_library(ctx.settings.locker) {
             return match known_bad::acquire(ctx, wanted, op).await {
@@ -51,7 +51,7 @@ impl Hold {
         Taken::of(taken)
     }
 
-    /// Waits for a lock of any kind except elections and reentrant locks.
+    /// Waits for a lock of the library that is neither an election nor a reentrant lock.
     async fn take_plainly(ctx: &Ctx, wanted: &Wanted) -> Taken {
         let resource = &wanted.resource;
         let request = match wanted.claim {
@@ -150,7 +150,7 @@ impl Hold {
             Self::Leading(leadership) => Some(leadership.resign().await),
             Self::KnownBad(hold) => return known_bad::release(ctx, hold).await,
         };
-        // `None` means that other clones of the guard still hold the lock, so there is no result to record.
+        // `None`: clones of an `OwnedGuard` still hold the lock, so there is no result to record.
         if let Some(released) = released {
             let open = released.unreachable + released.pending;
             let on = released.on;

@@ -24,8 +24,8 @@ pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bo
     files::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op)))
 }
 
-/// Records which owner the shared file names, and that it must be the owner of this attempt. Records nothing if the
-/// lock has been lost.
+/// Records two owners: the one that the shared file names, and the expected one (the owner of this attempt). Records
+/// nothing if the lock has been lost.
 pub(super) fn look(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
     let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return;

@@ -1,8 +1,8 @@
-//! The workload of quotas. Clients take prizes from quotas of ten units. They also run jobs that must run once. The
-//! record of such a job is a quota of one unit.
+//! The workload of quotas. Clients take prizes from quotas of ten units. They also run jobs that must run only once.
+//! For each job, a quota of one unit records whether the job has run.
 //!
-//! The first client is also the operator, which creates new quotas so that some quotas always have units left. A
-//! creation succeeds only if every master answers.
+//! The first client is the operator: it creates new quotas when few quotas have units left. Creating a quota succeeds
+//! only if every master answers.
 
 use std::fs;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const PRIZES: u64 = 10;
 const RECORDS: usize = 3;
 /// The period of a job that runs once per period: a year, so no chaos run reaches the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
-/// While fewer quotas than this have units left, the operator creates new ones.
+/// If fewer than `OPEN` quotas have units left, the operator creates another quota.
 const OPEN: usize = 3;
 /// The probability (0 to 1) that a client asks for a unit of an exhausted quota. The masters must refuse this request.
 const ASKS_AGAIN: f64 = 0.1;
@@ -74,7 +74,7 @@ async fn create_value(ctx: &Ctx, number: usize) -> Result<(), ValueError> {
     }
 }
 
-/// The job whose record is the quota with this number. `None` if the quota hands out prizes.
+/// The job that runs once and uses this quota as its record. `None` if the quota hands out prizes.
 fn job(ctx: &Ctx, number: usize) -> Option<Once> {
     let is_record = number.is_multiple_of(RECORDS);
     is_record.then(|| {
@@ -92,8 +92,8 @@ fn pieces(number: usize) -> u64 {
     }
 }
 
-/// The numbers of the quotas in this state: `open` (units are left) or `over` (exhausted). Each quota has a shared
-/// file, whose extension is the state.
+/// The numbers of the quotas in this state: `open` (units are left) or `over` (exhausted). Each quota has a file. The
+/// file's extension is the quota's state.
 fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     let Ok(files) = fs::read_dir(&ctx.settings.dir) else {
         return Vec::new();

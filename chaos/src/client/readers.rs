@@ -91,8 +91,7 @@ pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
         && rand::rng().random_bool(0.4)
 }
 
-/// The content of the first file after a writer's writes, or `None` if the file cannot be read. If the writer continues
-/// as a reader, it must find this content.
+/// The content of the file `readers-1` after a writer has written it. `None` if the file cannot be read.
 pub(super) fn left(ctx: &Ctx) -> Option<String> {
     files::read(ctx, HALVES[0]).ok().map(|(_, text)| text)
 }

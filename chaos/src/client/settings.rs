@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::{Locker, Order, Workload};
 
-/// How long a client or its `quorate run` waits for a lock before it gives up.
+/// How long an attempt waits for a lock before the attempt fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The restart guard of a client, which excludes masters that have just restarted; see
@@ -34,7 +34,7 @@ pub struct Settings {
     pub origin: u64,
     /// The URLs through which this client reaches the masters.
     pub masters: Vec<String>,
-    /// The URLs of the second set of masters, while masters are changed. Empty at other times.
+    /// During a change of masters: the URLs of the new set of masters. Empty at all other times.
     #[serde(default)]
     pub next_masters: Vec<String>,
     /// The number of changes of masters that were completed before this client was started.
@@ -57,8 +57,8 @@ pub struct Settings {
     /// The share of holds, from 0 to 1, that last about as long as the TTL (0.7 to 1.4 TTLs). The other holds are much
     /// shorter.
     pub long: f64,
-    /// Whether the library renews holds. False in a run that must break exclusion: there, a renewal could restore a
-    /// lost lock key before another client acquires the lock.
+    /// Whether the library renews locks. False if the run must produce two holders at the same time, because a renewal
+    /// could restore a lost lock key.
     pub renewed: bool,
     /// The number of locks that the client holds at the same time in the workload `many`.
     pub many: usize,

@@ -18,11 +18,11 @@ use crate::event::{Event, STALLED};
 const NAP: Duration = Duration::from_millis(10);
 /// How often the client reads from the kernel how long its threads waited for a CPU, in nanoseconds.
 const LOOK: u64 = 50_000_000;
-/// The client records the waiting times only if the sum over all its threads has grown by more than this since the
-/// previous reading, in nanoseconds.
+/// Waits for a CPU are recorded only if all threads together waited longer than this between two readings, in
+/// nanoseconds.
 const LITTLE: u64 = 3_000_000;
 
-/// Records late wake-ups and waiting times until the process ends. Does not return.
+/// Records late wake-ups, and how long threads waited for a CPU. Never returns.
 pub(super) fn watch(ctx: &Ctx) {
     let mut counted = waits();
     let mut looked = ctx.clock.now();
@@ -45,13 +45,12 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Compares two readings of the threads' waiting times: `counted`, read at the time `looked`, and `fresh`, read at the
-/// time `now`.
+/// Compares two readings of how long each thread has waited for a CPU. The readings were taken at `looked` and `now`.
 ///
-/// Returns the start of the waiting, and the growth of the sum over all threads, in nanoseconds. `None` if the growth
-/// is too small to be recorded.
+/// Returns the start of the new waits, and the sum of their lengths in nanoseconds. `None` if the sum is at most
+/// [`LITTLE`].
 ///
-/// The start can be earlier than `looked`, because the kernel counts a wait only when it ends.
+/// The start can be before `looked`, because the kernel counts a wait only when the wait ends.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,

@@ -25,8 +25,8 @@ pub(super) struct Wanted {
     pub(super) claim: Claim,
     /// Whether the attempt is for a hold that is nested in another hold of the same owner.
     pub(super) is_inner: bool,
-    /// If the attempt continues a writer's hold as a reader: the number of the writer's attempt, and the content that
-    /// the reader must find.
+    /// The writer's attempt that this reader continues: its number, and the content of the file `readers-1` after its
+    /// writes. `None` for all other attempts.
     pub(super) goes_on: Option<(u64, String)>,
 }
 
@@ -61,7 +61,7 @@ impl Wanted {
         wanted
     }
 
-    /// An attempt by the same owner on the same resource, for a hold nested in the hold of this attempt.
+    /// A nested attempt by the owner of this attempt, for the same resource.
     pub(super) fn inner(&self) -> Self {
         Self {
             is_inner: true,
@@ -69,8 +69,8 @@ impl Wanted {
         }
     }
 
-    /// The attempt by which the writer of attempt `op` continues as a reader. `left` is the content that the writer has
-    /// left in the first file.
+    /// The attempt that continues this writer's hold as a reader. `op` is the number of the writer's attempt. `left` is
+    /// the content of the file `readers-1`.
     pub(super) fn reader(&self, op: u64, left: String) -> Self {
         Self {
             claim: Claim::Reader,

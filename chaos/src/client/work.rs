@@ -66,8 +66,7 @@ pub(super) async fn critical(ctx: &Ctx, wanted: &Wanted, op: u64) {
     }
 }
 
-/// Works under a new hold, and then releases the lock. Returns a boxed future, because the work may call this function
-/// for a further hold.
+/// Works under a new hold, and then releases the lock. The future is boxed, because this function is recursive.
 pub(super) fn holding<'a>(
     ctx: &'a Ctx,
     wanted: &'a Wanted,
@@ -92,8 +91,8 @@ pub(super) fn holding<'a>(
             let lost = hold.lost(ctx);
             let work = work(ctx, wanted, op, hold);
             tokio::select! {
-                // Poll the work first. A holder that resumes after a pause then writes even if its lock is lost, and
-                // the register must refuse this write.
+                // Poll `work` before `lost`. After a pause, the holder then writes although its lock is lost, and the
+                // register must refuse the write.
                 biased;
                 () = work => None,
                 () = watch(ctx, wanted.workload, op, hold) => None,
@@ -169,7 +168,7 @@ impl Drop for HoldGuard<'_> {
 /// Records each extension of the hold's validity, so that the validity is known even if the client is killed.
 async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     if workload == Workload::Many {
-        // Record no extensions in the workload `many`: it has too many locks, and only one client uses each lock.
+        // The workload `many` has too many locks to record each extension.
         return std::future::pending().await;
     }
     let mut last = hold.until(ctx);

@@ -12,7 +12,7 @@ use super::kind::{Breaks, Injection, Reach, Row, ToEach};
 use super::landed::Landed;
 use crate::world::{Needs, World};
 
-/// The time limit for observing that a clock drifts, even on a busy machine.
+/// The longest wait until a clock's drift is large enough to be observed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -109,8 +109,8 @@ fn back(index: usize, world: &World, offset: &OffsetFile) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Makes a master's clock run 1.5 times too fast until `stop` is set. The clock reads its offset from the file
-/// `offset`.
+/// Makes a master's clock run at 1.5 times its normal speed until `stop` is set. The clock reads its offset from the
+/// file `offset`.
 fn drift(offset: OffsetFile, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let started = Instant::now();

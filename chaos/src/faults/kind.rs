@@ -83,7 +83,7 @@ pub(super) enum Breaks {
     Forgets,
     /// Two holders at the same time are possible, because a master's clock is wrong.
     Mistimes,
-    /// Two holders at the same time are certain. If the checker does not find them, the verdict is "unknown".
+    /// Two holders at the same time are certain if clients often compete for the same lock.
     Must,
     /// Two holders at the same time are certain if the restart guard is off. The fault is meant for runs without the
     /// guard.
@@ -192,12 +192,12 @@ impl Kind {
         self.name
     }
 
-    /// Whether a run with this fault and masters of these kinds cannot promise mutual exclusion. `guarded` states
-    /// whether the restart guard is on.
+    /// Whether two holders at the same time are possible in a run with this fault and these kinds of masters. `guarded`
+    /// states whether the restart guard is on.
     pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
             Breaks::Never => false,
-            // A master that keeps all acknowledged data over a restart needs no restart guard.
+            // The restart guard matters only for masters that lose data when they are killed.
             Breaks::Unguarded => !guarded && nodes.iter().any(|node| Which::Forgetful.has(*node)),
             _ => true,
         }
@@ -208,8 +208,7 @@ impl Kind {
         self.restarts || self.breaks == Breaks::Forgets
     }
 
-    /// Whether the fault certainly leads to two holders at the same time. In a run with only such faults, the verdict
-    /// is "unknown" if the checker does not find two holders.
+    /// Whether the fault is meant to cause two holders at the same time.
     pub fn must_break(self) -> bool {
         matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
     }
@@ -321,7 +320,7 @@ pub struct Injection {
     pub clients: Vec<usize>,
     /// How long the fault lasts.
     pub lasts: Duration,
-    /// The seed for the details of this fault, e.g. its delay or number of bytes.
+    /// The seed for the details of this fault, e.g. how long it delays each message.
     pub draw: u64,
 }
 

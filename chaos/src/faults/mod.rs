@@ -41,7 +41,7 @@ impl Kind {
         files.into_iter().flatten().map(Self).collect()
     }
 
-    /// The faults that `mixed` on the command line stands for, in a run with these kinds of masters:
+    /// The faults that the option `--faults mixed` selects for these kinds of masters:
     ///
     /// - They apply to at least one of these masters.
     /// - They do not break mutual exclusion if the restart guard is on.

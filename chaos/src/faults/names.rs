@@ -16,7 +16,7 @@ use crate::world::{Needs, World, host};
 
 /// How long the probe waits for the answer to a lookup while the fault lasts.
 const SILENCE: Duration = Duration::from_millis(150);
-/// How long the probe waits for the answer to a lookup that must be answered, even on a busy machine.
+/// How long the probe waits for the answer to a lookup that must be answered.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[

@@ -16,7 +16,7 @@ use crate::world::{Needs, World};
 
 /// How long a probe waits for a reply that must not arrive.
 const SILENCE: Duration = Duration::from_millis(60);
-/// How long a probe waits for a reply that must arrive, even on a busy machine.
+/// How long a probe waits for a reply that must arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -184,8 +184,8 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault ended the probe's connection, so try a new connection. A half-open fault does not block new
-            // connections.
+            // Another fault ended the probe's connection. Try a new connection, because this fault blocks new
+            // connections as well.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
@@ -208,7 +208,7 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             let heard = match net {
                 Fault::Refuse => again(),
                 _ => match probe.ask() {
-                    // A slow machine can exceed the short timeout of the probe, so ask again on a new connection.
+                    // The probe's timeout is short, so the reset can come too late. Ask again with a longer timeout.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => again(),
                     heard => heard,
                 },

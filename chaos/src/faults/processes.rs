@@ -13,7 +13,7 @@ use super::landed::Landed;
 use crate::node::Which;
 use crate::world::{Needs, World, run_id};
 
-/// A key that is written just before a kill, to find out afterwards which data the restart has kept.
+/// A key that is written just before a kill. If the restarted server has this key, the server has kept its data.
 const MARKER: &str = "chaos:marker";
 /// The observed effect of a kill. The testbed has verified that the server is dead.
 const DEAD: &str = "the server is dead, and its port refuses connections";

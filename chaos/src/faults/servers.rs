@@ -97,8 +97,8 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
 ];
 
-/// Revokes a right of the clients' user. Every second time on average, this function also ends all client connections,
-/// so that clients must reconnect.
+/// Revokes a right of the clients' user. With a probability of one half, also ends all client connections, so that
+/// clients must reconnect.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];

@@ -11,7 +11,7 @@ use super::landed::Landed;
 use crate::node::Which;
 use crate::world::{Needs, World};
 
-/// How long an ensemble may take to elect a leader, even on a busy machine.
+/// The time limit for each wait: for a new leader, for a client session, or for the end of a client session.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) const ROWS: &[Row] = &[

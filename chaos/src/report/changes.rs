@@ -206,8 +206,8 @@ impl Contents {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// The number of clients that use configuration `step` at the time `to`, as one digit in base 36. A space for 0,
-    /// `+` for more than 35.
+    /// The number of clients whose [`Life::step`] is `step` at the time `to`. Returns a space for 0, one base-36 digit
+    /// for 1 to 35, or `+` for more.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

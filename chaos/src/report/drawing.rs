@@ -17,7 +17,7 @@ use crate::workload::{Workload, family};
 
 /// The largest number of marks in the drawing. A browser draws this number of marks quickly.
 const MARKS: usize = 60_000;
-/// The maximum number of rows with the same label. Marks that find no free row are drawn over the last one.
+/// The maximum number of rows with the same label. If all are occupied, the last row shows overlapping marks.
 const DEEP: usize = 6;
 
 /// A row of a lane in the drawing.
@@ -54,8 +54,8 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Draws the marks of all attempts. If there would be more than [`MARKS`] marks, older attempts are left out,
-    /// except those for which `near` returns true (attempts near a violation).
+    /// Draws the marks of all attempts. If there are more than [`MARKS`] marks, leaves out older attempts. Attempts
+    /// near a violation are never left out: for them, `near` returns true.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],
@@ -134,8 +134,7 @@ fn as_what(attempt: &Attempt) -> String {
     }
 }
 
-/// The marks in the lanes of locks that several clients may hold at the same time. The lanes of the clients show these
-/// holds as well.
+/// The marks in the lanes of locks. Each hold has another mark in the lane of its client.
 fn side_by_side(
     holds: &mut [&Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,

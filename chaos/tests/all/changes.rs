@@ -88,7 +88,7 @@ fn checker_reports_a_client_that_is_refused_before_its_masters_are_outdated() {
         let tale = sent(sent(tale, "c1.2", 1_500, 1), "c1.3", 4_500, 2);
         refused(tale).verdict_of_change()
     };
-    // Refusals are allowed in two cases:
+    // A master may refuse a client in two cases:
     //
     // - The client uses only the old masters, and the step `close` has begun (at 2 s).
     // - The client uses both sets of masters, and the step `finish` has begun (at 5 s).

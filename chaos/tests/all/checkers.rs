@@ -109,8 +109,7 @@ fn repeated_or_falling_tokens_are_reported() {
         .hold("c1", 1, 10, 20, 7)
         .hold("c2", 1, 30, 40, 6);
     assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
-    // The second attempt began before the first one obtained the lock. So it is no violation if the first attempt has
-    // the larger token.
+    // The two attempts overlap, so either of them may get the larger token.
     let until = Some(2_000 * MS);
     let obtained = |token| obtained(1, Some(token), until);
     let overlapping = Tale::default()
@@ -358,11 +357,11 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // In these cases, a leftover key is allowed for a longer time:
+    // A leftover key may exist for longer in three cases:
     //
-    // - after a fault of a network link, because the kernel retransmits packets late
-    // - after a fault of a clock, because keys may expire late
-    // - if it is the key of a queue, because tickets live longer than locks
+    // - after a fault of a network link
+    // - after a fault of a clock
+    // - if the key is the queue of a lock
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

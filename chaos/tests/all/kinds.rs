@@ -168,10 +168,10 @@ fn checker_excuses_an_incomplete_write_only_if_the_writer_stopped_early() {
     assert_eq!(views(tale(30).at(30, "c2", whole)), (Valid, 0));
     assert_eq!(views(tale(30).at(30, "c2", half.clone())), (Invalid, 1));
     assert_eq!(views(tale(15).at(30, "c2", half.clone())), (Valid, 0));
-    // The writer has updated both files during its hold. A reader must not find the old second file.
+    // The writer has updated both files. The reader must not find the old content of the second file.
     let finished = tale(15).at(14, "c1", wrote(1, "readers-2"));
     assert_eq!(views(finished.at(30, "c2", half)), (Invalid, 1));
-    // The client c2 wrote `4 c2#1`, and then became a reader. It must not find other content.
+    // The client c2 wrote `4 c2#1` and then became a reader. Now it finds a write by c1 instead of its own write.
     let changed = found(1, "readers-1", "4 c2#1", "5 c1#1", "c1#1");
     assert_eq!(views(tale(15).at(30, "c2", changed.clone())), (Invalid, 1));
     let stalled = Event::Suffered {
@@ -259,12 +259,10 @@ fn checkers_report_two_simultaneous_owners_or_two_tokens_of_one_owner() {
         (Unknown, 0),
         "the verdict must be unknown if no client joined another hold"
     );
-    // Holds of two owners:
+    // The owner order-1 holds the lock with token 5. The owner order-2 gets token 7 at 20 ms.
     //
-    // - order-1 with token 5: from 10 ms to 30 ms, from 15 ms to `until`, and from 50 ms to 60 ms
-    // - order-2 with token 7: from 20 ms to 40 ms
-    //
-    // At 50 ms, token 5 is smaller than the last token. It is allowed only if order-1 still holds the lock.
+    // If order-1 still holds the lock at 50 ms, it may join its own lock with token 5. Otherwise, its token
+    // must exceed 7.
     let joins = |until| {
         tale("order-2", 7)
             .hold_as(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
@@ -295,7 +293,7 @@ fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
         claim: Claim::Alone,
         goes_on: None,
     };
-    // The requests for prizes, each as start, end, reply, and number of prizes left.
+    // Each answer: the start and end of the request, the reply, and the number of units left in the quota.
     let prizes = |answers: &[(u64, u64, &str, u64)]| {
         let created = Event::Created {
             quota: "prizes-1".into(),
@@ -369,8 +367,8 @@ fn leader_checker_reports_falling_terms_and_terms_with_two_leaders() {
     };
     let leaders = |tale: Tale| tale.verdict_for(Workload::Leader, "leaders");
     assert_eq!(leaders(tale()), (Valid, 0));
-    // The leader of term 8, `c3#9`, was killed before it could record its election in the history. The follower's
-    // notification is correct nevertheless.
+    // The leader of term 8, `c3#9`, was killed before it recorded its election. A follower may still report this
+    // leader.
     assert_eq!(
         leaders(tale().at(50, "c1", followed(8, "c3#9"))),
         (Valid, 0)

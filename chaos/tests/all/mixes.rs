@@ -50,7 +50,7 @@ fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
-    // A restart must take less time than the TTL: exclusion breaks only if the master loses a lock that is still valid.
+    // The TTL must exceed the restart time, so that the master loses locks that are still valid.
     let run = Run::until(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
@@ -71,7 +71,7 @@ struct Lottery {
 /// The results of all `take` requests of the clients to one quota.
 #[derive(Debug, Default)]
 struct Drawn {
-    /// The number of units left in the quota, after each unit that was handed out.
+    /// For each unit that was taken: the number of units left in the quota afterwards.
     left: Vec<u64>,
     /// The number of requests whose result is unknown.
     unknown: usize,

@@ -214,7 +214,7 @@ fn lock_keeps_its_promises_if_a_master_sends_replies_that_belong_to_other_reques
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_if_a_master_address_leads_to_another_master() {
-    // Inject `busy` as well: then `misrouted` can lead clients to a busy master.
+    // Inject `busy` as well, so that clients can be misrouted to a busy master.
     survived(14, "misrouted,busy");
 }
 
@@ -298,7 +298,7 @@ fn checkers_catch_the_known_bad_clients_of_plain_locks() {
                 "--seed 8 --masters 3 --clients 5 --pause 20ms --faults none \
                  --workload file,handover --locker {locker}"
             ),
-            // The checker `order` ignores waits that begin in the first seconds of a run, so it needs longer runs.
+            // The checker `order` ignores the first seconds of a run, so it needs longer runs than the other checkers.
             match locker {
                 "jumps-line" => &[6, 15, 30],
                 _ => &[2, 6, 12],
@@ -318,7 +318,7 @@ fn checkers_catch_the_known_bad_clients_of_plain_locks() {
 /// Runs the known-bad client `locker` with the workload `of`, and panics if the checkers do not catch it.
 ///
 /// - `seen`: pairs of a checker and a text. The checker must report a violation that contains the text.
-/// - `seconds`: the durations of the runs. The first run in which all of these violations are found is the last.
+/// - `seconds`: the duration of each run. If a run shows all of these violations, no further run starts.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
         let finding = run
@@ -420,8 +420,8 @@ fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
 fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1, ");
-    // This run needs a partition. Without one, all clients ask the same master first, so `led-by-one` elects only one
-    // leader.
+    // The run needs a network partition. Otherwise, all clients ask the same master first, and that master grants the
+    // leadership to only one of them.
     caught(
         "led-by-one",
         "leader --faults partition-one",

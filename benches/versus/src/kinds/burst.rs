@@ -33,7 +33,7 @@ impl Seen {
     }
 }
 
-/// Starts `tasks` tasks. Each of them repeats the operation for `time`.
+/// Starts `tasks` tasks. Each task repeats the operation `once` for `time`.
 async fn burst(tasks: usize, time: Duration, once: &Once) -> Seen {
     let started = Instant::now();
     let mut running = tokio::task::JoinSet::new();
@@ -65,7 +65,8 @@ async fn burst(tasks: usize, time: Duration, once: &Once) -> Seen {
     }
 }
 
-/// An operation that acquires the lock that `ask` returns for the task, holds it for the time `hold`, and releases it.
+/// Returns an operation for [`burst`]: it acquires a lock, holds it for `hold`, and releases it. `ask` creates the lock
+/// request from the number of the task.
 fn holding(
     redlock: &Redlock,
     hold: Duration,
@@ -156,7 +157,7 @@ impl Bursts {
         seen.read_ms.push(readers.hold.as_secs_f64() * 1e3);
         seen.write_ms.push(writers.hold.as_secs_f64() * 1e3);
 
-        // Measure both operations alternately in short turns, so that other load on the machine affects both equally.
+        // Alternate between permits and plain locks, so that other load on the machine affects both equally.
         let turns = 4;
         let (mut permits, mut locks) = (Vec::new(), Vec::new());
         for _ in 0..turns {
@@ -176,8 +177,8 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // `beyond`: the seconds by which taking a unit is slower than a cycle of a plain lock, both without contention.
-        // `allowed`: the units per second if each unit takes a cycle of the contended plain lock, plus `beyond`.
+        // `beyond`: how many seconds longer it takes to take a unit than to acquire and release an uncontended lock.
+        // `allowed`: the units per second if a unit takes `beyond` longer than a cycle of the contended lock.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);

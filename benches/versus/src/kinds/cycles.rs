@@ -1,5 +1,7 @@
-//! Measures one client that acquires and releases locks, without concurrency. An acquire and its release are one cycle.
-//! Short series of cycles (turns) with each kind of lock alternate with turns of the plain lock.
+//! Measures one client that acquires and releases locks, without concurrency.
+//!
+//! A cycle is an acquire and its release. A turn is a short series of cycles of one operation. In each round, every
+//! operation has one turn.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,8 +17,8 @@ use crate::goal::Bound;
 /// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// How often one turn acquires a reentrant lock that its owner already holds in the same client. Such an acquisition
-/// sends no command. It takes far less than a microsecond, so a turn measures many of them together.
+/// The number of additional holds that are measured together. An owner that already holds the lock in the same client
+/// gets an additional hold without any command, in far less than a microsecond.
 const LOCAL: usize = 2_000;
 
 /// The operations that are measured, one after the other.
@@ -56,12 +58,13 @@ struct Turns {
     sent: f64,
 }
 
-/// The measured client with its locks, and a second client, in which an owner holds a lock.
+/// The measured client, and a second client that holds a reentrant lock.
 struct Bench {
     redlock: Redlock,
     quota: Quota,
-    /// The owner's handle in the measured client. `local` is the handle of the same owner in the second client.
+    /// The handle of the reentrant lock's owner in the measured client.
     owner: Owner,
+    /// The handle of the same owner in the second client.
     local: Owner,
     held: OwnedGuard,
 }
@@ -92,8 +95,8 @@ impl Bench {
         }
     }
 
-    /// Runs one turn of an operation. If `counted` is true, waits before each release until all masters have answered
-    /// the acquire, so that every request of the acquire has been sent and is counted.
+    /// Runs a series of cycles of the operation `work`. If `counted` is true, waits before each release until all
+    /// masters have answered the acquire. Otherwise requests that are still queued would not be counted.
     async fn turn(&self, work: Work, counted: bool) -> Samples {
         let settled = async || {
             if counted {

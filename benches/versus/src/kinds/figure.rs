@@ -1,4 +1,4 @@
-//! One figure of the table of goals: its values, one per round, and its goal.
+//! The rows of the result table. Each row is a measured figure and its goal.
 
 use quorate_testbed::measure::{Spread, number};
 use quorate_testbed::table::Table;

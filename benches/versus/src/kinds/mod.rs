@@ -37,7 +37,7 @@ enum Part {
     Cycles,
     /// Operations of many concurrent tasks
     Bursts,
-    /// The time from a new leader's grant to the notification of a follower
+    /// The time from the election of a leader until a follower is notified
     Observing,
     /// Many held locks, with and without holder's notes
     Held,

@@ -42,7 +42,7 @@ impl Candidates {
         }
     }
 
-    /// Makes the other candidate the leader. Returns the term of the new leader and the time at which it was granted.
+    /// Makes the other candidate the leader. Returns the new leader's term and the time of its election.
     async fn next(&mut self) -> (u64, Instant) {
         let election = self.elections[self.turn % 2].clone();
         self.turn += 1;

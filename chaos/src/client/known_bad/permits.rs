@@ -1,7 +1,7 @@
-//! A known-bad semaphore: each permit is a key on each master, and a master grants any permit whose key is free there.
+//! A known-bad semaphore: each permit is a key on each master. A master grants any permit whose key is free there.
 //!
-//! One master grants at most as many permits as exist. But a client needs only the grants of a majority of the masters.
-//! So more clients than there are permits can each collect a majority.
+//! A client needs a grant from a majority of the masters, but each of these masters can grant it a different permit. So
+//! more clients get a majority than there are permits.
 
 use quorate_testbed::Reply;
 

@@ -20,8 +20,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let mut all: Option<KnownBadHold> = None;
     for resource in wanted.resources() {
         let Some(next) = wait_for(ctx, resource, tries) else {
-            // The mistake of `one-by-one`: if the next resource is not available, the client gives up without releasing
-            // the first one.
+            // The mistake of `one-by-one`: if the second lock is not available, the client does not release the first.
             if let Some(first) = all.filter(|_| !keeps) {
                 first.give_back(ctx);
             }

@@ -44,8 +44,8 @@ impl Run {
         }
     }
 
-    /// Makes chaos runs with these durations in seconds, until `enough` returns true for a run. Returns the last run. A
-    /// busy machine needs longer runs, because fewer events happen per second.
+    /// Makes chaos runs, one after the other, until `enough` returns true for a run. Returns the last run.
+    /// `seconds` has the duration of each run.
     pub(crate) fn until(
         name: &str,
         args: &str,
