@@ -51,8 +51,8 @@ impl Ancestry {
         Some(format!("{pid}.{began}.{}", self.namespace))
     }
 
-    /// Returns true if the process `name` is neither this process nor a living ancestor of it. Returns false if it is
-    /// one of these, or if this is unknown. `name` has the form that [`name`](Self::name) returns.
+    /// Returns true if the process `name` is certainly neither this process nor a living ancestor of it. `name` has the
+    /// form that [`name`](Self::name) returns.
     pub(crate) fn is_without(&self, name: &str) -> bool {
         let mut parts = name.split('.');
         let mut part = || parts.next()?.parse::<u64>().ok();

@@ -164,17 +164,16 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error
     Ok((command, talk))
 }
 
-/// The options that are set by the configuration file of `--config` on the command line. The caller must ignore the
-/// environment variables of these options.
+/// Returns the options that the file named by `--config` sets. The caller must ignore the environment variables of
+/// these options.
 ///
-/// Empty if `--config` is not on the command line, or if the file or the command line has an error. The caller reports
-/// that error.
+/// Empty if `--config` is not on the command line, or if the file or the command line is invalid.
 fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String> {
     let is_named = |word: &OsString| word.to_string_lossy().starts_with("--config");
     if !words.iter().any(is_named) {
         return Vec::new();
     }
-    // Ignore the environment variables here: a bad value is no error if the configuration file overrides it.
+    // A bad value in an environment variable is no error if the file sets the same option.
     let all: Vec<String> = file::KEYS.iter().copied().flat_map(options_of).collect();
     let command = without_variables(command.clone(), &all);
     let Ok(matches) = command.try_get_matches_from(words) else {
@@ -243,12 +242,12 @@ fn check_separator(
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// Returns true if the option `two[1]` was typed on the command line, and `two[0]` was not. The caller must then ignore
+/// Returns true if the command line has the option `two[1]` but not the option `two[0]`. The caller must then ignore
 /// the environment variable of `two[0]`.
 ///
 /// # Errors
 ///
-/// If both options were typed. `words` is the error message.
+/// If the command line has both options. `words` is the error message.
 fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bool, clap::Error> {
     match two.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
         [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),

@@ -82,8 +82,7 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// If `per` is a fixed length and `tz` is given. Days with a clock change differ in length, so periods of a fixed
-    /// length cannot follow local time.
+    /// If `per` is a fixed length and `tz` is given: only days, weeks and months depend on a time zone.
     pub(crate) fn new(per: Per, at: Option<Time>, tz: Option<TimeZone>) -> Result<Self, Failure> {
         if matches!(per, Per::Fixed(_)) && tz.is_some() {
             return Err(Failure::usage(
@@ -125,7 +124,7 @@ impl Schedule {
     fn calendar(&self, unit: Unit, moment: Timestamp) -> Result<Range<Timestamp>, jiff::Error> {
         let begin = |date: Date| self.tz.to_timestamp(date.to_datetime(self.at));
         let mut date = unit.first(self.tz.to_datetime(moment).date())?;
-        // Before the time of day `at`, the first date of a unit still belongs to the previous period.
+        // If `moment` is earlier than the time of day `at`, it may belong to the previous period.
         while begin(date)? > moment {
             date = unit.first(date.yesterday()?)?;
         }
@@ -151,7 +150,7 @@ impl Unit {
         }
     }
 
-    /// The first date of the next unit. `first` is the first date of a unit.
+    /// The first date of the next day, week or month. `first` is the first date of the current one.
     fn after(self, first: Date) -> Result<Date, jiff::Error> {
         first.checked_add(match self {
             Self::Day => 1.days(),

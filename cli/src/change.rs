@@ -17,8 +17,8 @@ use crate::process;
 use crate::run::leaving_nothing;
 use crate::survey::{self, SurveyStatus};
 
-/// The longest ttl of the locks that the step `open` holds while it copies stored values to the next masters. If this
-/// process is killed, the locks expire after at most this time.
+/// The step `open` holds locks while it copies stored values to the next masters. The ttl of these locks is at most
+/// this time.
 const LOCKED: Duration = Duration::from_secs(5);
 
 const CUT_SHORT: &str = "the step may be only partly done: run the step again";
@@ -183,7 +183,7 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
         ))?;
     }
     let mut masters = survey.masters.iter();
-    // The error about missing rights, below, is more precise than the error reply of a master.
+    // If rights are missing, the code below returns an error that is more precise than a master's reply.
     let lacks_rights = masters.any(MasterSeen::lacks_rights);
     if let Some(refusal) = refusal(&survey).filter(|_| !lacks_rights) {
         return Err(Failure::new(

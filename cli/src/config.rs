@@ -37,8 +37,7 @@ macro_rules! fill {
 }
 pub(crate) use fill;
 
-/// Before its exit, a command waits for the answers to its releases: for at most the node timeout plus `PARTING`. If a
-/// master takes longer to answer, its lock key may remain until the ttl expires.
+/// Before its exit, a command waits for the answers to its releases: for at most the node timeout plus this time.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// The options about masters. All commands that connect to masters have them.

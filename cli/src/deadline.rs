@@ -47,9 +47,10 @@ impl Deadline {
         self.grace
     }
 
-    /// Returns when the guard process sends `SIGTERM` and `SIGKILL`, as two durations before the end of the lock's
-    /// validity. The supervisor sends each signal half a safety margin earlier. The guard process therefore acts only
-    /// if the supervisor has failed.
+    /// Returns how long before the end of the lock's validity the guard process sends `SIGTERM` and `SIGKILL`.
+    ///
+    /// `quorate` itself sends each signal half a safety margin earlier. So the guard process acts only if `quorate` has
+    /// failed to do so.
     pub(crate) fn backstop(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }

@@ -1,8 +1,8 @@
 //! `quorate doctor`: checks whether the masters are fit to hold locks. Each finding (a problem or a note) says what to
 //! change.
 //!
-//! The library inspects the masters over the same kind of connections that locks use. The module
-//! [`findings`](crate::findings) derives the findings, and this module prints them.
+//! The library inspects the masters. The module [`findings`](crate::findings) derives the findings, and this module
+//! prints them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -27,7 +27,7 @@ pub(crate) fn no_quota(error: ValueError) -> Failure {
     no_value(error, "quota", "quorate quota create NAME N")
 }
 
-/// The failure of `quorate once` because the record of its last period could not be read or written.
+/// The failure of `quorate once` because its once-per-period record could not be read or written.
 pub(crate) fn no_record(error: ValueError) -> Failure {
     no_value(error, "record", "quorate once --create NAME")
 }

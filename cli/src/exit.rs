@@ -85,7 +85,7 @@ pub(crate) fn below(help: &str, codes: &[Meaning]) -> String {
     format!("{help}\n\n{}", table_of(codes))
 }
 
-/// The exit code that a shell reports for a process that signal number `n` has ended: 128 + `n`.
+/// The exit code that shells report for a process that was killed by signal number `n`: 128 + `n`.
 pub(crate) fn signalled(n: i32) -> u8 {
     u8::try_from(128 + n).unwrap_or(u8::MAX)
 }
@@ -95,10 +95,10 @@ pub(crate) fn signalled(n: i32) -> u8 {
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) line: String,
-    /// The signal that interrupted this `quorate` process; `None` if no signal did. After the cleanup, `quorate` sends
-    /// this signal to itself: its parent process then sees the signal as the cause.
+    /// The signal that interrupted this `quorate` process; `None` if no signal did. After the cleanup, `quorate` kills
+    /// itself with this signal, so that its parent process sees the signal.
     pub(crate) signal: Option<Signal>,
-    /// Whether the failure is an expected outcome and not an error. The flag `-q` suppresses its message in that case.
+    /// True if this failure is an expected outcome and not an error. With `-q`, its message is not printed.
     pub(crate) is_usual: bool,
 }
 
@@ -135,7 +135,7 @@ impl Failure {
         }
     }
 
-    /// Sets the exit code of this failure to `code` if the cause is that another client holds the lock.
+    /// Replaces the exit code [`HELD`] with `code`. Leaves all other exit codes unchanged.
     pub(crate) fn on_conflict(self, code: u8) -> Self {
         let is_conflict = self.code == HELD;
         Self {
@@ -207,8 +207,7 @@ mod tests {
         }
     }
 
-    /// The exit codes that `run` itself returns, other than 0. Code 1 is not among them: if `run` exits with 1, that is
-    /// the exit code of the command.
+    /// The exit codes other than 0 that come from `run` itself. Exit code 1 can come only from the command.
     fn run_codes() -> impl Iterator<Item = &'static Meaning> {
         TABLE.iter().filter(|(code, _)| !matches!(*code, "0" | "1"))
     }

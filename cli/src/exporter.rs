@@ -1,5 +1,6 @@
-//! Writes the metrics of one `quorate run` to a file and to statsd. A separate thread does this, because a disk or a
-//! name server that hangs must not delay the renewal of the lock.
+//! Writes the metrics of one `quorate run` to a file and to statsd.
+//!
+//! A separate thread does the I/O, because a slow disk or name server must not delay the renewal of the lock.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,8 +15,8 @@ use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
 use crate::output;
 
-/// The maximum time for resolving the host name of the statsd server. `quorate run` waits for at most twice this time
-/// until the metrics are written and sent.
+/// Maximum time to resolve the host name of the statsd server. At its end, `quorate run` waits up to twice this time
+/// for the thread that writes the metrics.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options for the metrics of a `quorate run`.
@@ -23,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct ExporterArgs {
     /// Write metrics to this file, in the format of Prometheus
     ///
-    /// For the textfile collector of the node exporter, which reads files whose names end in .prom. The file is
-    /// replaced atomically when the command starts, and when quorate ends.
+    /// The textfile collector of the node exporter reads FILE if its name ends in .prom. quorate replaces FILE
+    /// atomically when the command starts, and again when quorate ends.
     #[arg(
         long,
         value_name = "FILE",
@@ -56,7 +57,7 @@ pub(crate) struct Exporter {
 /// The two channels between the exporter and the thread that writes the metrics.
 struct Handed {
     metrics: Sender<RunMetrics>,
-    /// The thread closes this channel when it has written all metrics.
+    /// The thread closes this channel when it ends.
     done: Receiver<()>,
 }
 
@@ -103,10 +104,10 @@ impl Exporter {
         self.hand_over();
     }
 
-    /// Records how this `quorate run` ended, and waits for at most two seconds until the metrics are written.
+    /// Records how this `quorate run` ended. Waits up to two seconds for the thread that writes the metrics.
     ///
     /// - `outcome`: `Ok` with the exit code of the run, or `Err` with the exit code of a failure
-    /// - `conflict`: the exit code to record if another client held the lock
+    /// - `conflict`: the exit code to record instead of `exit::HELD`
     pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
         let ran = self.metrics.is_running;
         let (label, code) = match outcome {
@@ -191,8 +192,7 @@ fn try_out(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Checks that the path is a regular file or does not exist. A device or a pipe is refused, because replacing the file
-/// would remove it.
+/// Checks that the path is a regular file or does not exist. Replacing a device or a pipe would delete it.
 fn check_kind(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -201,10 +201,10 @@ fn check_kind(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces the metrics file atomically: writes a temporary file, whose name the collector ignores, and renames it.
+/// Writes the metrics to a temporary file, and renames it to `path`. The name of the temporary file does not end in
+/// `.prom`, so Prometheus ignores the file.
 ///
-/// The metrics contain the time of the last successful run. If the time in the old file is later, the new file keeps
-/// it.
+/// If the old metrics file has a later time of the last success, the new file keeps that time.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());

@@ -23,20 +23,20 @@ pub(crate) struct FileOptions {
     pub(crate) settings: Settings,
     /// The keys that the file sets, for example `masters` and `ttl`.
     pub(crate) keys: Vec<String>,
-    /// The option `keep_for`: the least time for which `run` keeps the lock; `None` if the file does not set it.
+    /// The option `keep_for`: the minimum time for which `run` keeps the lock; `None` if the file does not set it.
     pub(crate) keep_for: Option<Duration>,
     /// The option `grace`: the time between SIGTERM and SIGKILL; `None` if the file does not set it.
     pub(crate) grace: Option<Duration>,
 }
 
-/// The keys `keep_for` and `grace` of the TOML file. They are options of the command, not settings of the library.
+/// The two keys of the TOML file that the library does not know.
 const KEEP_FOR: &str = "keep_for";
 const GRACE: &str = "grace";
 
 /// The keys of a configuration file that are not settings of the library, each with its environment variable.
 const OWN_KEYS: [(&str, &str); 2] = [(KEEP_FOR, "QUORATE_KEEP_FOR"), (GRACE, "QUORATE_GRACE")];
 
-/// All keys that the file may contain, each with the environment variable of the same option.
+/// All keys that the file may contain, each with its environment variable.
 pub(crate) fn keys_and_variables() -> impl Iterator<Item = (&'static str, &'static str)> {
     let library = SETTINGS
         .iter()
@@ -49,8 +49,7 @@ pub(crate) static KEYS: LazyLock<Vec<&str>> =
     LazyLock::new(|| keys_and_variables().map(|(key, _)| key).collect());
 
 impl FileOptions {
-    /// Reads the file. A second call for the same file returns the result of the first one, because a pipe can be read
-    /// only once.
+    /// Reads the file. Later calls for the same path return the first result, because a pipe can be read only once.
     pub(crate) fn load(path: &Path, source: Source) -> Result<Self, Failure> {
         static LOADED: Mutex<Vec<(PathBuf, Result<FileOptions, String>)>> = Mutex::new(Vec::new());
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +92,7 @@ impl FileOptions {
 /// Why a configuration file is read: the user named it, or it has the default name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The user named the file. It may be a pipe, as with `--config <(..)`.
+    /// The user named the file. It may be a pipe, for example in `--config <(..)`.
     Named,
     /// The user did not name the file, but a file with the default name exists. It must be a regular file, because
     /// reading a pipe or a device might never end.

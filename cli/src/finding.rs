@@ -1,4 +1,4 @@
-//! A finding of `doctor` (a problem or a note), and the settings that the checks of `doctor` use.
+//! A finding of `doctor` (a problem or a note), and the client settings on which the findings depend.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) enum Severity {
     Note,
     /// Locks work on this master, with a restriction.
     Warning,
-    /// Locks do not work on this master, or are not safe.
+    /// Locks do not work, or are not safe.
     Error,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Finding {
     pub(crate) check: &'static str,
     /// The master that the finding is about; `None` if it is about all masters.
     pub(crate) master: Option<String>,
-    /// The observation of the check, without the name of the master.
+    /// The problem or the note, without the name of the master.
     #[serde(rename = "finding")]
     pub(crate) what: String,
     /// The recommended change.
@@ -44,8 +44,7 @@ pub(crate) struct Rules {
     pub(crate) prefix: bool,
 }
 
-/// A function that adds a finding. Its arguments are the severity, the name of the check, the observation of the check,
-/// and the advice.
+/// A function that adds a [`Finding`]. Its arguments are `severity`, `check`, `what` and `advice`.
 pub(crate) trait Add: FnMut(Severity, &'static str, String, &str) {}
 
 impl<F: FnMut(Severity, &'static str, String, &str)> Add for F {}

@@ -22,7 +22,8 @@ const TESTED: [(&str, &str); 7] = [
 
 /// Largest difference between the clocks of two masters that `doctor` does not report, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
-/// `doctor` reports an error unless `max_ttl` exceeds the clock difference of the masters by this duration.
+/// `max_ttl` must exceed the clock difference of the masters by at least this time. Otherwise `doctor` reports an
+/// error.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// Runs all checks on each master and on all masters together. The most severe findings come first.
@@ -108,9 +109,9 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
 
 /// Adds findings about rights that the configured user of this master lacks.
 fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    // Leave out the rights that only the persistence check needs, because the persistence check reports them itself.
+    // Leave out rights that only the persistence check needs. That check reports them itself.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
-    // Without a prefix, `doctor` does not know the keys of the locks, so it cannot check the rights to them.
+    // Without the setting `prefix`, the keys of the locks are unknown, so rights to keys cannot be checked.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
     let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
     let some = |wanted: &dyn Fn(&&MissingRight) -> bool| -> Vec<&MissingRight> {
@@ -237,8 +238,7 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Adds a note if masters have no generation marker. Without markers, clients cannot detect a wrong server at the
-/// address of a master.
+/// Adds a note if masters have no generation marker (see "Generation markers" in docs/protocol.md).
 fn marked(masters: &[Inspection], add: &mut impl Add) {
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
     // Clients use generation markers only if all masters are Redis or Valkey servers.

@@ -14,8 +14,7 @@ use crate::exit::{self, Outcome};
 use crate::settings::HEADING;
 use crate::{layout, output, variables};
 
-/// The only options about masters that the help of a command shows. The topic page `masters` shows all options about
-/// masters.
+/// The options about masters that the help of a command shows. `quorate help masters` shows all options about masters.
 const USUAL: [&str; 2] = ["masters", "config"];
 
 /// The heading of the options about masters in the help of a command.
@@ -31,8 +30,7 @@ pub(crate) enum Detail {
 }
 
 impl Detail {
-    /// `All` if the command line `words` contains `--help`, otherwise `Usual`. The caller uses the result only if the
-    /// command line asks for help.
+    /// Returns `All` if the command line `words` contains `--help`, otherwise `Usual`.
     pub(crate) fn asked_for(words: &[OsString]) -> Self {
         if words.iter().any(|word| word == "--help") {
             Self::All
@@ -59,7 +57,7 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
             .after_long_help(long),
         (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
         (Detail::Usual, None, None) => command,
-        // Set only short texts. With a long text, the parser would print each option on several lines.
+        // Remove the long texts. With a long text, clap would print each option on several lines.
         (Detail::All, long, after) => command
             .about(about.unwrap_or_default())
             .long_about(Resettable::Reset)
@@ -86,8 +84,7 @@ fn shown(arg: Arg, detail: Detail) -> Arg {
     explained(arg)
 }
 
-/// The option with its whole help text as one paragraph. By default, the parser's `--help` spreads it over several
-/// lines.
+/// The option with its whole help text as one paragraph. By default, clap prints several paragraphs for `--help`.
 fn explained(arg: Arg) -> Arg {
     let text = arg.get_long_help().or(arg.get_help());
     let text = text.map(ToString::to_string).unwrap_or_default();
@@ -261,7 +258,7 @@ pub(crate) fn topics() -> String {
 /// Arguments of `help`.
 #[derive(Debug, Args)]
 pub(crate) struct HelpArgs {
-    /// A topic, or a command and its step [default: quorate itself]
+    /// A topic or a command, for example quota take [default: quorate itself]
     #[arg(value_name = "TOPIC")]
     words: Vec<OsString>,
 }
@@ -272,7 +269,7 @@ impl HelpArgs {
         TOPICS.iter().find(|topic| self.words == [topic.name])
     }
 
-    /// The command line that asks for the help of the named command.
+    /// The command line `quorate WORDS --help`, with the words that the user typed.
     pub(crate) fn command_line(self) -> Vec<OsString> {
         let words = std::iter::once("quorate".into()).chain(self.words);
         words.chain(["--help".into()]).collect()

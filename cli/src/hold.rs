@@ -93,7 +93,7 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 }
 
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
-    // Open the pidfd before the wait for the lock. During the wait, the process may end and its pid may be reused.
+    // Open the pidfd before the wait for the lock, because the kernel may reuse the pid during the wait.
     let relies = args.terminate.map(Relying::find).transpose()?;
     let (lock, _) = args.lock.complete(args.kind, args.masters)?;
     // The process gets `SIGTERM` `DEFAULT_GRACE` before the lock expires.
@@ -141,7 +141,7 @@ async fn hold(
             () = &mut input => return still_held(guard, lock, began, None),
             written = &mut told, if !is_told => {
                 is_told = true;
-                // `Ok(false)`: the reader has closed the pipe, so it does not get the token. Hold the lock anyway.
+                // If stdout is a closed pipe, `print_line` returns `Ok(false)`. Hold the lock anyway.
                 let _is_read = written.map_err(Failure::internal)??;
             }
             () = tokio::time::sleep(nap.min(TICK)) => {}
@@ -149,8 +149,9 @@ async fn hold(
     }
 }
 
-/// The result of `hold` after a signal or the end of standard input. Returns `end` if the lock is still valid.
-/// Otherwise returns the failure that reports the lost lock. `end` is the signal; `None` at the end of standard input.
+/// Returns `end` if the lock is still valid, otherwise the failure that reports the lost lock.
+///
+/// `end` is the signal that ended `hold`; `None` at the end of standard input.
 fn still_held(
     guard: &LockGuard,
     lock: &Lock,
@@ -164,9 +165,9 @@ fn still_held(
     Err(lost(guard, lock, began, why))
 }
 
-/// The longest time until the next check of the lock; `None` if `hold` must report the lock as lost now.
+/// Returns the longest time until the next check of the lock; `None` if `hold` must report the lock as lost now.
 ///
-/// With `--terminate`, `grace` is the time between SIGTERM and the end of the lock's validity. Otherwise it is zero.
+/// With `--terminate`, the process gets SIGTERM `grace` before the lock expires. Otherwise, `grace` is zero.
 fn nap(guard: &LockGuard, lock: &Lock, grace: Duration) -> Option<Duration> {
     match Deadline::new(lock.room(), grace).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) => Some(nap),

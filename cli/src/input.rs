@@ -9,7 +9,7 @@ use nix::sys::stat::{fstat, stat};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use tokio::sync::oneshot;
 
-/// Time between two attempts to read from the terminal while another process group is in its foreground.
+/// Time between two attempts to read from the terminal while this process is in the background.
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Resolves at the end of standard input. Never resolves if standard input is `/dev/null`, as in a service: `hold`

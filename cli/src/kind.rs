@@ -12,10 +12,10 @@ use crate::config::MasterOptions;
 use crate::exit::{self, Failure};
 use crate::output;
 
-/// The environment variable that lists the locks of outer `quorate` processes, which are ancestors of this process.
+/// The environment variable that lists the locks that ancestor processes hold.
 const HELD: &str = "QUORATE_HELD";
 
-/// The environment variable with the owner id of the nearest ancestor process that holds a lock as an owner.
+/// The environment variable with the owner id (`--owner`) of the nearest ancestor process that has one.
 const OWNER: &str = "QUORATE_OWNER";
 
 /// The heading of the options for the kind of lock in help texts.
@@ -32,7 +32,7 @@ pub(crate) struct KindArgs {
     #[arg(long, help_heading = HEADING, conflicts_with_all = ["permits", "owner", "reenter"])]
     shared: bool,
 
-    /// Take one of N permits of the semaphore of this name
+    /// Take one permit of the semaphore RESOURCE, which has N permits
     #[arg(long, value_name = "N", help_heading = HEADING, conflicts_with_all = ["owner", "reenter"])]
     permits: Option<usize>,
 
@@ -84,11 +84,7 @@ impl KindArgs {
 }
 
 impl Kind {
-    /// Creates the library's lock request for a lock of this kind.
-    ///
-    /// # Errors
-    ///
-    /// If the owner id is invalid.
+    /// Creates the library's request for a lock of this kind on `resource`.
     pub(crate) fn request(
         &self,
         redlock: &Redlock,
@@ -128,12 +124,12 @@ impl Kind {
         std::iter::once(first).chain(also.iter().map(OsString::as_os_str))
     }
 
-    /// Refuses to wait for a lock that an ancestor process holds. Such a wait would never end, because the ancestor
-    /// waits for this process to end.
+    /// Checks that no ancestor process holds a lock that excludes this lock. A wait for this lock would never end,
+    /// because the ancestor waits for this process.
     ///
     /// # Errors
     ///
-    /// If an ancestor process holds the lock. The message says what to do.
+    /// If an ancestor process holds such a lock, and `wait` is not `Wait::None`.
     pub(crate) fn check_ancestors(
         &self,
         place: &Place,
@@ -153,8 +149,8 @@ impl Kind {
         Ok(())
     }
 
-    /// Whether this is a read lock that an ancestor process already holds as a reader. If so, a queued writer can cause
-    /// a deadlock: this process waits for the writer, the writer for the ancestor, and the ancestor for this process.
+    /// Whether this is a read lock, and an ancestor process holds the same read lock. Behind a queued writer, the wait
+    /// is then a deadlock: the writer waits for the ancestor, and the ancestor waits for this process.
     pub(crate) fn is_read_above(&self, place: &Place, resource: &OsStr) -> bool {
         let held = Held::by_ancestors();
         let place = place.of(resource);
@@ -163,24 +159,23 @@ impl Kind {
 
     /// Whether the masters can grant this lock while ancestor processes hold the locks `held`.
     fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
-        // Consider permits and other locks separately: a semaphore and a lock of the same name are independent of each
-        // other.
+        // Split the permits from the other locks. A semaphore and a lock of the same name do not exclude each other.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
             Self::Permits(permits) => {
-                // Count only permits in slots below `permits`, because this process can get no higher slot.
+                // Count only permits in slots below `permits`, because this process asks only for those slots.
                 let taken = ours.iter().filter(|hold| hold.may_be_below(*permits));
                 *permits == 0 || taken.count() < *permits
             }
             Self::Shared => plain.iter().all(|hold| hold.letter == b's'),
-            // An owner lock excludes all other owners, so every ancestor that holds the lock must have the same owner.
+            // Every ancestor that holds the lock must have the same owner id.
             Self::Owner(id) => plain.iter().all(|hold| hold.owner().as_ref() == Some(id)),
             Self::Exclusive | Self::Several(_) => plain.is_empty(),
         }
     }
 
-    /// The environment variables that describe this lock to `quorate` processes inside the command. `slot` is the slot
-    /// of the permit, or `None` if the lock is not a permit of a semaphore.
+    /// The environment variables that describe this lock to nested `quorate` processes. `slot` is the slot number of a
+    /// permit; `None` for other kinds of locks.
     pub(crate) fn environment(
         &self,
         place: &Place,
@@ -203,7 +198,7 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // Add the name of this process: other processes ignore the entry if it is not their ancestor.
+                // A nested process ignores the entry if the process `holder` is not its ancestor.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -216,12 +211,12 @@ impl Kind {
     }
 }
 
-/// Refuses access to a stored value while an ancestor process holds the lock of the same name, because every access to
-/// the value takes that lock.
+/// Checks that no ancestor process holds the lock `name`. Every access to the quota or the once record `name` takes
+/// this lock. If an ancestor holds the lock, the access would wait forever.
 ///
 /// # Errors
 ///
-/// If an ancestor process holds the lock. A wait for this lock would never end.
+/// If an ancestor process holds the lock.
 pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<(), Failure> {
     let held = Held::by_ancestors();
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
@@ -252,14 +247,13 @@ struct Held {
 impl Held {
     fn by_ancestors() -> Self {
         let entries = std::env::var_os(HELD).unwrap_or_default().into_vec();
-        // Read `/proc` only if [`HELD`] lists locks, because most processes have no ancestor that holds a lock.
+        // Read `/proc` only if [`HELD`] lists a lock.
         let told = !entries.is_empty();
         let ancestry = told.then(Ancestry::of_this_process).flatten();
         Self { entries, ancestry }
     }
 
-    /// The locks that ancestor processes hold on one resource. The text `place` identifies the resource, its masters
-    /// and its prefix.
+    /// The locks that ancestor processes hold on one resource. `place` is a text from [`Place::of`].
     fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
         let entries = self.entries.split(|byte| *byte == b' ');
         entries.filter_map(move |entry| {
@@ -274,10 +268,9 @@ impl Held {
         })
     }
 
-    /// Whether the process that acquired the lock has ended or is no ancestor of this process. Returns false if this is
-    /// unknown.
+    /// True if the process `holder` is known not to be a living ancestor of this process. Its entry is then outdated.
     ///
-    /// `holder` is the name of that process; `None` in entries that older versions of quorate wrote.
+    /// `holder` is `None` in entries of older versions of quorate.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
@@ -291,8 +284,8 @@ impl Held {
     }
 }
 
-/// Describes the holder of a lock for messages. `key` is the value of the lock key on a master. Returns `readers`, an
-/// owner with its id, or the token of a single holder.
+/// Describes the holder of a lock for messages: `readers`, the owner with its id, or the token. `key` is the value of
+/// the lock key on a master.
 pub(crate) fn holder_words(key: &str) -> String {
     match key.strip_prefix("quorate:owner:") {
         Some(owner) => format!("owner '{owner}'"),
@@ -304,8 +297,8 @@ pub(crate) fn holder_words(key: &str) -> String {
 /// One lock that an ancestor process holds, parsed from [`HELD`].
 struct Hold<'a> {
     letter: u8,
-    /// The owner id of an owner lock, or the slot number of a permit. `None` for other kinds of locks, and for a permit
-    /// that an older version of quorate recorded without its slot number.
+    /// The owner id of an owner lock, or the slot number of a permit. `None` for other kinds of locks, and for permits
+    /// from older versions of quorate.
     which: Option<&'a [u8]>,
 }
 
@@ -324,8 +317,7 @@ impl Hold<'_> {
     }
 }
 
-/// The owner id of the nearest ancestor process that holds a lock as an owner, from the variable [`OWNER`]; `None` if
-/// there is no such process.
+/// The owner id in the variable [`OWNER`]; `None` if the variable is empty or not set.
 fn nearest_owner() -> Option<String> {
     std::env::var(OWNER).ok().filter(|id| !id.is_empty())
 }
@@ -341,7 +333,7 @@ impl Place {
     pub(crate) fn new(redlock: &Redlock, options: &MasterOptions) -> Self {
         let mut masters: Vec<String> = redlock.masters().map(ToString::to_string).collect();
         masters.sort_unstable();
-        // FNV-1a. No cryptographic hash is needed, because the hash only distinguishes sets of masters.
+        // FNV-1a. The hash only distinguishes sets of masters, so it need not be cryptographic.
         let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let masters = masters.join(" ");
         Self {
@@ -350,8 +342,8 @@ impl Place {
         }
     }
 
-    /// A text that identifies a resource: hash of the masters, prefix and resource name, in printable characters
-    /// without spaces.
+    /// A text that identifies a resource: a hash of the masters, then the key prefix and the resource name. It contains
+    /// no spaces.
     fn of(&self, resource: &OsStr) -> String {
         let key = [self.prefix.as_bytes(), resource.as_bytes()].concat();
         format!("{:016x}:{}", self.masters, printable(&key))

@@ -1,5 +1,5 @@
-//! The last run of the command of `quorate once`: its host, its beginning and end, and its exit code. It is stored as a
-//! note in the record of the last period on the masters.
+//! The last run of the command of `quorate once`: its host, start, end and exit code. The masters store it as the note
+//! of the once record.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{exit, output};
 
-/// One run of the command. It is stored as JSON in the note of the record.
+/// One run of the command. The note of the once record contains it as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LastRun {
     host: String,
@@ -46,7 +46,7 @@ impl LastRun {
         }
     }
 
-    /// This run as JSON, to store in the note of the record.
+    /// This run as JSON, for the note of the once record.
     pub(crate) fn note(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -66,20 +66,19 @@ pub(crate) struct OnceStatus {
     /// The state of the command: `held` (the lock is held, usually because the command is running), `never` (it has not
     /// run), `done`, `failed` or `unknown`.
     pub(crate) state: &'static str,
-    /// Whether the current period is recorded as done; `None` without `--per`, or while the lock is held.
+    /// Whether the current period is recorded as done; `None` without `--per`, and while another client holds the lock.
     pub(crate) done: Option<bool>,
-    /// The beginning of the last period that is recorded as done, in RFC 3339; `None` if no period is recorded.
+    /// The start of the last period that was recorded as done, in RFC 3339; `None` if there is none.
     pub(crate) period: Option<String>,
     /// The note of the lock's holder, as text; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) holder: Option<String>,
-    /// The last run of the command. While the lock is held, it is the run of the holder. `None` if no run is recorded,
-    /// or if the holder has left no note.
+    /// The last run of the command; `None` if it is unknown. While the lock is held, it comes from the holder's note.
     pub(crate) run: Option<LastRun>,
 }
 
 impl OnceStatus {
-    /// The status while another client holds the lock. It contains nothing from the record, which can be read only
-    /// under the lock. `note` is the holder's note.
+    /// The status while another client holds the lock. It comes from `note`, the holder's note. The once record can be
+    /// read only under the lock.
     pub(crate) fn held(once: String, note: Option<&Note>) -> Self {
         let run = note.map(|note| LastRun {
             host: note.host.clone(),
@@ -98,7 +97,7 @@ impl OnceStatus {
         }
     }
 
-    /// The status while the lock is free, read from the record. `period` is the current period; `None` without `--per`.
+    /// The status from the once record. `period` is the current period; `None` without `--per`.
     pub(crate) fn of(
         once: String,
         record: &OnceRecord<'_>,

@@ -17,8 +17,7 @@ const WIDEST: usize = 100;
 /// Minimum width of a help text in columns, even if the terminal is narrower.
 const NARROWEST: usize = 32;
 
-/// A no-break space. It replaces a space at which a line must not be broken. After the wrapping, it is changed back
-/// into a space.
+/// A no-break space. During the wrapping, it replaces each space at which a line must not be broken.
 const HARD: char = '\u{a0}';
 
 /// A paragraph, or a heading with its lines: the text between two empty lines of a help page.
@@ -71,9 +70,9 @@ fn block(text: &str) -> Block {
     }
 }
 
-/// Finds the position at which the second column of these lines starts; `None` if the lines have only one column.
+/// Returns the position at which the second column of these lines starts; `None` if there is only one column.
 ///
-/// At this position, a word begins in every line. In at least one line, two spaces precede the word.
+/// Every line has the beginning of a word at this position. In at least one line, two spaces precede the word.
 fn second_column(lines: &[&str]) -> Option<usize> {
     let own = lines.iter().filter(|line| !line.starts_with("        "));
     let own: Vec<Vec<char>> = own.map(|line| line.chars().collect()).collect();
@@ -149,7 +148,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     let mut text = String::new();
     let mut at = 0;
     let mut is_new = true;
-    // Add each word with the spaces before it, because columns are separated by several spaces.
+    // Keep the spaces before each word, because several spaces separate columns.
     let mut rest = &line[lead..];
     text.push_str(&line[..lead]);
     at += lead;

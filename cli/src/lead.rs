@@ -85,7 +85,7 @@ pub(crate) struct LeadArgs {
 
     /// The command to run while this machine leads, with its arguments
     ///
-    /// Put `--` before COMMAND if one of its arguments is `--` or an option of quorate.
+    /// If an argument of COMMAND is `--` or an option of quorate, put `--` before COMMAND.
     #[arg(
         trailing_var_arg = true,
         required_unless_present = "shell",
@@ -150,8 +150,7 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
 enum WayOut {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// `quorate lead` sends this signal to itself. The signal either ended the command, or was sent to `lead` before
-    /// leadership was lost.
+    /// `quorate lead` ends itself with this signal. Either `lead` has received it, or it has ended the command.
     Signal(Signal),
 }
 
@@ -264,7 +263,7 @@ async fn command(
 /// The next action of `lead` after the command ended by itself with this exit code. `asked_to_end` is true if `lead`
 /// has received a signal that asks it to end.
 fn ended_with(code: u8, asked_to_end: bool) -> Term {
-    // If the command could not be started, do not campaign again, because the next start would fail as well.
+    // If the command could not be started (126 or 127), another start would fail as well.
     if asked_to_end || matches!(code, exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND) {
         return Term::Last(WayOut::Code(code));
     }

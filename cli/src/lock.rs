@@ -18,7 +18,7 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// The estimated maximum duration of an acquire. `max_hold` includes the duration of the acquire.
+/// The estimated maximum duration of an acquire. This duration counts towards `max_hold`.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -55,14 +55,14 @@ pub(crate) struct Lock {
     pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
-    /// How long this process waits before its exit for the answers of the masters to its releases.
+    /// How long this process, before it exits, waits for answers to its release requests.
     pub(crate) parting: Duration,
     wait: Wait,
     note: Option<String>,
 }
 
 impl LockArgs {
-    /// Lets the option `--wait` on the command line override the variable `QUORATE_TRY`.
+    /// Drops the value of `QUORATE_TRY`, because the command line contains `--wait`.
     pub(crate) fn do_wait(&mut self) {
         self.try_once = false;
     }
@@ -77,7 +77,7 @@ impl LockArgs {
         self.resource
     }
 
-    /// Completes the options from the configuration file. Returns the lock and the contents of the file.
+    /// Adds the options from the configuration file. Returns the lock and the contents of the file.
     pub(crate) fn complete(
         self,
         kind: KindArgs,
@@ -118,13 +118,14 @@ impl LockArgs {
 }
 
 impl Lock {
-    /// The smaller of the ttl and `max_hold`. The grace period is shortened to fit into this time.
+    /// The smaller of the ttl and `max_hold`. The grace period must fit into it.
     pub(crate) fn room(&self) -> Duration {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
 
-    /// Returns `max_hold` if the lock ended because of `max_hold`, otherwise `None`. `held_for` is the time for which
-    /// the lock was held, without the acquire and without the time reserved for stopping the command.
+    /// Returns `max_hold` if the lock ended because of `max_hold`, otherwise `None`.
+    ///
+    /// `held_for` is the time since the end of the acquire.
     pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
         let (notice, _) = deadline.backstop();
         let reached = held_for + notice + SLACK.min(self.ttl / 4);
@@ -136,12 +137,8 @@ impl Lock {
         self.kind.is_read_above(&self.place, &self.resource)
     }
 
-    /// How long to wait for the lock. If an ancestor process already holds this read lock, the wait is at most one ttl.
-    ///
-    /// After one ttl, a longer wait is useless:
-    ///
-    /// - If a queued writer still waits, this process and the writer are in a deadlock.
-    /// - If a majority of the masters is still down, the ancestor loses its lock.
+    /// The longest wait for the lock. If an ancestor process holds the same read lock, it is at most one ttl: a longer
+    /// wait is usually a deadlock with a queued writer (see [`Kind::is_read_above`]).
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
@@ -150,11 +147,12 @@ impl Lock {
         }
     }
 
-    /// Acquires the lock. The wait ends early if a signal asks this process to end.
+    /// Acquires the lock.
     ///
     /// # Errors
     ///
-    /// If another client holds the lock for the whole wait, if there is no quorum, or if a signal arrives.
+    /// If another client holds the lock for the whole wait, if there is no quorum, or if a signal asks this process to
+    /// end.
     pub(crate) async fn take(&self, signals: &mut Signals) -> Result<LockGuard, Failure> {
         tokio::select! {
             guard = self.acquire() => guard,
@@ -202,13 +200,13 @@ impl Lock {
     }
 }
 
-/// The replies of masters that refused a renewal, in brackets, for messages about a lost lock. Empty if no master
+/// The replies of the masters that refused a renewal, in brackets, for messages about a lost lock. Empty if no master
 /// refused.
 pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report
         .filter(|said| said.phase == Phase::Extend)
-        // Leave out masters that did not reply (`NodeOutcome::Silent`), because a missing reply is not a refusal.
+        // A missing reply (`NodeOutcome::Silent`) is not a refusal.
         .filter(|said| !matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::Silent))
         .map(|said| said.to_string())
         .collect();

@@ -1,6 +1,6 @@
 //! Prints the events of the library on stderr: warnings by default, more with `-v`, nothing with `-q`.
 //!
-//! Each event is one line in the format of all other messages, without escape sequences, line breaks or passwords.
+//! Each event is one line without escape sequences, line breaks or passwords.
 
 use std::fmt;
 use std::io;
@@ -21,19 +21,19 @@ use crate::waiting;
 pub(crate) struct Talk {
     /// Print only the final error on stderr
     ///
-    /// A wait that reaches no majority of the masters also prints one warning.
+    /// Exception: a wait without a majority of the masters prints one warning.
     #[arg(short, long, global = true, display_order = 900, env = "QUORATE_QUIET", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) quiet: bool,
 
-    /// Print more on stderr: -v each step, -vv every renewal
+    /// Print more on stderr: -v for debug events, -vv for all events
     ///
-    /// RUST_LOG=quorate=debug selects events of the library more precisely.
+    /// The variable RUST_LOG, for example quorate=debug, applies if neither -q nor -v is given.
     #[arg(short, long, global = true, display_order = 901, action = ArgAction::Count, env = "QUORATE_VERBOSE")]
     pub(crate) verbose: u8,
 }
 
-/// Starts to print events of the library. The log level comes from the first of these sources that is given: the flag
-/// `-q` or `-v`, the variable `RUST_LOG`, the parameter `usual`.
+/// Starts to print events of the library. The first of these determines the log level: the flag `-q` or `-v`, the
+/// variable `RUST_LOG`, the parameter `usual`.
 pub(crate) fn start(talk: Talk, usual: LevelFilter) {
     output::be_quiet(talk.quiet);
     let library = |level| Targets::new().with_target("quorate", level);
@@ -49,7 +49,7 @@ pub(crate) fn start(talk: Talk, usual: LevelFilter) {
         .with_writer(|| Lines)
         .finish()
         .with(wanted);
-    // If this process already has a subscriber, the call fails. Keep the old subscriber.
+    // The call fails if this process already has a subscriber for events. That subscriber stays.
     let _ = tracing::subscriber::set_global_default(lines);
 }
 

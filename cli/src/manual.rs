@@ -50,7 +50,7 @@ const OTHERS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Environment variables that choose the servers which `demo` and `bench` start: name and meaning.
+/// Environment variables with the paths of the servers that `demo` and `bench` start: name and meaning.
 const SERVERS: [(&str, &str); 2] = [
     (
         "QUORATE_SERVER",

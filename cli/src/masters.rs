@@ -1,4 +1,4 @@
-//! Adds masters to the builder by URL, for every kind that this build supports.
+//! Adds a master to the [`RedlockBuilder`]. The scheme of the URL determines the kind of master.
 
 use clap::ValueEnum;
 use quorate::RedlockBuilder;
@@ -46,8 +46,8 @@ impl Scheme {
 pub(crate) fn scheme(url: &str) -> Scheme {
     let name = url.trim().split_once("://").map_or("", |(name, _)| name);
     let name = name.to_ascii_lowercase();
-    // Recognise misspelled schemes as well: `jdbc:mysql` selects MySQL. The MySQL driver then rejects the URL with an
-    // error that names the right spelling.
+    // Match misspelled schemes too. For example, `jdbc:mysql` selects the MySQL driver, which then reports the correct
+    // scheme.
     let is = |names: &[&str]| {
         let mut words = name.split(['+', ':']);
         words.any(|word| names.contains(&word))

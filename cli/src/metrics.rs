@@ -16,11 +16,11 @@ const OUTCOMES: [&str; 7] = [
 /// The outcome if the command ran and ended with exit code 0.
 const OK: &str = "ok";
 
-/// The metric with the time of the last success. If this `quorate run` does not succeed, the metric keeps the value
-/// from the old metrics file.
+/// The metric with the end time of the last successful run. An unsuccessful run copies the value from the old metrics
+/// file.
 const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
 
-/// The metrics of one `quorate run`, with the values that are known so far.
+/// The metrics of one `quorate run`, while it runs or after its end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunMetrics {
     pub(crate) resource: String,
@@ -139,8 +139,8 @@ impl RunMetrics {
         lines.join("\n")
     }
 
-    /// Copies the time of the last success of this resource from `earlier`, if that time is later than
-    /// `self.last_success`. `earlier` is the metrics text of an earlier `quorate run`.
+    /// Copies the time of the last success of this resource from `earlier`, if it is later than `self.last_success`.
+    /// `earlier` is the text of the old metrics file.
     pub(crate) fn remember(&mut self, earlier: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",

@@ -73,7 +73,7 @@ pub(crate) const CODES: [Meaning; 9] = [
     ),
 ];
 
-/// The heading of the options about the record of the last period in help texts.
+/// The heading, in help texts, of the options about the once record, such as `--create`.
 const RECORD: &str = "Record of the last period";
 
 /// Arguments of `once`.
@@ -128,16 +128,16 @@ impl OnceArgs {
     }
 }
 
-/// How long `--status` waits if the lock is held and its holder has left no note. Such a holder is usually a `quorate
-/// once` that has nothing to run and releases the lock soon.
+/// How long `--status` waits for a holder that has left no note. Such a holder usually has nothing to run, and releases
+/// the lock soon.
 const SHORT_HOLDS: Duration = Duration::from_secs(1);
 
 /// Time between two checks whether the lock is free, while `--status` waits (see [`SHORT_HOLDS`]).
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Runs a command once per period, or creates, drops or shows the record of the last period in which the command ran.
+/// Runs a command once per period. With `--create`, `--drop` or `--status`, creates, drops or shows the once record.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
-    // Read the clock before any other work: the period is the one that contains the time of the call.
+    // Read the clock first, because this time selects the period.
     let now = SystemTime::now();
     let schedule = |per| Schedule::new(per, args.at, args.tz.clone());
     let range = args.per.map(|per| schedule(per)?.period(now)).transpose()?;
@@ -154,7 +154,7 @@ pub(crate) fn run(args: OnceArgs) -> Outcome {
     run::run_once(args.job, KindArgs::default(), Some(period))
 }
 
-/// The operation on the record that the options ask for.
+/// The operation on the once record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verb {
     Create,
@@ -205,9 +205,9 @@ fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> Outcome {
     Ok(exit::OK)
 }
 
-/// Creates or drops the record. Returns what was done, as a word for the message to the user.
+/// Creates or drops the once record. Returns the beginning of the message to the user.
 async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'static str, Failure> {
-    // The length of the period has no effect, because only the record is created or dropped.
+    // `create` and `drop_record` ignore the length of the period.
     let once = redlock.once(name, Duration::from_secs(1));
     let display = WaitDisplay::new(name);
     let once = once.waiting(move |seen| display.see(seen));
@@ -223,9 +223,10 @@ async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'stat
     })
 }
 
-/// Returns the status from the record. If the lock is held, returns the status from the note of the holder instead.
+/// Reads the status from the once record, under the lock. If another client holds the lock, uses the note of that
+/// client instead.
 ///
-/// Reads the record under the lock, but never waits in the queue of the lock.
+/// Never waits in the queue of the lock.
 async fn status(
     redlock: &Redlock,
     name: &[u8],
@@ -255,14 +256,14 @@ async fn status(
     }
 }
 
-/// Reads the record under the lock, restores it on masters that have lost it, and releases the lock.
+/// Reads the once record under the lock, restores it on masters that have lost it, and releases the lock.
 async fn read(
     redlock: &Redlock,
     name: &[u8],
     range: Option<&Range<SystemTime>>,
     guard: LockGuard,
 ) -> Result<OnceStatus, Failure> {
-    // The length of the period has no effect, because only the record is read.
+    // Reading the once record ignores the length of the period.
     let once = redlock.once(name, Duration::from_secs(1));
     let status = match once.record(&guard).await {
         Ok(record) => {

@@ -54,8 +54,7 @@ pub(crate) fn mention(line: impl Display) {
     }
 }
 
-/// Prints one line on stderr, or drops the line if the write would block. A blocked process would not renew its lock
-/// (test `lock_is_renewed_while_a_write_to_stderr_blocks`).
+/// Prints one line on stderr. Drops the line if the write would block, because a blocked process cannot renew its lock.
 pub(crate) fn say_in_passing(line: impl Display) {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
@@ -99,11 +98,7 @@ pub(crate) fn print_page(text: &str) -> Result<(), Failure> {
     print(&lines.collect::<String>())
 }
 
-/// Prints one line on stdout. Returns false if stdout is a pipe whose reader has closed it.
-///
-/// # Errors
-///
-/// The errors of [`print()`].
+/// Prints one line on stdout. Returns false if stdout is a closed pipe.
 pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     let mut out = anstream::stdout().lock();
     let result = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -111,12 +106,12 @@ pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     written(result).map(|()| !gone)
 }
 
-/// Resolves when stdout is a pipe and its reader closes it. Commands that rarely print need this check, because they
-/// notice a closed pipe only when they write.
+/// Resolves when stdout is a pipe and its reader closes it. Without this function, a command that rarely prints would
+/// notice the closed pipe late.
 pub(crate) async fn unread() {
     loop {
         let stdout = io::stdout();
-        // Request no events: `poll` reports a closed pipe even without a request.
+        // `poll` always reports a closed pipe, so request no events.
         let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
         if poll(&mut fds, PollTimeout::ZERO) == Ok(1)
@@ -244,9 +239,9 @@ fn columns(heading: &[&str], rows: &[Vec<Cell>]) -> String {
 
 /// Formats a duration for people, rounded down:
 ///
-/// - from 1 min: to seconds
-/// - from 1 ms: to milliseconds
-/// - below 1 ms: to microseconds
+/// - to whole seconds, if the duration is 1 min or more
+/// - to whole milliseconds, if the duration is between 1 ms and 1 min
+/// - to whole microseconds, if the duration is below 1 ms
 pub(crate) fn human(duration: Duration) -> String {
     let rounded = if duration >= Duration::from_secs(60) {
         Duration::from_secs(duration.as_secs())
@@ -292,8 +287,8 @@ pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Like [`redact`], but also redacts words such as `user:password@host`, with a `:` before an `@`. For unknown
-/// arguments on the command line, which may be mistyped URLs.
+/// Like [`redact`], but also redacts words that look like `user:password@host`. Used for unknown arguments, which may
+/// be mistyped URLs.
 pub(crate) fn redact_typed(text: &str) -> Cow<'_, str> {
     redact_words(text, |before, _| {
         begins_like_a_url(before) || before.contains(':')
@@ -332,9 +327,9 @@ const SCHEMES: [&str; 18] = [
 
 /// Replaces these parts of a text by `***`:
 ///
-/// - in each URL, the text between `://` and the last `@`
-/// - in any other word, the text before the last `@`, if `is_secret(before, after)` is true for the texts before and
-///   after the `@`
+/// - in a URL: the text between `://` and the last `@`
+/// - in any other word: the text before the last `@`, if `is_secret` returns true for the texts before and after the
+///   `@`
 /// - the values of `pass=` parameters
 fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {
@@ -352,7 +347,7 @@ fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, s
     Cow::Owned(clean)
 }
 
-/// The position of the first URL that begins after position 0 of `word`; the length of `word` if there is none.
+/// Returns the start of the first URL after position 0 of `word`; the length of `word` if there is none.
 fn end_of_first_url(word: &str) -> usize {
     let begins = word.match_indices("://").map(|(at, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');

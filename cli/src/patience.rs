@@ -1,7 +1,7 @@
-//! Longer timeouts for the commands that do not wait for a lock: `--try`, `quota --wait none`, `status` and `break`.
+//! Commands that do not wait for a lock have longer timeouts: `--try`, `quota --wait none`, `status` and `break`.
 //!
-//! On a busy machine, masters may answer later than the usual timeouts allow. These commands would then report an
-//! outage. Commands that wait for a lock do not need longer timeouts, because they ask the masters repeatedly.
+//! On a busy machine, masters may answer late. With the usual timeouts, these commands would report that the masters
+//! are down.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use quorate::{AcquireError, Fault, NodeOutcome, NodeReport, Redlock, Settings};
 use crate::config::{self, MasterOptions};
 use crate::exit::Failure;
 
-/// How long a command repeats its request if it cannot tell whether a majority of the masters is up (10 s).
+/// How long a command retries if too few masters answer, but a majority may be up: 10 s.
 const UNDECIDED: Duration = Duration::from_secs(10);
 /// The default `connect_timeout` of commands that do not wait for a lock: 5 s.
 const CONNECT: Duration = Duration::from_secs(5);
 /// The default `node_timeout` of commands that do not wait for a lock: 1 s, or a tenth of the ttl if that is shorter.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The pause before a command that does not wait for a lock asks the masters again: 50 ms.
+/// The pause before a command that does not wait for a lock retries: 50 ms.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Gives masters more time to answer: uses [`CONNECT`] and [`ANSWER`] for the timeouts that the user has not set.
@@ -32,7 +32,7 @@ pub(crate) fn patient(masters: &mut MasterOptions) -> Result<Redlock, Failure> {
     config::redlock(masters, None)
 }
 
-/// Limits how long a command that does not wait for a lock repeats its request to the masters.
+/// Limits the retries of a command that does not wait for a lock.
 pub(crate) struct Patience {
     began: Instant,
 }
@@ -44,8 +44,8 @@ impl Patience {
         }
     }
 
-    /// Whether the command can repeat its request to the masters: true after a pause of [`PAUSE`], false if
-    /// [`UNDECIDED`] has passed since its first request.
+    /// Pauses for [`PAUSE`] and returns true: the command may retry. Returns false immediately if [`UNDECIDED`] has
+    /// passed since [`begin`](Self::begin).
     pub(crate) async fn lets_ask_again(&mut self) -> bool {
         if self.began.elapsed() >= UNDECIDED {
             return false;
@@ -55,8 +55,7 @@ impl Patience {
     }
 }
 
-/// Whether it is possible that this acquire failed only because masters were slow or silent. If so, it is useful to ask
-/// the masters again.
+/// Whether the acquire may have failed only because masters answered late or not at all. If so, a retry is useful.
 pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     match error {
         AcquireError::TooLate(_) => true,
@@ -72,8 +71,8 @@ pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     }
 }
 
-/// Whether a majority of the `all` masters may be up. `faults` are the faults of the masters that failed. A fault
-/// counts as an outage, unless the master was silent or its request was withdrawn.
+/// Whether a majority of the `all` masters may be up. `faults` are the faults of the masters that failed. A master with
+/// a timeout or a withdrawn request may be up; a master with any other fault counts as down.
 pub(crate) fn may_be_up<'a>(faults: impl Iterator<Item = &'a Fault>, all: usize) -> bool {
     let failed = faults.filter(|fault| !fault.is_silence() && **fault != Fault::Withdrawn);
     failed.count() <= all.saturating_sub(1) / 2

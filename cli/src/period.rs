@@ -12,46 +12,45 @@ use crate::last_run::LastRun;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
-/// Without `--at-least`, `quorate once` acquires the lock again to record how the command ended. This is the longest
-/// wait for that lock.
+/// How long [`UnrecordedEnd::record`] waits for the lock.
 const TO_NOTE_THE_END: Duration = Duration::from_secs(2);
 
-/// The period in which `quorate once` runs its command, and whether it repeats a failed command.
+/// The period in which `quorate once` runs its command, and the option `--at-least`.
 #[derive(Clone, Debug)]
 pub(crate) struct Period {
-    /// The period in which the call of `quorate once` began, even if the wait for the lock ended in a later period.
+    /// The period in which `quorate once` was started. The wait for the lock may end in a later period.
     pub(crate) range: Range<SystemTime>,
     /// Whether the command is run again in the same period after it failed or crashed (`--at-least`).
     pub(crate) at_least: bool,
 }
 
-/// The data that must still be stored on the masters after the command has ended.
+/// The data to store on the masters after the command has ended.
 #[must_use]
 pub(crate) enum Unrecorded<'a> {
     /// Nothing must be recorded: the command runs without a period (`quorate run`).
     Nothing,
     /// With `--at-least`: record how the command ended. If it succeeded, also record the period as done.
     Period(Turn<'a>, LastRun),
-    /// Without `--at-least`: record only how the command ended, because the period was recorded as done before the
-    /// command ran.
+    /// Without `--at-least`: record only how the command ended. The period is already recorded as done.
     End(LastRun),
 }
 
-/// The run and the exit code of a command that ran without `--at-least`; `None` if nothing must be recorded.
+/// The run and the exit code of a command that ran without `--at-least`; `None` if there is nothing to record.
 ///
-/// Each acquire of the lock allows one write of the record, and that write recorded the period as done. Another acquire
-/// is needed to record the end of the command.
+/// Recording them needs another acquire, because each acquire allows only one write of the record.
 #[must_use]
 pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
 
 impl<'a> Unrecorded<'a> {
-    /// Checks whether the command must run now; without `--at-least`, also records the period as done. The caller must
-    /// hold the lock. Returns `None` if the period was already done.
+    /// Checks whether the command must run now. Returns `None` if the period is already done. Without `--at-least`,
+    /// also records the period as done.
+    ///
+    /// The caller must hold the lock.
     ///
     /// # Errors
     ///
-    /// If the record cannot be read or written, if the program cannot be started, or if a signal arrives before the
-    /// period is recorded. The command must not be started after such a signal.
+    /// If the record cannot be read or written, if the program cannot be started, or if a signal asks this process to
+    /// end.
     pub(crate) async fn begin(
         once: &Once,
         name: &str,
@@ -84,7 +83,7 @@ impl<'a> Unrecorded<'a> {
             Due::Now(turn) => {
                 // If the program cannot be started, fail before the period is recorded as done.
                 process::look_for(program)?;
-                // Yield once, because the runtime delivers pending signals only when a task yields.
+                // Yield once, so that the runtime delivers pending signals.
                 unless_signalled(tokio::task::yield_now(), signals).await?;
                 let run = LastRun::begins();
                 let recorded = turn.note(run.note()).record().await;
@@ -94,9 +93,10 @@ impl<'a> Unrecorded<'a> {
         }
     }
 
-    /// With `--at-least`, records how the command ended, and marks the period as done if the exit code is 0.
+    /// With `--at-least`, records how the command ended. The period is done if the exit code is 0.
     ///
-    /// Without `--at-least`, returns how the command ended. The caller records it after the release of the lock.
+    /// Without `--at-least`, records nothing. The caller must release the lock, and then call
+    /// [`UnrecordedEnd::record`].
     pub(crate) async fn ended(self, code: u8) -> UnrecordedEnd {
         match self {
             Self::Nothing => UnrecordedEnd(None),
@@ -119,9 +119,9 @@ impl<'a> Unrecorded<'a> {
 }
 
 impl UnrecordedEnd {
-    /// Acquires the lock again, and records how the command ended. `quorate once --status` shows this record.
+    /// Acquires the lock again, and records how the command ended.
     ///
-    /// Records nothing if the lock is not free within [`TO_NOTE_THE_END`], or if a later run has replaced the record.
+    /// Records nothing if the lock is not free within [`TO_NOTE_THE_END`], or if a later run is already recorded.
     pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &Period) {
         let Some((run, code)) = self.0 else {
             return;
@@ -182,7 +182,7 @@ mod tests {
         let mut signals = Signals::receive().expect("a stream of signals");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");
-        // Raising SIGALRM is safe here, because no other test in this process handles it.
+        // No other test in this process uses SIGALRM.
         raise(Signal::SIGALRM).expect("the test must be able to send SIGALRM to itself");
         let seen = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         let failure = seen.expect_err("a failure");

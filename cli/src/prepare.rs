@@ -1,5 +1,4 @@
-//! `quorate prepare-server`: creates the tables or the path that a MySQL or ZooKeeper server needs before it can be a
-//! master.
+//! `quorate prepare-server`: creates the tables (MySQL, MariaDB) or the path (ZooKeeper) that locks need on a server.
 
 use clap::Args;
 
@@ -49,7 +48,7 @@ pub(crate) struct PrepareArgs {
     #[arg(value_name = "URL", required = true)]
     urls: Vec<String>,
 
-    /// Print the statements that prepare a server, without connecting to it
+    /// Do not connect to the server: only print the SQL statements or the shell script
     #[arg(long)]
     print: bool,
 }

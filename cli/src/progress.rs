@@ -17,8 +17,7 @@ impl Progress {
         Self::of(steps, "sold")
     }
 
-    /// Starts to show the progress of a job with `steps` steps. `what` is the word that the bar shows after the number
-    /// of steps, for example "turns".
+    /// Starts to show the progress of a job. `what` names the steps: with "turns", the bar shows "3/10 turns".
     pub(crate) fn of(steps: usize, what: &str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(steps as u64);

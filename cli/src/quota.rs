@@ -133,7 +133,7 @@ struct Of {
     masters: MasterOptions,
 }
 
-/// The result of one subcommand of `quota` (create, take, left or drop).
+/// The result of one subcommand of `quota`: the units taken, and the units left.
 struct Count {
     taken: u64,
     left: Option<u64>,
@@ -203,12 +203,11 @@ impl Of {
         }
         let place = Place::new(&redlock, &masters);
         check_ancestors_of_value(&place, &self.name)?;
-        // Move the quota into `work`. When `work` ends, it drops the quota, which removes the waiting message from the
-        // terminal before the result is printed.
+        // `work` owns the quota. When `work` ends, dropping the quota removes the waiting message from the terminal.
         let work = async move {
             let mut patience = Patience::begin();
             loop {
-                // After `NotAcquired`, the quota is unchanged, so this loop can safely call `ask` again.
+                // `NotAcquired` means that the quota is unchanged, so a retry is safe.
                 match ask(&quota).await {
                     Err(ValueError::NotAcquired(error))
                         if wait == Some(Wait::None)

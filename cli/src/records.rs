@@ -1,16 +1,16 @@
-//! Checks of `doctor` for MySQL, MariaDB and ZooKeeper masters, which store locks as records. The checks do no I/O.
+//! Checks of `doctor` for MySQL, MariaDB and ZooKeeper masters. The checks do no I/O.
 
 use quorate::{Fault, Inspection};
 
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// `doctor` warns if a database server has fewer free connections than two clients need. Each client opens five
-/// connections: four sessions, and one connection for notifications.
+/// `doctor` warns if a database server has fewer free connections than two clients need. One client opens five: four
+/// sessions, and one connection for notifications.
 const ROOM: u64 = 2 * 5;
 
-/// Reports that no lock can be taken on this master because of `fault`. Returns false, and reports nothing, if there is
-/// no special advice for this fault on this kind of server.
+/// Reports that locks cannot be taken on this master because of `fault`. Returns false, without a report, if there is
+/// no special advice for this fault.
 pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut impl Add) -> bool {
     let zookeeper = master.server.as_deref() == Some("zookeeper");
     let (check, advice) = match fault {
@@ -18,7 +18,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "put a user with access to the path into the URL (zk://user:password@host/path), or change the ACL of the path (setAcl) and run `quorate prepare-server URL`",
         ),
-        // If `master.server` is known, the login succeeded. So `Denied` means that the user lacks rights.
+        // The server is known, so the login succeeded. `Denied` means that the user lacks rights.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
             "run `quorate prepare-server URL` with an administrator account: it prints the grants that are needed",
@@ -70,7 +70,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
     true
 }
 
-/// The advice for a server that accepts no more connections.
+/// The advice for a server that has reached its connection limit.
 const FEWER: &str =
     "raise the connection limit on the server, or open fewer sessions with ?lanes= in its URL";
 
@@ -173,7 +173,7 @@ fn together_with_others(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Checks which commits a database may lose in a crash or a power cut.
+/// Checks whether a crash or a power cut can lose commits of the database server.
 fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let flush = master.setting("innodb_flush_log_at_trx_commit");
     let binlog = match master.setting("log_bin") {
@@ -238,7 +238,7 @@ fn room(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Checks whether the master replied within half of its timeout.
+/// Warns if a reply of the master takes more than half of the timeout.
 fn pace(master: &Inspection, add: &mut impl Add) {
     let (Some(trip), Some(timeout)) = (master.round_trip, master.timeout) else {
         return;
@@ -407,7 +407,7 @@ mod tests {
         assert!(!survives_alone(&database(&[])));
     }
 
-    /// Returns what `unusable` reports for this fault of the master, as `CHECK: ADVICE`.
+    /// Returns the check and the advice that `unusable` adds for this fault, as `CHECK: ADVICE`.
     fn advice(master: &Inspection, fault: &Fault) -> String {
         let mut said = String::new();
         let why = fault.to_string();

@@ -91,7 +91,7 @@ pub(crate) struct JobArgs {
 
     /// The command to run, with its arguments
     ///
-    /// Put `--` before COMMAND if one of its arguments is `--` or an option of quorate.
+    /// If an argument of COMMAND is `--` or an option of quorate, put `--` before COMMAND.
     #[arg(
         trailing_var_arg = true,
         required_unless_present = "shell",
@@ -119,7 +119,7 @@ pub(crate) struct JobArgs {
 
     /// Print the output of the command only if it fails or is stopped
     ///
-    /// For cron, which mails all output. While the command runs, temporary files store the output.
+    /// Useful for cron, which mails all output. Until the command ends, temporary files store its output.
     #[arg(long, env = "QUORATE_OUTPUT_ON_FAILURE", help_heading = HEADING, hide_short_help = true, value_parser = clap::builder::BoolishValueParser::new())]
     output_on_failure: bool,
 
@@ -162,8 +162,7 @@ struct Plan {
 impl Plan {
     /// Returns the message that says why the lock was lost, and what happened to the command.
     ///
-    /// The reason is `cause`, or `max_hold` if the lock has almost reached this limit. The supervisor ends the command
-    /// shortly before `max_hold` passes, so `cause` does not name `max_hold`.
+    /// The message gives `max_hold` as the reason if `max_hold` ended the lock. Otherwise it gives `cause`.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
@@ -205,7 +204,7 @@ fn plan_and_run(
     let (lock, mut file) = args.lock.complete(kind, args.masters)?;
     config::fill!(args from file: keep_for, grace);
     let grace = args.grace.unwrap_or(DEFAULT_GRACE);
-    // The grace period must be shorter than both the ttl and `max_hold`, so that the command has time to work.
+    // Shorten the grace period if it does not fit into the smaller of the ttl and `max_hold`.
     let room = lock.room();
     let plan = Plan {
         command: words(args.shell, args.command),
@@ -235,7 +234,7 @@ fn plan_and_run(
         ));
     }
     let work = under_the_lock(&plan);
-    // Run `work` on the main thread. The kernel kills the command when the thread that started the command ends.
+    // The main thread must start the command: when the starting thread ends, the kernel kills the command.
     let end = config::block_on(leaving_nothing(&plan.lock.redlock, plan.lock.parting, work));
     let came_to = match &end {
         Ok(WayOut::Code(code)) => Ok(*code),
@@ -246,7 +245,7 @@ fn plan_and_run(
     end
 }
 
-/// The program to start and its arguments: `sh -c` with the line of `--shell`, or the command.
+/// The words to execute: `sh -c -- SHELL` if the user gave `--shell SHELL`, otherwise `command`.
 pub(crate) fn words(shell: Option<OsString>, command: Vec<OsString>) -> Vec<OsString> {
     match shell {
         Some(line) => vec!["sh".into(), "-c".into(), "--".into(), line],
@@ -254,17 +253,19 @@ pub(crate) fn words(shell: Option<OsString>, command: Vec<OsString>) -> Vec<OsSt
     }
 }
 
-/// How `quorate run` ends if it has no failure of its own to report.
+/// How `quorate run` ends if quorate itself did not fail.
 enum WayOut {
     /// `quorate run` exits with this code: the exit code of the command, or 0 if `quorate once` had nothing to run.
     Code(u8),
-    /// `quorate run` ends itself by this signal. Either this signal ended the command, or a SIGINT or SIGQUIT arrived
-    /// while `--keep-for` kept the lock.
+    /// `quorate run` kills itself with this signal. It is one of:
+    ///
+    /// - the signal that ended the command,
+    /// - a SIGINT or SIGQUIT that arrived while `--keep-for` kept the lock.
     Signal(Signal),
 }
 
-/// Runs `work`, and then waits up to `parting` until the masters have confirmed all releases. Waits even if `work`
-/// fails or panics, because the end of the runtime would drop releases that have not been sent yet.
+/// Runs `work`. Then waits until the masters have confirmed all releases, but at most for `parting`. Also waits if
+/// `work` fails or panics.
 pub(crate) async fn leaving_nothing<T>(
     redlock: &Redlock,
     parting: Duration,
@@ -369,7 +370,7 @@ fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsSt
     env
 }
 
-/// Decides whether the command must run. Returns `None` if `quorate once` has already run it in this period.
+/// Decides whether to run the command. Returns `None` if `quorate once` has already run the command in this period.
 async fn begin<'a>(
     plan: &Plan,
     guard: &'a LockGuard,
@@ -386,10 +387,10 @@ async fn begin<'a>(
     Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
 }
 
-/// Keeps the lock for the time `rest`, because the command ended earlier than `--keep-for` requires. Returns earlier if
-/// a signal asks this process to end, or if the lock is lost.
+/// Keeps the lock for the time `rest` after the command has ended. Returns before this time has passed if the lock is
+/// lost, or if a signal asks `quorate` to end.
 ///
-/// Returns a SIGINT or SIGQUIT, because `quorate` must then end itself by this signal; otherwise `None`.
+/// Returns a SIGINT or SIGQUIT, so that `quorate` can kill itself with this signal. Otherwise returns `None`.
 async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
         return None;

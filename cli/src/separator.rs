@@ -9,14 +9,14 @@ use crate::output;
 /// The word that separates the options of quorate from the command to run.
 const SEPARATOR: &str = "--";
 
-/// Checks that the command begins at the word where the parser has found it, and that no other reading is possible.
+/// Checks that the start of `command` is unambiguous.
 ///
-/// `typed` is the command line without the program name; it ends with `command`. `is_ours` recognises the options of
-/// quorate.
+/// - `typed`: the command line without the program name. It ends with `command`.
+/// - `is_ours`: returns true for an option of quorate.
 ///
 /// # Errors
 ///
-/// If the command line is ambiguous. The message shows the command line with `--` at the right place.
+/// If the start is ambiguous, or if the name of the lock is missing or begins with `-`.
 pub(crate) fn check(
     typed: &[OsString],
     command: &[OsString],
@@ -89,8 +89,8 @@ fn shown(word: &OsStr) -> String {
 mod tests {
     use super::*;
 
-    /// The result of [`check`] for `QUORATE_WORDS | COMMAND`. The bar is not a part of the command line: it only marks
-    /// where the command begins.
+    /// Calls [`check`] with a command line such as `run x | make deploy`. The `|` marks the start of the command, and
+    /// is not passed to [`check`].
     fn said(line: &str) -> Result<(), String> {
         let (head, command) = line
             .split_once('|')

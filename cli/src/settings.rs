@@ -14,19 +14,20 @@ pub(crate) type MasterSettings = Given<false>;
 /// The options of the commands that take a lock.
 pub(crate) type LockSettings = Given<true>;
 
-/// Settings from flags and environment variables: settings of the lock if `LOCK` is true, otherwise of the masters.
+/// Settings from flags and environment variables. `Given<true>` contains settings of the lock. `Given<false>` contains
+/// settings of the masters.
 ///
-/// The second field lists the settings that the user has set: the name of each, and the flag or variable that set it.
+/// The second field lists the settings that the user has set: the setting's name, and the flag or variable that set it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(
     pub(crate) Settings,
     pub(crate) Vec<(&'static str, String)>,
 );
 
-/// Settings whose default in the program `quorate` differs from the library's default: name and default.
+/// The settings with different defaults in `quorate` and in the library: the name, and the default in `quorate`.
 const DEFAULTS: [(&str, &str); 1] = [("wait", "forever")];
 
-/// The names of the variables that may hold passwords of masters.
+/// The names of the environment variables whose values can contain passwords of masters.
 pub(crate) fn secret_variables() -> impl Iterator<Item = &'static str> {
     let secret = SETTINGS.iter().filter(|setting| setting.secret);
     secret.map(|setting| setting.variable)

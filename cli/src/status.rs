@@ -124,13 +124,13 @@ pub(crate) struct ResourceStatus {
     /// The held permits of the semaphore named `resource`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permits: Vec<ResourceStatus>,
-    /// The clients that wait for a permit of the semaphore, for each master that replied; empty if no client waits.
+    /// For each master that replied: the clients that wait for a permit of the semaphore. Empty if no client waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permit_line: Vec<LineStatus>,
-    /// Why the semaphore named `resource` could not be read. `None` if it was read, or if `verdict` is `unknown`.
+    /// The error if the semaphore named `resource` could not be read. Always `None` if `verdict` is `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
-    /// True if the verdict is `unknown` only because masters were silent. A retry can then find out the verdict.
+    /// True if `verdict` is `unknown` although a majority of the masters could be up. `status` then tries again.
     #[serde(skip)]
     pub(crate) is_undecided: bool,
     /// The number of masters that are needed for a majority.
@@ -198,7 +198,7 @@ impl NoteStatus {
     }
 }
 
-/// One of the clients that hold a read lock or an owner lock, in the JSON form.
+/// One client that holds a read lock or an owner lock, in the JSON output of `status`.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldStatus {
     /// The random token with which this holder acquired the lock.
@@ -262,7 +262,7 @@ impl WaiterStatus {
     }
 }
 
-/// The queue of a semaphore on one master, in the JSON form.
+/// The queue of a semaphore on one master, in the JSON output of `status`.
 #[derive(Debug, Serialize)]
 pub(crate) struct LineStatus {
     /// The address of the master, without credentials.
@@ -362,10 +362,8 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
 ///
 /// - `answered`: the number of masters that replied.
 /// - `of`: the number of all masters.
-/// - `needed`: the number of replies that are required. While masters are replaced, a majority of the old masters and a
-///   majority of the next masters are required as well.
-/// - `kinds`: the kinds of errors of the masters that did not reply. If an error shows that this client's configuration
-///   is outdated, the exit code is `CONFIG`; otherwise it is `UNAVAILABLE`.
+/// - `needed`: the size of a quorum. If `answered` reaches it, `masters` or `next_masters` still has no majority.
+/// - `kinds`: the kinds of errors of the masters that did not reply. They determine the advice and the exit code.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -408,7 +406,7 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // The permits and this queue can be read with the same rights, so one error covers both.
+        // One error covers the permits and the queue, because both need the same access rights.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -577,8 +575,10 @@ fn page(status: &ResourceStatus) -> String {
     )
 }
 
-/// Describes the longest of the masters' queues: one line for each of the first [`SHOWN`] clients, and one line with
-/// the number of remaining clients. `holder` is the note of the lock's holder.
+/// Describes the longest queue of any master: one line for each of the first [`SHOWN`] waiters, and one line with the
+/// number of the remaining waiters.
+///
+/// `holder` is the note of the lock's holder. If the first waiter belongs to the same process, its line says so.
 fn waiting_lines<'a>(
     queues: impl Iterator<Item = &'a Vec<WaiterStatus>>,
     holder: Option<&NoteStatus>,
@@ -589,7 +589,7 @@ fn waiting_lines<'a>(
     let waiters: Vec<&WaiterStatus> = living.max_by_key(Vec::len).unwrap_or_default();
     let mut lines = String::new();
     for (at, waiter) in waiters.iter().take(SHOWN).enumerate() {
-        // A client can still be first in the queue after it has acquired the lock.
+        // The first waiter can be the holder: a client can stay in the queue after it has acquired the lock.
         let holds = at == 0
             && holder.is_some_and(|holder| {
                 (Some(&holder.host), Some(holder.pid)) == (waiter.host.as_ref(), waiter.pid)

@@ -13,8 +13,7 @@ pub(crate) struct SurveyStatus {
     /// The stage of the replacement of `masters` by `next_masters`: `untouched`, `begun`, `partly_closed`, `closed`,
     /// `open` or `finished`. `None` if `next_masters` is not set.
     stage: Option<&'static str>,
-    /// How far this command's configuration has advanced in a replacement of the masters: twice `masters_generation`,
-    /// plus 1 if `next_masters` is set.
+    /// The configuration step of this command: `2 * masters_generation`, plus 1 if `next_masters` is set.
     step: u64,
     masters: Vec<MasterRow>,
     clients: Vec<ClientRow>,
@@ -44,9 +43,9 @@ struct ClientRow {
     step: Option<u64>,
     /// How the client's configuration differs from the configuration of this command:
     ///
-    /// - `current`: same step
-    /// - `outdated`: lower step
-    /// - `ahead`: higher step
+    /// - `current`: the steps are equal
+    /// - `outdated`: the client's step is lower
+    /// - `ahead`: the client's step is higher
     /// - `other_masters`: different masters, or different names for the same masters
     /// - `without_marker`: the client does not check generation markers
     /// - `unknown`: not a client of quorate
@@ -118,9 +117,9 @@ fn stage(stage: ChangeStage) -> &'static str {
     }
 }
 
-/// The connected clients, in the order of their steps; clients without a step are last.
+/// The connected clients, ordered by their configuration steps. Clients without a step are last.
 ///
-/// All connections of one process are one row. A connection without a process id in its name is a row of its own.
+/// Each row is one process with all its connections. A connection whose name contains no process id has its own row.
 fn clients(survey: &Survey) -> Vec<ClientRow> {
     let mut rows: BTreeMap<_, ClientRow> = BTreeMap::new();
     for master in &survey.masters {
@@ -145,7 +144,7 @@ fn clients(survey: &Survey) -> Vec<ClientRow> {
     rows.into_values().collect()
 }
 
-/// The step of a client, and how its configuration differs from the configuration of this command.
+/// Returns the `step` and the `state` of a client's row (see [`ClientRow`]).
 fn standing(client: &ClientSeen, survey: &Survey) -> (Option<u64>, &'static str) {
     match client.kind {
         ClientKind::AtStep(step, _) => {

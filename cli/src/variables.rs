@@ -32,8 +32,7 @@ pub(crate) fn table() -> String {
 /// The variables that choose the servers which `demo` and `bench` start.
 const SERVERS: [&str; 2] = ["QUORATE_SERVER", "QUORATE_ZOOKEEPER"];
 
-/// Prefixes of variables that the tests and tools of this project read. quorate does not warn about a variable whose
-/// name begins with one of them.
+/// Prefixes of variables for the tests and tools of this project. quorate does not warn about such variables.
 const TOOLS: [&str; 11] = [
     "QUORATE_TEST_",
     "QUORATE_CHAOS_",
@@ -89,8 +88,9 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     })
 }
 
-/// The element of `known` that is most similar to `word`; `None` if no element is similar. `part` returns the part of
-/// an element that is compared with `word`.
+/// Returns the element of `known` that is most similar to `word`; `None` if no element is similar.
+///
+/// `part` returns the text of an element that is compared, for example the name without its prefix.
 pub(crate) fn nearest_of<'a>(
     word: &str,
     known: impl Iterator<Item = &'a str>,

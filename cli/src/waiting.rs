@@ -16,9 +16,9 @@ use crate::output::{self, human};
 
 /// If stderr is not a terminal: how long the wait must last before the first line is printed.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// If stderr is not a terminal: the shortest time between two lines.
+/// If stderr is not a terminal: the minimum time between two lines.
 const CHANGE: Duration = Duration::from_secs(2);
-/// If stderr is not a terminal: the time between two lines if the state of the wait does not change.
+/// If stderr is not a terminal: after this time, a line is printed even if the state of the wait has not changed.
 const STILL: Duration = Duration::from_secs(30);
 
 /// With `--quiet`: how long a wait must last before `quorate` warns that no majority of the masters answers.
@@ -46,7 +46,8 @@ pub(crate) struct WaitDisplay {
     /// does not run under a lock.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// The last printed line: how long the wait had lasted, and the [`key`] of its state. `None` before the first line.
+    /// The time since the start of the wait, and the [`key`], when the last line was printed; `None` before the first
+    /// line.
     last: Mutex<Option<(Duration, String)>>,
 }
 
@@ -129,8 +130,8 @@ impl Drop for WaitDisplay {
     }
 }
 
-/// A text that changes when a new line must be printed. It contains the position in the queue, the holder, and the
-/// masters with problems.
+/// Summarizes the state of a wait: the position in the queue, the holder, and the masters with problems. When this text
+/// changes, a new line is printed.
 fn key(seen: &Waiting) -> String {
     let trouble = seen.trouble.iter();
     let trouble: Vec<_> = trouble

@@ -47,8 +47,8 @@ pub(crate) struct WatchArgs {
     masters: MasterOptions,
 }
 
-/// Prints the leader and every change of the leader. Ends when a signal arrives, or when stdout is a pipe and its
-/// reader closes it.
+/// Prints the leader and every change of the leader. Ends when a signal arrives, or when stdout is a pipe without a
+/// reader.
 pub(crate) fn run(args: WatchArgs) -> Outcome {
     let (masters, file) = args.masters.complete()?;
     let redlock = config::redlock(&masters, file.settings.ttl)?;

@@ -25,8 +25,8 @@ pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> Outcome 
     }
 }
 
-/// The message about an option or a command that does not exist. It suggests the most similar one that exists. `None`
-/// if the error has another cause.
+/// The message for an unknown option or command, with a suggestion if a known name is similar. `None` for all other
+/// kinds of errors.
 fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String> {
     let (what, word, meant) = match error.kind() {
         ErrorKind::UnknownArgument => {
@@ -72,8 +72,8 @@ fn renamed(word: &str) -> Option<String> {
     former.map(|(_, _, now)| (*now).to_owned())
 }
 
-/// The detail of the kind `kind` in a parser error. If there are several, returns the last one, which is the parser's
-/// best suggestion.
+/// Returns the text that a parser error stores for `kind`. If there are several texts, returns the last one, which is
+/// the parser's best suggestion.
 fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text.clone()),
@@ -82,8 +82,9 @@ fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// The option whose name is most similar to `word`, among the options of the command that the user typed; `None` if no
-/// option is similar. The parser itself makes no suggestion for short words such as `--tyr`.
+/// Returns the option of the typed command that is most similar to `word`; `None` if no option is similar.
+///
+/// This complements the parser, which makes no suggestion for short words such as `--tyr`.
 fn nearest(word: &str, commands: &clap::Command) -> Option<String> {
     let word = word.strip_prefix("--")?;
     let typed = std::env::args_os().skip(1);

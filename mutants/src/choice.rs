@@ -17,8 +17,7 @@ const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["node::redis::link::"])),
     ("lib", Part::Only(&["node::redis::"])),
     ("lib", Part::All),
-    // Of the contract tests, only the tests of the in-memory master and of the in-memory store run, because they start
-    // no server.
+    // Run only those contract tests that start no server.
     ("contract", Part::Only(&["memory::"])),
     ("contract", Part::Only(&["table::"])),
     ("contract", Part::Only(&["table_without_a_clock::"])),
@@ -88,7 +87,7 @@ pub(crate) enum Part {
     Only(&'static [&'static str]),
 }
 
-/// The number of entries of `TESTS` that a `--quick` run uses. The first entries are the cheapest.
+/// A `--quick` run uses only this number of `TESTS`, from the start of the list.
 const QUICK: usize = 37;
 
 /// Which judges (test programs and sweeps of the simulation) are used.
@@ -96,8 +95,8 @@ const QUICK: usize = 37;
 pub(crate) struct Choice {
     /// Whether only the cheapest judges are used (the option `--quick`).
     pub(crate) quick: bool,
-    /// The names of the judges to use; if empty, all judges are used. A name is a test program, `simulation`, or a file
-    /// of the test program `all`.
+    /// The names of the judges to use; if empty, all judges are used. A name is a test program, `simulation`, or a
+    /// module of the test program `all`.
     pub(crate) only: Vec<String>,
 }
 

@@ -1,14 +1,15 @@
 //! Judges of mutants: test programs, and sweeps of the simulation.
 //!
-//! Each judge first runs once without a mutant. This traced run shows which mutants the judge reaches, i.e. whose code
-//! it executes. The judge then runs only against these mutants.
+//! Each judge first runs once without a mutant. This run records which mutants the judge reaches, i.e. whose code it
+//! executes. The judge then runs only against these mutants.
 //!
-//! The judges of one mutant run one after another, the judge with the most kills per second first. A judge stops at its
-//! first failure.
+//! The judges of one mutant run one after another, starting with the judge that has detected the most mutants per
+//! second. A judge stops at its first failure.
 //!
-//! Tests of timers may fail on a busy machine. Therefore a failed test counts only under two conditions:
+//! On a busy machine, a test can fail although the code is correct. Therefore a failed test counts only under two
+//! conditions:
 //!
-//! - The test fails again when it runs alone.
+//! - The test fails again when it runs alone, with the mutant.
 //! - The test passes without the mutant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -42,8 +43,7 @@ const PLAYED: [(&str, u64, u64); 6] = [
 /// The number of entries of `PLAYED` that a `--quick` run uses: the short sweeps.
 const QUICKLY_PLAYED: usize = 3;
 
-/// A constant part of the time limit for one run of a judge. The limit is this part plus four times the duration of a
-/// run without a mutant.
+/// The time limit for one run of a judge is `LEAST` plus four times the duration of a run without a mutant.
 const LEAST: Duration = Duration::from_secs(5);
 
 /// One judge: a test program or a sweep of the simulation, with its arguments.
@@ -149,8 +149,8 @@ impl Judge {
         copy.join(format!("../reached-by-{words}.txt"))
     }
 
-    /// The path of the file with the results of this judge's calibration. Its first line is the judge's usual duration
-    /// in milliseconds. The other lines are the arguments of the judge's program.
+    /// The path of the file with the results of this judge's calibration. The first line is the duration of a run in
+    /// milliseconds. The other lines are arguments for the judge's program, for example tests to skip.
     fn notes(&self, copy: &Path) -> PathBuf {
         self.trace(copy).with_extension("calibrated")
     }
@@ -198,7 +198,7 @@ impl Judge {
                     return Ok(deaf);
                 }
                 Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
-                    // A test may fail because the machine is busy. If it passes alone, run the whole judge again.
+                    // If the test passes alone, the machine was busy. Run the whole judge again.
                     let alone = [test.clone(), "--exact".into()];
                     if again < 3 && self.run(copy, 0, &alone, None, 60 * LEAST)? == Ran::Passed {
                         again += 1;
@@ -233,7 +233,7 @@ impl Judge {
             Ran::Failed(test) if self.kind == Kind::Tests => {
                 let alone = [test.clone(), "--exact".into()];
                 let ran = self.run(copy, mutant, &alone, None, self.limit)?;
-                // The failure is a verdict on the mutant only if the same test passes without the mutant.
+                // The failure counts only if the test fails again alone, and passes without the mutant.
                 let counts = ran != Ran::Passed
                     && self.run(copy, 0, &alone, None, self.limit)? == Ran::Passed;
                 Ok(counts.then(|| match ran {
@@ -334,7 +334,9 @@ impl Judge {
 }
 
 /// Calibrates the judges, up to `threads` at a time. Returns the tests that fail without a mutant; later runs skip
-/// these tests. If `keep` is true, a judge that an earlier run of the command has calibrated is not calibrated again.
+/// these tests.
+///
+/// If `keep` is true, uses the stored results of earlier calibrations where they exist.
 pub(crate) fn calibrate(
     judges: &mut [Judge],
     copy: &Path,
@@ -382,8 +384,8 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // Add some imaginary kills, so that a new judge is tried. The simulation and the unit tests get the most,
-        // because they detect a hanging mutant without waiting for the time limit.
+        // Count some extra kills, so that a judge without kills is tried as well. The simulation and the unit tests get
+        // the most, because they detect a hanging mutant before the time limit.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,

@@ -1,7 +1,7 @@
 //! Finds the mutants of a Lua script. Each mutant changes one line.
 //!
-//! The mutated copy of a script keeps each original line and appends its mutated lines as comments. At run time, the
-//! mutant that is switched on replaces the original line.
+//! A mutated script contains the original lines, and the mutated lines as comments. At run time, the line of the active
+//! mutant replaces the original line.
 
 use crate::mutant::{Form, Mutant, exchange, short};
 
@@ -109,7 +109,7 @@ fn numbers(code: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Whether a line is a complete call or assignment, so that a mutant can omit it.
+/// Whether a line is a complete statement that a mutant can omit: a call, or an assignment without `local`.
 fn is_a_statement(code: &str) -> bool {
     let code = code.trim();
     let called = ["call(", "redis.call(", "redis.pcall("]

@@ -1,15 +1,15 @@
-//! `scripts/mutants` makes small faults (mutants) in the code of quorate that decides about locks. It finds out which
-//! mutants the tests and the simulation notice.
+//! `scripts/mutants` inserts small faults (mutants) into the lock code of quorate. It reports which mutants the tests
+//! and the simulation detect.
 //!
-//! All mutants are woven into **one** build of a copy of the repository. An environment variable switches one mutant
-//! on, so judging a mutant needs no build, only the run time of its tests.
+//! All mutants are in **one** build of a copy of the repository. An environment variable activates one mutant, so no
+//! mutant needs its own build.
 //!
-//! 1. `find` reads the code that decides about locks (`targets.rs` lists its files) and finds mutants.
-//! 2. `tree` copies the repository, weaves the mutants into the copy, omits the mutants that do not compile, and builds
-//!    the tests and the simulation of the copy.
+//! 1. `find` finds the mutants of the files that `targets.rs` lists.
+//! 2. `tree` copies the repository, inserts the mutants that compile, and builds the tests and the simulation of the
+//!    copy.
 //! 3. `judge` runs the tests and the simulation against each mutant, until one of them fails.
-//! 4. `survivors.txt` lists the mutants that no judge notices. It gives the reason why each of them does not change the
-//!    behaviour of quorate. A test checks that every listed mutant exists, and that the list does not grow.
+//! 4. `survivors.txt` lists the mutants that no judge detects, each with the reason why it does not change the
+//!    behaviour of quorate. A test checks that each listed mutant exists, and limits the number of listed mutants.
 
 mod choice;
 mod find;

@@ -18,13 +18,13 @@ pub(crate) enum Form {
     Not,
     /// The pattern of an `if let` or `while let` never matches.
     NoMatch,
-    /// The match arm is never taken. A later arm matches the same values, so the code still compiles.
+    /// The match arm is never taken. A later arm handles its values.
     NoArm,
     /// The statement is left out.
     Without,
-    /// The body of the function is replaced by this text.
+    /// This text replaces the body of the function.
     Only(String),
-    /// The line of the Lua script is replaced by this line.
+    /// This line replaces the original line of the Lua script.
     Line(String),
 }
 

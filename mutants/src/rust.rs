@@ -31,8 +31,8 @@ use crate::mutant::{Form, Mutant, exchange, short};
 pub(crate) struct Found {
     /// The mutants of the file, in no particular order.
     pub(crate) mutants: Vec<Mutant>,
-    /// The `const fn` functions of the file. The mutated copy removes `const` from each function with a mutant, because
-    /// a mutant is switched on at run time.
+    /// The `const fn` functions of the file. A function with a mutant loses its `const` in the mutated copy, because
+    /// it checks at run time which mutant is active.
     pub(crate) constant: Vec<Constant>,
 }
 
@@ -175,8 +175,8 @@ fn says_yes_or_no(call: &ExprMethodCall) -> bool {
     name.starts_with("is_") || name.starts_with("contains") || name == "any" || name == "all"
 }
 
-/// Whether this is a number conversion `T::try_from(x).unwrap_or(y)`. `y` is not mutated, because no real `x` is too
-/// large for `T`.
+/// Whether this is a number conversion `T::try_from(x).unwrap_or(y)`. `y` is not mutated, because the conversion never
+/// fails in practice.
 fn converts(call: &ExprMethodCall) -> bool {
     let tries = called(&call.receiver).is_some_and(|(_, last)| last == "try_from");
     tries && call.method == "unwrap_or"
@@ -384,7 +384,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
         let catches_all = |pat: &Pat| match pat {
             Pat::Wild(_) => true,
-            // A pattern name in lower case is a binding, which matches everything. A name like `None` is a constant.
+            // A lower-case name in a pattern binds any value. A name such as `None` matches one constant.
             Pat::Ident(name) => {
                 let first = name.ident.to_string().chars().next();
                 name.subpat.is_none() && first.is_some_and(char::is_lowercase)

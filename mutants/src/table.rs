@@ -72,14 +72,14 @@ impl Table {
         Ok(fs::write(&self.path, text)?)
     }
 
-    /// Removes the verdicts on mutants that are not in `mutants`, because their code has changed.
+    /// Removes the verdicts on all mutants that are not in `mutants`: their code has changed.
     pub(crate) fn retain(&mut self, mutants: &[Mutant]) {
         let names: BTreeSet<String> = mutants.iter().map(Mutant::name).collect();
         self.rows.retain(|name, _| names.contains(name));
     }
 
-    /// Returns a summary of the verdicts, with one line for each file and one for each judge. It covers the mutants in
-    /// `only`; if `only` is `None`, it covers all mutants in the table.
+    /// Formats two tables: the verdicts for each file, and the number of mutants that each judge (a test program or the
+    /// simulation) killed. If `only` is `Some`, counts only the mutants in `only`.
     pub(crate) fn summary(&self, explained: &[Survivor], only: Option<&[&Mutant]>) -> String {
         let explained: BTreeSet<&str> = explained.iter().map(|one| &*one.name).collect();
         let only: Option<BTreeSet<String>> =
@@ -156,7 +156,7 @@ impl Counts {
     }
 }
 
-/// Returns the text by which the table records a verdict.
+/// Formats a verdict for the table.
 fn said(fate: &Fate) -> String {
     match fate {
         Fate::Killed(by) => format!("killed by {by}"),

@@ -63,8 +63,8 @@ const FOR_TESTS: &[&str] = &[
     "src/node/store/table.rs",
 ];
 
-/// The name of the library function that assembles the text of a Lua script. The mutated copy of this function also
-/// applies the mutant that is switched on.
+/// The name of the library function that assembles Lua scripts. In the mutated copy, its result passes through
+/// `mutated_script`.
 pub(crate) const ASSEMBLES_SCRIPTS: &str = "with_parts";
 
 /// The root of the checkout.
@@ -105,7 +105,7 @@ pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
             "no file matches {pattern}: correct the pattern in mutants/src/targets.rs"
         );
         for file in matching {
-            // `tests.rs` contains the unit tests of the module in the same folder, and `models.rs` its loom models.
+            // Skip files with unit tests (`tests.rs`) or loom models (`models.rs`).
             let tests = file.ends_with("tests.rs") || file.ends_with("models.rs");
             if !tests && !FOR_TESTS.contains(&&*file) {
                 let text = std::fs::read_to_string(root.join(&file)).context(file.clone())?;

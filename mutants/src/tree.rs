@@ -16,8 +16,8 @@ use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
 
-/// The code that switches a mutant on. It is appended to the copy of the library. `{count}` is replaced by the number
-/// of mutants plus one.
+/// The code that switches one mutant on. It is appended to the root module of the library's copy. `{count}` is replaced
+/// by the number of mutants plus one.
 const SWITCH: &str = r#"
 
 /// Whether the mutant `id` is switched on.
@@ -30,7 +30,8 @@ pub fn mutant(id: u32) -> bool {
     on == id
 }
 
-/// Returns a script with the line of the mutant that is switched on, and without the lines of the other mutants.
+/// Removes the mutants (` --@ID TEXT`) from the lines of a Lua script. If a mutant on a line is switched on, its text
+/// replaces the line.
 #[doc(hidden)]
 pub fn mutated_script(text: String) -> String {
     let mut lines = Vec::new();
@@ -62,8 +63,8 @@ mod mutants {
     static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
     static REACHED: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
 
-    /// Reads the environment on the first call. Returns the number of the mutant that is switched on. In a traced run,
-    /// records that the code of mutant `id` was executed, and returns `TRACE`.
+    /// Returns the number in the environment variable `QUORATE_MUTANT`. If `QUORATE_MUTANTS_REACHED` names a file,
+    /// writes `id` to this file and returns `TRACE` instead.
     #[cold]
     pub(super) fn reached(id: u32, mut on: u32) -> u32 {
         let notes = NOTES.get_or_init(|| std::env::var_os("QUORATE_MUTANTS_REACHED"));
@@ -99,7 +100,7 @@ pub(crate) struct Tree {
     dropped: BTreeSet<String>,
 }
 
-/// The built test programs and the built simulation, which the judges run.
+/// The built test programs and the built simulation.
 pub(crate) struct Built {
     /// The test programs by name. `lib` is the program of the unit tests.
     pub(crate) tests: BTreeMap<String, PathBuf>,
@@ -353,9 +354,8 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // The error lies inside no mutant. Its usual cause is an omitted `return` or `break`. So drop the mutants that
-        // omit a statement between the first and the last place of the error. If none of these exists, drop every
-        // mutant between these places.
+        // No mutant contains the error. Usually an omitted `return` or `break` has caused it. So drop all mutants that
+        // omit a statement within the range of the error. If there are none, drop all mutants within this range.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };
@@ -414,8 +414,8 @@ impl Tree {
     }
 }
 
-/// Returns the mutant's name in `not-compiled.txt`. It contains the whole new expression: [`Mutant::name`] may shorten
-/// two different expressions to the same text.
+/// Returns the mutant's name in `not-compiled.txt`: [`Mutant::name`] and the whole new expression. Two mutants can have
+/// the same [`Mutant::name`].
 fn dropped_name(mutant: &Mutant) -> String {
     let kind = match &mutant.form {
         Form::Instead(other) => other.split_whitespace().collect::<Vec<_>>().join(" "),

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Two texts that are woven in before and after a range of the original text.
+/// The texts to insert before and after a range of the original text.
 #[derive(Clone, Debug)]
 pub(crate) struct Wrap {
     /// The number of the mutant; `None` for a change that is not a mutant.

@@ -81,8 +81,7 @@ impl Place {
 /// Measures how long an acquire takes on masters with long round trips. Returns `None` if the benchmark compares kinds
 /// of masters, or if there is only one master.
 ///
-/// Servers that the benchmark has started are measured through proxies that delay their replies. Configured masters are
-/// measured directly. The measurement takes about `time`.
+/// Proxies delay the replies of masters that the benchmark has started. The measurement takes about `time`.
 pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wide>, Failure> {
     if ground.is_by_kind() {
         return Ok(None);
@@ -95,7 +94,7 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
         return Ok(None);
     }
     let sizes: Vec<usize> = if ground.spawned.is_some() {
-        // Measure even numbers of masters as well. They show that a fourth master makes an acquire slower.
+        // Include even numbers of masters, to show that an acquire on four masters is slower than on three.
         (1..=place.urls.len()).collect()
     } else {
         ground

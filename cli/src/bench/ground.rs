@@ -63,8 +63,8 @@ impl Ground {
         })
     }
 
-    /// Starts the servers for `--nodes`. `quorums` has one entry for each set of masters: the kinds of its masters. A
-    /// server that several sets need is started only once.
+    /// Starts the servers for the sets of masters `quorums`, one set per `--nodes`. A server can belong to several
+    /// sets.
     pub(super) async fn spawn_kinds(quorums: &[Kinds]) -> Result<Self, Failure> {
         let most = |kind: Scheme| {
             let of_kind = |one: &Kinds| one.0.iter().filter(|other| **other == kind).count();
@@ -173,7 +173,7 @@ impl Ground {
     /// Waits until the masters have replied to the releases of all clients. Stops waiting after
     /// [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
-        // After a signal, the aborted tasks may need a moment before they release their locks.
+        // If a signal aborted the measurement, its tasks may need a moment before they release their locks.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clients = self.clients.take();
         let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));

@@ -157,8 +157,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         ));
     }
     if let Some(dir) = &args.out {
-        // Create the directory before the measurement, which takes half a minute by default. If the path cannot be
-        // written, the command then fails immediately.
+        // Create the directory before the measurement, so that an error about its path comes immediately.
         std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     }
     let Measured {
@@ -234,7 +233,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // `None` without `--spawn`: the load of the masters is then unknown.
+        // Without `--spawn`, the masters' processor time cannot be told apart from that of other processes.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// `bench` warns if [`Noise::apart`] exceeds this value (0.25 means 25 %).
+/// `bench` warns if the rounds of the benchmark differ by more than this share (0.25 means 25 %).
 const APART: f64 = 0.25;
 /// The length of one tick on common kernels. `/proc/stat` counts processor time in ticks.
 const TICK: Duration = Duration::from_millis(10);
@@ -60,7 +60,7 @@ pub(super) struct Noise {
     /// The share of the machine's processor time (0 to 1) that other processes used; `None` if unknown. This process
     /// and its servers are not counted.
     others: Option<f64>,
-    /// The median of the values passed to [`Noise::of`]: how much the rounds of the benchmark differ.
+    /// How much the rounds of the benchmark differ (0.1 means 10 %): the median over all sets of masters and settings.
     apart: f64,
     /// Whether the machine was too busy: `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
     noisy: bool,
@@ -70,7 +70,7 @@ impl Noise {
     /// Creates the summary.
     ///
     /// - `others`: the share of processor time that other processes used
-    /// - `apart`: one value for each set of masters in each setting, see `Apart::share`
+    /// - `apart`: for each set of masters in each setting, how much the rounds differ
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);

@@ -21,8 +21,10 @@ pub(super) struct Series {
     pub(super) class: &'static str,
     /// The values, one for each position on the x axis.
     pub(super) values: Vec<f64>,
-    /// The upper edge of a shaded band above the line, or of a pale bar on top of each bar: one value for each position
-    /// on the x axis. `None` if only `values` are drawn.
+    /// Optional second values, one for each position on the x axis:
+    ///
+    /// - in a plot of lines, the upper edge of the shaded band above the line
+    /// - in a plot of bars, the height of the pale bar on top of each bar
     pub(super) upper: Option<Vec<f64>>,
 }
 
@@ -302,8 +304,7 @@ pub(super) fn legend(series: &[Series]) -> String {
     format!("<p class=\"legend\">{}</p>\n", keys.join(" "))
 }
 
-/// Colours that are readable on white and on black, because the background of the page that shows the picture is
-/// unknown.
+/// Colours for a plot outside the report. They are readable on a white and on a black background.
 const ALONE: &str = "text { fill: #6e7781; font: 12px system-ui, sans-serif; } .title { font-weight: 600; \
 font-size: 15px; } .grid { stroke: #8b949e; stroke-opacity: .3; } .line { fill: none; stroke: var(--c); \
 stroke-width: 2.2; } .band { fill: var(--c); opacity: .12; } .edge { fill: none; stroke: var(--c); \

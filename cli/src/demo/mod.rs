@@ -179,7 +179,7 @@ async fn work(
     loop {
         let guard = match redlock.acquire(RESOURCE).await {
             Ok(guard) => guard,
-            // Too few masters voted for this worker in time. Try again, as real clients do.
+            // Too few masters voted for this worker in time: try again.
             Err(error @ (AcquireError::NoQuorum(_) | AcquireError::TooLate(_))) => {
                 progress.line(&shop.stamp(&format!("worker {worker}: {}", error.details())));
                 continue;

@@ -17,8 +17,8 @@ const TTL: Duration = Duration::from_millis(800);
 /// The setting `max_ttl` in the demo if all masters reply fast. It is short, because a restarted master does not vote
 /// until `max_ttl` has passed.
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// The ttl in the demo if there are MySQL or ZooKeeper masters, which may take longer to reply than Redis masters. The
-/// library requires a ttl of at least four node timeouts.
+/// The ttl in a demo with MySQL or ZooKeeper masters. It is longer than `TTL`, because these masters may reply more
+/// slowly than Redis masters.
 const LONG_TTL: Duration = Duration::from_secs(2);
 const LONG_MAX_TTL: Duration = Duration::from_millis(2500);
 
@@ -181,7 +181,7 @@ impl Stage {
             .ttl(ttl)
             .max_ttl(max_ttl)
             .wait(Wait::For(Duration::from_secs(30)))
-            // These masters have just been started for the demo, so they cannot have lost any locks.
+            // Count the votes of these masters immediately: they have just been started, so they have lost no locks.
             .restart_guard(RestartGuard::AfterFirstContact)
             .build()
             .map_err(Failure::internal)

@@ -31,8 +31,7 @@ impl Captured {
         Ok(())
     }
 
-    /// Prints what the command has written so far: stdout on stdout, and stderr on stderr. Ignores errors, because
-    /// stdout and stderr may have no reader.
+    /// Prints the command's stdout on stdout, and its stderr on stderr. Ignores errors: the streams may have no reader.
     pub(crate) fn print(mut self) {
         let printed = [
             self.out

@@ -7,10 +7,10 @@ use rustix::process::{WaitOptions, WaitStatus};
 
 /// Returns the next state change of any child; `None` if no child has changed its state.
 ///
-/// The child may be an orphan: the first process of a container adopts all orphans.
+/// The first process of a container adopts all orphans, so the child may be an orphan.
 ///
-/// Do not call this function while other code of this process waits for a child. That code would miss the exit code of
-/// a child that this function has reaped.
+/// Do not call this function while other code of this process waits for a child, because this function may reap that
+/// child.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
         // Use `wait` of rustix, because `wait` of nix returns an error if a real-time signal ended the child.

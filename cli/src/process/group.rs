@@ -13,8 +13,9 @@ use crate::output;
 pub(super) struct Group(pub(super) Pid);
 
 impl Group {
-    /// Sends `sig` to all processes of the group that this process has the right to signal. Succeeds if the group is
-    /// empty. Fails if this process has the right to signal no member of the group.
+    /// Sends `sig` to the group. Skips processes that this process has no right to signal.
+    ///
+    /// Succeeds if the group is empty. Fails if it skips every process.
     pub(super) fn signal(self, sig: Signal) -> Result<(), Errno> {
         match killpg(self.0, sig) {
             Err(Errno::ESRCH) => Ok(()),
@@ -41,8 +42,8 @@ impl Group {
                 members.seen.push(process);
             }
         }
-        // If the mount option hidepid hides processes of other users, the group may exist without visible members. Such
-        // a group counts as alive.
+        // With the mount option hidepid, processes of other users are invisible. So a group without visible processes
+        // counts as alive.
         (!members.seen.is_empty() || !ended).then_some(members)
     }
 }
@@ -92,8 +93,7 @@ struct Process {
     group: i32,
     /// Whether the process has ended, but was not reaped yet.
     ended: bool,
-    /// The user id of the process; `None` if the process runs as the same user as this process, or if the user is
-    /// unknown.
+    /// The user id of the process; `None` if it is the user id of this process, or if it is unknown.
     user: Option<u32>,
 }
 

@@ -1,5 +1,5 @@
-//! The supervisor's connection to the guard process. The guard process ends the command if the supervisor was killed,
-//! was stopped, or gets no processor time.
+//! The supervisor's connection to the guard process. The guard ends the command if the supervisor is dead or suspended,
+//! or gets no CPU time.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -63,7 +63,7 @@ impl Guard {
         self.send(&helper::group_order(group))
     }
 
-    /// Sends new deadlines to the guard. The guard must send SIGTERM at `now + terminate`, and SIGKILL at `now + kill`.
+    /// Sends new deadlines to the guard: SIGTERM at `now + terminate`, and SIGKILL at `now + kill`.
     pub(super) fn until(
         &mut self,
         now: Duration,
@@ -74,7 +74,7 @@ impl Guard {
         if self.send(&order).is_ok() {
             return Ok(());
         }
-        // A failed send means that the guard was killed or stopped, so start a new guard.
+        // If the send fails, the guard is dead or suspended. Start a new guard.
         let (group, acted) = (self.group, self.acted());
         *self = Self::start()?;
         self.acted = acted;
@@ -84,10 +84,8 @@ impl Guard {
         self.send(&order)
     }
 
-    /// Whether the guard has reported that it signals the process group.
-    ///
-    /// If `quorate` gets no processor time, the guard can end the command shortly before `quorate` renews the lock.
-    /// Then `quorate` must report a lost lock, although the renewal succeeded.
+    /// Whether the guard has reported that it signals the process group. If so, `quorate` must report a lost lock, even
+    /// if a later renewal succeeds.
     pub(super) fn acted(&mut self) -> bool {
         if let Some(pipe) = &mut self.word {
             self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
@@ -111,7 +109,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Kill the guard before its pipe closes, because the guard treats a closed pipe as the death of `quorate`.
+        // Kill the guard before its pipe closes. When the pipe closes, a living guard kills the command.
         if !self.gone {
             let _ = self.child.kill();
             let _ = self.child.wait();

@@ -1,11 +1,10 @@
 //! Helper processes that `quorate` starts from its own binary:
 //!
-//! - The **trampoline** sets its parent-death signal and stops. After SIGCONT from `quorate`, the trampoline becomes
-//!   the command by `exec`.
-//! - The **guard** ends the command's process group if `quorate` cannot. After each renewal of the lock, `quorate`
-//!   sends new deadlines to the guard through a pipe. If a deadline passes, the guard signals the group. If the pipe
-//!   closes, `quorate` has ended, and the guard kills the group.
-//! - The third helper replaces `quorate` by `exec` and then dies of a signal. See [`die_of`].
+//! - The **trampoline** sets its parent-death signal and suspends itself. After SIGCONT from `quorate`, the trampoline
+//!   becomes the command by `exec`.
+//! - The **guard** ends the command's process group if `quorate` cannot. `quorate` regularly sends new deadlines to the
+//!   guard through a pipe. The guard signals the group if a deadline passes, and kills it if the pipe closes.
+//! - The third helper replaces `quorate` by `exec`, and ends itself with a signal (see [`die_of`]).
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -29,10 +28,10 @@ pub(super) const GUARD: &str = "__guard";
 /// First argument of the helper that replaces `quorate` and ends by a signal. The number of the signal follows.
 const DEATH: &str = "__die";
 
-/// Ends this process by the signal `sig`, so that its parent sees the signal. This matters to a shell loop that runs
-/// `quorate`: the loop ends if SIGINT ended `quorate`, but continues if `quorate` exited with a code.
+/// Ends this process with the signal `sig`, so that the parent process sees the signal. For example, a shell loop ends
+/// if SIGINT ended `quorate`, but continues if `quorate` exited with a code.
 ///
-/// Does not return, unless `exec` fails. Then returns the exit code that a shell shows for the signal.
+/// Returns only if `exec` fails. The result is the exit code that a shell shows for the signal.
 pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
     // Replace this process with a helper by `exec`, because `exec` resets all signal handlers. Clear the environment,
@@ -94,11 +93,11 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         ));
         return ExitCode::from(exit::SOFTWARE);
     }
-    // End if the parent died before the parent-death signal was set, because the kernel will never send that signal.
+    // If the parent is already dead, the parent-death signal will never arrive. End now.
     if parent != Some(getppid()) {
         return ExitCode::from(exit::SOFTWARE);
     }
-    // Stop here until the parent sends SIGCONT. By then, the guard watches the process group.
+    // Stop until the parent sends SIGCONT. The parent first makes the guard watch the process group.
     if raise(Signal::SIGSTOP).is_err() {
         return ExitCode::from(exit::SOFTWARE);
     }
@@ -145,7 +144,7 @@ pub(super) fn until_order(terminate_at: Duration, kill_at: Duration) -> String {
 }
 
 fn guard() -> ExitCode {
-    // Block all signals, so that only SIGKILL can end the guard before its pipe closes.
+    // Block all signals, so that only SIGKILL can end the guard.
     let _ = SigSet::all().thread_block();
     // Give the guard a different process name, so that `pkill -9 quorate` does not kill it.
     #[cfg(target_os = "linux")]
@@ -191,14 +190,15 @@ fn guard() -> ExitCode {
 
 /// How long the guard may sleep: until the next deadline, but at most 250 ms; `None` if there is no deadline.
 ///
-/// The limit of 250 ms is needed because the timeout of `poll` does not advance while the machine sleeps.
+/// The timeout of `poll` does not count the time for which the machine sleeps. Because of the limit, the guard still
+/// notices a passed deadline soon after the machine wakes up.
 fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
     let next = orders.terminate_at.or(orders.kill_at)?;
     Some(next.saturating_sub(now).min(Duration::from_millis(250)))
 }
 
-/// Waits until stdin can be read, but at most for `nap`; `None` means no limit. Returns true if stdin can be read, and
-/// false if the time has passed.
+/// Waits until stdin can be read, but at most for `nap` (`None`: without limit). Returns true if stdin can be read, and
+/// false after a timeout.
 fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];

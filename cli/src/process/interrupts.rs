@@ -38,7 +38,7 @@ impl Interrupts {
         Signal::SIGINT
     }
 
-    /// Whether the user has pressed Ctrl-C a second time, so that the command got SIGTERM.
+    /// Whether the command got SIGTERM because of a second Ctrl-C.
     pub(super) fn stopped(&self) -> bool {
         self.terminated.is_some()
     }

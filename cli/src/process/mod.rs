@@ -1,29 +1,25 @@
 //! The supervisor of `quorate run`: runs one command in its own process group, and ends it before the lock expires.
 //!
-//! This table shows the reaction to each event, and the part of the program that is responsible:
-//!
-//! | event | reaction | responsible |
+//! | event | reaction | performed by |
 //! |---|---|---|
-//! | the lock cannot be renewed | the group gets `SIGTERM`, and after the grace period `SIGKILL`, before the validity ends | the supervisor, by [`Deadline`] |
-//! | a majority reports that the lock is lost | the group gets `SIGKILL` immediately, because another client may already hold the lock | the supervisor |
-//! | `quorate` is stopped, or gets no processor time | the group gets `SIGTERM` and `SIGKILL` before the validity ends | the guard process |
-//! | `quorate` is killed with `SIGKILL` | the group is killed immediately | the guard process; for the command itself also the parent-death signal |
-//! | `quorate` and the guard process are both killed | the command is killed immediately, but its children are not | the parent-death signal (Linux) |
+//! | the lock cannot be renewed | before the lock expires, the group gets `SIGTERM`, and after the grace period `SIGKILL` | the supervisor, by [`Deadline`] |
+//! | a majority of the masters reports that the lock is lost | the group gets `SIGKILL` immediately | the supervisor |
+//! | `quorate` is suspended, or gets no CPU time | before the lock expires, the group gets `SIGTERM` and then `SIGKILL` | the guard process |
+//! | `quorate` gets `SIGKILL` | the group gets `SIGKILL` immediately | the guard process |
+//! | `quorate` and the guard process both get `SIGKILL` | the command gets `SIGKILL` immediately, but its children do not | the kernel (parent-death signal, Linux only) |
 //! | `quorate` receives a signal | `quorate` forwards the signal to the group | the supervisor |
 //! | the user presses Ctrl-C a second time within 5 s | the group gets `SIGTERM`, and after the grace period or a third Ctrl-C `SIGKILL` | [`Interrupts`] |
-//! | `quorate` lacks the right to signal the command, which is a set-uid program | the command continues to run, and a message gives its pid | the supervisor |
-//! | orphans end in a container whose first process is `quorate` | `quorate` reaps the orphans | the supervisor |
+//! | the command runs as another user, so `quorate` has no right to signal it | the command continues to run, and `quorate` prints a warning | the supervisor |
+//! | an orphan ends, and `quorate` is the first process of its container | `quorate` reaps the orphan | the supervisor |
 //!
-//! `quorate` starts the command through a trampoline (see [`helper`]). The kernel sends the parent-death signal when
-//! the **thread** that started the child ends. So [`supervise`] must run on the main thread, which lives as long as
-//! the process.
+//! [`supervise`] must run on the main thread, because the kernel sends the parent-death signal when the **thread** that
+//! started the child ends.
 //!
-//! The supervisor deliberately does not do the following:
+//! Limits of the supervisor:
 //!
-//! - It does not follow processes that leave the group (`setsid`, the jobs of an interactive shell).
-//! - It does not stop processes that are still in the background when the command ends by itself. A message names them.
-//! - It does not become a subreaper. It finds the processes of the group in `/proc`, even if they are not its children.
-//! - It creates no cgroup, because ordinary users can create one only if systemd has delegated a cgroup to them.
+//! - It signals no process that has left the group, for example by `setsid`.
+//! - When the command ends by itself, its background processes continue to run. A message names them.
+//! - It creates no cgroup, because ordinary users usually lack the right to create one.
 
 mod binary;
 mod captured;
@@ -60,11 +56,11 @@ pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
 use terminal::Terminal;
 
-/// Longest time between two checks of the lock's validity. Timers stop while the machine sleeps, so a longer
-/// timer would fire long after the machine has woken up.
+/// Longest time between two checks of the lock's validity. Timers do not count the time for which the machine sleeps,
+/// so a longer timer could fire too late.
 const TICK: Duration = Duration::from_millis(250);
-/// How long the other processes of the command's group may take to end after the command. After this time, a message
-/// names those that still run.
+/// How long `quorate` waits, after the command has ended, for the other processes of its group. A message then names
+/// those that still run.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`, before it is reported as still running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -91,16 +87,16 @@ pub(crate) struct Job<'a> {
 /// How a supervised command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The command ended by itself, or by a signal that had nothing to do with the lock.
+    /// The command ended, but not because of the lock.
     ByItself {
         /// The exit code of the command, as a shell shows it.
         code: u8,
-        /// The signal by which `quorate` must end itself; `None` if it must exit with `code`:
+        /// The signal with which `quorate` must end itself; `None` if it must exit with `code`:
         ///
-        /// - The signal that ended the command, if `quorate` has received the same signal.
-        /// - The signal that ended the command, if the user typed Ctrl-C or Ctrl-\ while the command's group was the
-        ///   foreground group of the terminal.
-        /// - SIGINT, if the user typed Ctrl-C twice, and a signal that `quorate` has not received ended the command.
+        /// - the signal that ended the command, if `quorate` received the same signal
+        /// - SIGINT or SIGQUIT, if the user typed Ctrl-C or Ctrl-\ and this signal ended the command in the foreground
+        ///   of the terminal
+        /// - SIGINT, if the user typed Ctrl-C twice and any other signal ended the command
         signal: Option<Signal>,
         /// Other processes of the command's group that are still running; `None` if there are none. `quorate` does not
         /// stop them.
@@ -206,8 +202,7 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
             None => command.env_remove(name),
         };
     }
-    // Keep only the pid, and wait for the child with [`children::changed`]. `Child` cannot report that the process was
-    // stopped by a signal.
+    // Keep only the pid. Wait with [`children::changed`], because `Child` does not report that a child was suspended.
     let child = command.spawn()?;
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
@@ -221,8 +216,7 @@ struct CommandEnd {
     at: Instant,
 }
 
-/// One running command. If this value is dropped before the command has ended, for example in a panic, it kills the
-/// process group.
+/// One running command. Dropping this value before the command has ended kills the process group.
 struct Watch {
     pid: Pid,
     group: Group,
@@ -231,7 +225,7 @@ struct Watch {
     terminal: Terminal,
     /// Whether the command has been started. Before that, its process is the trampoline.
     running: bool,
-    /// When `SIGTERM` was sent because the lock was about to end; `None` if it was not sent.
+    /// When the supervisor or the guard sent `SIGTERM` because the lock was about to expire; `None` if neither did.
     terminated: Option<Instant>,
     /// How the command's own process ended; `None` while it runs.
     end: Option<CommandEnd>,
@@ -240,7 +234,7 @@ struct Watch {
     interrupts: Interrupts,
     /// Whether the user was warned that this process lacks the right to signal the command.
     denied: bool,
-    /// True once the command has ended or was killed. If false, dropping this value kills the group.
+    /// Whether the command has ended or was killed. If false, dropping this value kills the group.
     over: bool,
     /// Signals to forward to the command, after the next check of the lock.
     pending: Vec<Signal>,
@@ -285,9 +279,9 @@ impl Watch {
         }
     }
 
-    /// The longest time until the next check of the command: 10 ms in the following two cases, otherwise [`TICK`].
+    /// The longest time until the next check of the command: 10 ms in these cases, otherwise [`TICK`].
     ///
-    /// - The trampoline has not stopped itself yet.
+    /// - The command has not been started yet.
     /// - The command has ended, but other processes of its group may still run. No signal reports their end.
     fn tick(&self) -> Duration {
         if self.end.is_some() || !self.running {
@@ -343,8 +337,7 @@ impl Watch {
         }
     }
 
-    /// Returns why the lock was lost, after the command was killed at its deadline. The reason comes from `lost`. If
-    /// `lost` takes more than 50 ms, the reason is a general text.
+    /// Returns the reason that `lost` gives. If `lost` takes more than 50 ms, returns a general reason.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
@@ -353,8 +346,7 @@ impl Watch {
             })
     }
 
-    /// How the command ended; `None` if it still runs, or if the supervisor still waits for other processes of the
-    /// group.
+    /// How the command ended; `None` if the supervisor must still wait for the command or for its process group.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
         let CommandEnd { code, signal, at } = self.end?;
         self.check_the_guard();
@@ -362,7 +354,7 @@ impl Watch {
             // The group got SIGTERM because the lock was about to end. Wait until the whole group has ended.
             return self.group.alive().is_none().then(|| Ended::Lost {
                 cause: "the lock could not be renewed in time".to_owned(),
-                // Exit code 137 means that the command was killed, for example by the guard.
+                // Exit code 137 means that SIGKILL ended the command.
                 fate: if code == exit::signalled(Signal::SIGKILL as i32) {
                     Fate::Killed
                 } else {
@@ -399,7 +391,7 @@ impl Watch {
             let (pid, status) = match children::changed() {
                 Ok(Some(change)) => change,
                 Ok(None) => return Ok(()),
-                // The error means that there is no child: the command has been reaped already.
+                // This process has no child left, because the command was reaped earlier.
                 Err(_) if self.end.is_some() => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -425,8 +417,8 @@ impl Watch {
         let typed =
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
-            // Only the command's group, in the foreground of the terminal, got the Ctrl-C or Ctrl-\. Send the signal to
-            // the group of this process as well: it may contain a script that started `quorate`.
+            // The terminal sent this signal only to the command's group. Send it to the group of `quorate` as well,
+            // which may contain the script that started `quorate`.
             let _ = kill(Pid::from_raw(0), sig);
         }
         let interrupted = self.interrupts.stopped().then_some(Signal::SIGINT);
@@ -459,18 +451,17 @@ impl Watch {
                 self.terminal.take_back();
                 self.stop_with_it();
             }
-            // The command is in the background of the terminal and wants to read from it. Stop this process until the
-            // user types `fg`, as a shell expects of a background job.
+            // The command used the terminal from the background. Suspend `quorate` too, until the user types `fg`.
             Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => self.stop_with_it(),
-            // Another process stopped the command. Keep the lock while the command is stopped.
+            // Another process suspended the command. Keep the lock.
             _ => {}
         }
         Ok(())
     }
 
-    /// Stops the process group of this process, so that the shell gets the terminal back.
+    /// Suspends the process group of `quorate`, so that the shell gets the terminal back.
     ///
-    /// While `quorate` is stopped, nobody renews the lock. If the lock is about to expire, the guard ends the command.
+    /// A suspended `quorate` does not renew the lock. If the lock is about to expire, the guard ends the command.
     fn stop_with_it(&mut self) {
         if terminal::has_job_control() {
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);

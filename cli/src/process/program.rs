@@ -15,12 +15,12 @@ const LOOKED_AT: u64 = 256;
 /// The search path if `PATH` is not set.
 const USUAL: &str = "/bin:/usr/bin";
 
-/// Checks that a program of this name exists and is executable. If the program is a script, checks its interpreter in
-/// the same way. Only `exec` can find out whether the file can really be executed.
+/// Checks that the program exists and is executable. If it is a script, also checks its interpreter. Even then, `exec`
+/// may fail.
 ///
 /// # Errors
 ///
-/// If the program cannot be started. The exit code and the message are the same as after an attempt to start it.
+/// If the program cannot be started. The exit code and the message are those of a failed start.
 pub(crate) fn look_for(program: &OsStr) -> Result<(), Failure> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(USUAL));
     found(program, &path).map_err(|why| not_started(program, &why))
@@ -35,8 +35,8 @@ pub(super) fn not_started(program: &OsStr, why: &io::Error) -> Failure {
     Failure::new(code, format!("{}: {what}", program.to_string_lossy()))
 }
 
-/// Searches `path` for the program as execvp(3) does. A name with a slash is used as a path. A file that is not
-/// executable does not end the search.
+/// Searches the directories in `path` for the program, as execvp(3) does. If `program` contains a slash, checks that
+/// path and searches nothing.
 fn found(program: &OsStr, path: &OsStr) -> io::Result<()> {
     if program.as_bytes().contains(&b'/') {
         return executable(Path::new(program));

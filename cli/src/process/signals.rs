@@ -31,7 +31,7 @@ pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
     /// Whether [`next_that_ends`](Self::next_that_ends) reaps ended children.
     reaps: bool,
-    /// The first received signal that asks this process to end; `None` if no such signal was received.
+    /// The first received SIGTERM, SIGINT or SIGQUIT; `None` if none was received.
     end: Option<Signal>,
 }
 
@@ -43,8 +43,7 @@ impl Signals {
         let ignored = ignored();
         let mut streams = Vec::with_capacity(RECEIVED.len());
         for sig in RECEIVED {
-            // Always receive SIGCHLD, even if the parent process has set it to be ignored. Otherwise this process would
-            // not notice when its children end.
+            // Always receive SIGCHLD, even if the parent process ignored it. SIGCHLD reports the end of a child.
             if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
             }
@@ -56,7 +55,7 @@ impl Signals {
         })
     }
 
-    /// Starts to receive signals, and reaps all children that end while no command runs.
+    /// Like [`receive`](Self::receive), but [`next_that_ends`](Self::next_that_ends) also reaps ended children.
     ///
     /// Use this only if [`supervise`](super::supervise) is the only function of this process that waits for children.
     pub(crate) fn receive_and_reap() -> io::Result<Self> {
@@ -84,14 +83,15 @@ impl Signals {
         sig
     }
 
-    /// The first signal received so far that asks `quorate lead` to end; `None` if no such signal was received. SIGHUP
-    /// is left out, because many commands reload their configuration when they receive it.
+    /// The first received SIGTERM, SIGINT or SIGQUIT; `None` if none was received. SIGHUP does not count, because many
+    /// commands reload their configuration at SIGHUP.
     pub(crate) fn asked_to_end(&self) -> Option<Signal> {
         self.end
     }
 
-    /// Waits for the next signal that asks this process to end. Use this only while no command runs. During the wait,
-    /// SIGTSTP stops this process as usual.
+    /// Waits for the next signal that asks this process to end. During the wait, SIGTSTP suspends this process.
+    ///
+    /// Use this only while no command runs.
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {

@@ -1,11 +1,9 @@
 //! Lends the terminal to the command: makes the command's process group the foreground group of the terminal.
 //!
-//! At first, the command's group is a background group. If the command reads from the terminal, or changes the terminal
-//! settings, the kernel stops the command with `SIGTTIN` or `SIGTTOU`. Only then does `quorate` lend the terminal.
+//! At first, the command's group is in the background. If the command needs the terminal, the kernel suspends it with
+//! `SIGTTIN` or `SIGTTOU`. Then `quorate` lends the terminal.
 //!
-//! Until then, the foreground group is the group of `quorate`. It may also contain the other commands of a pipe, for
-//! example the pager of `quorate run .. | less`. Ctrl-C reaches this whole group, and `quorate` forwards the signal to
-//! the command.
+//! Until then, Ctrl-C reaches the group of `quorate`, and `quorate` forwards the signal to the command.
 
 use std::fs::File;
 
@@ -74,11 +72,11 @@ impl Drop for Terminal {
     }
 }
 
-/// True if the parent of this process, usually a shell, is in the same session. The shell can then continue this
-/// process after SIGSTOP. If false, this process must not stop itself, because nobody would continue it.
+/// Whether the parent process, usually a shell, is in the same session. If not, this process must not suspend itself,
+/// because no process would continue it.
 pub(super) fn has_job_control() -> bool {
     let parent = getppid();
-    // If the parent is outside of the container, `getppid` returns 0. `getsid(0)` returns the session of this process,
-    // not of the parent.
+    // `getppid` returns 0 if the parent is outside of the container. Exclude 0, because `getsid(0)` returns the session
+    // of this process.
     parent.as_raw() != 0 && getsid(Some(parent)).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }

@@ -224,7 +224,7 @@ fn file_named_by_the_option_config_overrides_environment_variables() {
         masters.urls()[0]
     );
     std::fs::write(&file, text).expect("written");
-    // Set four variables. The configuration file must override all of them except QUORATE_TTL, because the file does
+    // Set four variables. The configuration file overrides three of them, but not QUORATE_TTL, because the file does
     // not set `ttl`.
     let with = |words: &[&str]| {
         let mut command = bare();

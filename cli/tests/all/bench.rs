@@ -40,8 +40,8 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
         run.err.contains("the machine is noisy"),
         "{run:?}"
     );
-    // The five masters have round trips of 1, 10, 40, 80 and 150 ms. An acquire waits for the third-fastest reply, so
-    // it takes at least 40 ms.
+    // The round trips to the five masters take 1, 10, 40, 80 and 150 ms. On the first 1, 2, 3, 4 and 5 masters, an
+    // acquire waits for 1, 2, 2, 3 and 3 replies.
     let far = result["wide"]["sizes"].as_array().expect("a list");
     let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
     let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);
@@ -101,7 +101,7 @@ fn option_kinds_of_bench_compares_each_kind_of_lock_with_the_plain_lock() {
 
 #[test]
 fn bench_warns_if_other_processes_use_the_cpu() {
-    // Run one more busy loop than the machine has processors.
+    // Overload the machine: run one more busy loop than it has processors.
     let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
     let loops = (0..busy).map(|_| {
         let mut shell = std::process::Command::new("sh");

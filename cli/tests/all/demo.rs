@@ -65,7 +65,7 @@ fn demo_on_two_redis_servers_and_a_database_sells_each_prize_once() {
     }
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,redis,mysql"]));
     three_sell_ten(&format!("{0}, {0}, mariadbd", redis()), &run);
-    // The demo kills and restarts the second master, so this run tests it with a MariaDB that restarts.
+    // Make the MariaDB the second master, because the demo kills and restarts the second master.
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,mariadb,redis"]));
     three_sell_ten(&format!("{0}, mariadbd, {0}", redis()), &run);
 }
@@ -139,7 +139,7 @@ fn interrupted_demo_stops_its_masters_and_then_dies_of_the_signal() {
     std::thread::sleep(Duration::from_millis(400));
     signal(&child, "INT");
     let run = end(child);
-    // `demo` must end itself by the signal SIGINT, so that a shell loop around it ends as well.
+    // `demo` must kill itself with SIGINT, so that a shell loop that runs `demo` ends as well.
     assert_eq!((run.code, run.died_of), (Some(130), Some(2)), "{run:?}");
     assert!(
         run.err.contains("interrupted") && run.out.is_empty(),

@@ -133,7 +133,7 @@ fn doctor_names_the_missing_rights_of_a_user() {
     assert_eq!(found(&json, "error"), ["acl"; 3], "{run:?}");
     assert_eq!(
         json["masters"][0]["denied"],
-        // The restart guard is off in this test, so `doctor` must read the persistence settings with CONFIG GET.
+        // `doctor` reads the persistence settings with CONFIG GET.
         serde_json::json!(["EVALSHA", "CONFIG GET"]),
         "{run:?}"
     );
@@ -230,8 +230,7 @@ fn doctor_names_any_documented_right_that_a_user_lacks() {
 fn doctor_recommends_the_option_prefix_to_a_user_limited_to_some_keys() {
     let masters = durable(3);
     grant(&masters, None);
-    // Without `--prefix`, `doctor` does not know the names of the locks. So `doctor` cannot check whether the user has
-    // the rights for all locks, and gives only a warning.
+    // Without `--prefix`, `doctor` does not know which keys the user needs. It must report a warning, not an error.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
@@ -239,8 +238,7 @@ fn doctor_recommends_the_option_prefix_to_a_user_limited_to_some_keys() {
     assert!(run.out.contains("--prefix"), "{run:?}");
 }
 
-/// A function that decides how a scripted server reacts to received data. Its arguments are the connection and the
-/// data.
+/// How a scripted server reacts to received data: a function of the connection and the data.
 type Manner = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
 
 /// Starts a scripted server on a free port, and returns its URL. It runs until the test program ends.

@@ -2,8 +2,8 @@
 
 use crate::common::{Done, bare, done};
 
-/// Command lines whose help is tested, each with the number of words that name the command or subcommand. The remaining
-/// words are required arguments.
+/// The command lines whose help is tested. The number is the count of words that name the command. All further words
+/// are required arguments.
 const COMMANDS: [(usize, &[&str]); 26] = [
     (1, &["run", "r", "true"]),
     (1, &["hold", "r"]),
@@ -33,7 +33,7 @@ const COMMANDS: [(usize, &[&str]); 26] = [
     (0, &[]),
 ];
 
-/// The commands that connect to masters: all except the last six of [`COMMANDS`].
+/// The commands that connect to masters: the first 20 of [`COMMANDS`].
 fn with_masters() -> &'static [(usize, &'static [&'static str])] {
     &COMMANDS[..20]
 }
@@ -129,7 +129,7 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
                 _ => drop(command.arg(value(&value_name))),
             }
             let rest = &words[*number..];
-            // Some options forbid or replace required arguments. Leave these arguments out.
+            // With these options, `run`, `once` and `lead` accept no command.
             let without_command = ["create", "drop", "status", "shell", "yes"].contains(&&*option);
             let rest = match (&*option, words[0]) {
                 ("per", _) => &rest[2..],

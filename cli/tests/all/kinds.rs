@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{self, done, end, masters, run, until};
 use quorate_testbed::Masters;
 
-/// Upper bound for the duration of any step on an overloaded machine.
+/// How long one step of a test can take on an overloaded machine.
 const START: Duration = Duration::from_secs(10);
 
 fn holds(masters: &Masters, key: &str) -> bool {
@@ -91,7 +91,7 @@ fn nested_run_gets_the_lock_of_its_ancestor_only_with_the_option_reenter() {
         began.elapsed() < START,
         "a nested quorate must not wait for the lock of its ancestor"
     );
-    // A nested run with a different resource must get its lock.
+    // A nested run must get a lock with a different name.
     let other = done(&mut run(
         &masters,
         &["job"],
@@ -147,7 +147,7 @@ fn nested_permit_is_granted_if_the_ancestor_holds_another_slot() {
     let masters = masters(3);
     let mut first = lasting(&masters, &["--permits", "1", "api"]);
     until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
-    // Slot 0 is taken, so the outer run gets slot 1. The inner run must get slot 0 when it is free again.
+    // The outer run gets slot 1, because slot 0 is taken. Then slot 0 is released, and the inner run must get it.
     let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     let mut outer = run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
@@ -200,7 +200,7 @@ fn quorate_held_entry_of_a_process_that_is_not_an_ancestor_is_ignored() {
         if outer.len() > 1 {
             continue;
         }
-        // If an entry names no process, or a malformed one, quorate must assume that an ancestor holds the lock.
+        // If an entry names no valid process, quorate must assume that an ancestor holds the lock.
         let (hold, _) = held
             .split_once('@')
             .expect("an entry of QUORATE_HELD must name the process that holds the lock");
@@ -224,7 +224,7 @@ fn nested_run_or_lead_fails_immediately_if_its_ancestor_holds_the_lock() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // The script succeeds if `inner` exits with 75. Otherwise the outer `lead` would repeat the script.
+    // The script exits with 0 if `inner` exits with 75. If the script fails, the outer `lead` repeats it.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);
@@ -247,7 +247,7 @@ fn nested_run_uses_the_locks_and_owner_ids_of_all_its_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
-        // The outermost run holds `x` as the owner "the first". The middle run holds `y` as the owner "b".
+        // In each case, the outermost run takes `x` as owner "the first", and the middle run takes `y` as owner "b".
         (
             "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
             0,

@@ -228,13 +228,13 @@ fn lead_stops_its_command_and_campaigns_again_after_leadership_is_lost() {
 fn signal_ends_lead_even_if_the_command_fails() {
     let masters = masters(3);
     let [exits, stays] = [mark(), mark()].map(Ends);
-    // On SIGTERM the command exits with a code other than 0. `lead` then ends with this code.
+    // On SIGTERM the command exits with 3, so `lead` must exit with 3.
     let script = format!("trap 'exit 3' TERM; echo ready; sleep {} & wait", exits.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");
     signal(&leads.child, "TERM");
     assert_eq!(leads.end().code(), Some(3));
-    // The command ignores SIGTERM. Leadership is lost while `lead` waits for the command to end.
+    // The command ignores SIGTERM. When the leadership is lost, `lead` must kill itself with SIGTERM.
     let script = format!("trap '' TERM; echo ready; sleep {}", stays.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");
@@ -253,7 +253,7 @@ fn lead_ends_when_its_command_exits_with_0() {
         let ended = done(&mut lead(&masters, "me", command));
         assert_eq!(ended.code, Some(code), "{ended:?}");
     }
-    // If the command fails, `lead` resigns. When it leads again, it runs the command again.
+    // If the command fails, `lead` resigns. When `lead` becomes the leader again, it repeats the command.
     let dir = tempfile::tempdir().expect("a directory");
     let flag = dir.path().join("flag");
     let flag = flag.to_str().expect("text");

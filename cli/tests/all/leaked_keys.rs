@@ -1,5 +1,5 @@
-//! Tests that `quorate run` leaves only the fencing counter on the masters, however it ends. The tests list the keys
-//! directly after `quorate run` has ended, because a leaked key blocks all other clients until it expires.
+//! Tests that `quorate run` leaves no keys on the masters that could block a client. The tests list the keys
+//! immediately after `quorate run` has ended, before a leaked key can expire.
 
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -16,7 +16,7 @@ fn leavings(masters: &Masters) -> Vec<String> {
             panic!("master {number} must list its keys");
         };
         let keys = keys.iter().filter_map(Reply::text);
-        // These keys may remain, because they block no client, and expire.
+        // Keys with these prefixes block no client, so they can remain.
         let blocks = |key: &std::borrow::Cow<'_, str>| {
             let may_stay = ["quorate:fence:", "quorate:ticket:", "quorate:lines"];
             !may_stay.iter().any(|before| key.starts_with(before))
@@ -103,8 +103,7 @@ const WAYS_OUT: &[WayOut] = &[
                     Some(1),
                     "quorate must not delete the lock of another client"
                 );
-                // Delete the client's note. The client deletes its note only together with its lock key, which the test
-                // has overwritten.
+                // `quorate run` could not delete its note, because the lock key had changed. Delete the note.
                 master.command(&["DEL", "quorate:note:r"]).expect("a reply");
             }
             done
@@ -286,8 +285,7 @@ fn run_with_the_option_try_leaves_no_keys_if_the_lock_is_held() {
 
 #[test]
 fn run_waits_before_its_exit_until_slow_masters_have_received_the_release() {
-    // A round trip takes 500 ms, which is less than --node-timeout. So `quorate run` must wait for the replies to its
-    // releases.
+    // Each round trip takes 500 ms. `quorate run` must wait this long for the replies to its releases.
     let masters = masters(3);
     hold(&masters, 2);
     let proxies: Vec<_> = masters
@@ -328,15 +326,14 @@ fn dead_and_silent_masters_do_not_delay_the_exit_of_run() {
     masters[4].kill().expect("killed");
     assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
     assert_eq!(leavings(&masters).len(), 3, "{run:?}");
-    // `quorate run` waits at most 2 s for the killed master, and 0.5 s for the stopped master. The limit of 6 s allows
-    // for a busy machine.
+    // The waits for masters 3 and 4 take at most 2.5 s. The limit of 6 s allows for a busy machine.
     assert!(run.took < Duration::from_secs(6), "{run:?}");
 }
 
 #[test]
 fn run_that_cannot_start_a_process_leaves_no_keys() {
-    // With some limit on open files, `quorate` can connect to the masters but cannot start a process. This limit
-    // depends on the system, so try a range of limits.
+    // If the limit on open files is low, `quorate` can connect to the masters, but cannot start the command. The exact
+    // limit depends on the system, so try many limits.
     let mut failed = 0;
     let masters = masters(5);
     for files in 8..40 {

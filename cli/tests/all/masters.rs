@@ -71,8 +71,8 @@ impl Scene {
     }
 }
 
-/// Two of three old masters do not reply. A client that knows only the old masters can hold a lock on these two. The
-/// other three of the five masters reply, but cannot show whether such a lock exists.
+/// Two of the three old masters do not reply. A client could hold a lock on just these two, so the replies of the other
+/// three servers are not enough.
 #[test]
 fn status_and_break_require_a_majority_of_old_masters_while_masters_are_replaced() {
     let scene = Scene(masters(5));
@@ -109,7 +109,7 @@ fn documented_steps_replace_the_masters_while_clients_take_locks() {
     for command in walk() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let step = words[1];
-        // `begin` fails until the next masters have been up for some time, so repeat it.
+        // `begin` fails if the next masters have just started, so repeat it until it succeeds.
         until("the change has begun", || {
             step != "begin" || scene.operator(&words).code == Some(0)
         });
@@ -129,7 +129,7 @@ fn documented_steps_replace_the_masters_while_clients_take_locks() {
         steps.push(step.to_owned());
     }
     assert_eq!(steps, ["begin", "status", "close", "open", "finish"]);
-    // With the configuration of the old masters, every command must report an error.
+    // A client that still uses the old masters must get an error from every command.
     let mut outdated = Scene::quorate(&scene.urls(0..3));
     let told = done(outdated.args(["masters", "status"]));
     assert!(told.out.contains("refuse this configuration"), "{told:?}");
@@ -370,15 +370,14 @@ fn doctor_recommends_marking_masters_until_every_master_has_a_generation_marker(
     assert!(next.err.contains("begin"), "{next:?}");
 }
 
-/// The configuration of a client: its masters, its next masters and its generation. Masters are given as indices of the
-/// servers in the scene.
+/// The configuration of a client: `masters`, `next_masters` and `masters_generation`. The numbers in the lists are
+/// indices of the servers in `scene`.
 struct Told<'a> {
     scene: &'a Scene,
     masters: &'a [usize],
     next: &'a [usize],
     generation: &'a str,
-    /// Index of the master for which the client has a wrong user and password, so that it cannot use this master;
-    /// `None` if there is no such master.
+    /// Index of the server whose user and password are wrong in the client's URL; `None` if all URLs are correct.
     away: Option<usize>,
 }
 

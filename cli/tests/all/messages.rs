@@ -61,8 +61,8 @@ fn quiet_run_prints_one_warning_while_a_majority_of_masters_is_down() {
     assert_warned_once(&waited, "2 of 3 masters");
 }
 
-/// Checks that a command with `--quiet` failed without a quorum, and printed one warning and one error. The warning
-/// must say that `masters` (for example "2 of 3 masters") gave no vote for the lock `r`.
+/// Checks that a command with `--quiet` exited with 69, and printed one warning and one error. The warning must say
+/// that the lock `r` got no vote from `masters`, for example "2 of 3 masters".
 fn assert_warned_once(waited: &common::Done, masters: &str) {
     assert_eq!(waited.code, Some(69), "{waited:?}");
     assert_eq!(
@@ -88,8 +88,7 @@ fn quiet_run_warns_if_most_old_masters_are_down_during_a_change_of_masters() {
     assert_warned_once(&waited, "2 of 6 masters");
 }
 
-/// Tests that `--quiet` does not suppress the warning about missing masters. A command without a time limit would
-/// otherwise wait without any message.
+/// Tests that `--quiet` does not suppress the warning that most masters are down.
 #[test]
 fn quiet_quota_and_once_commands_print_one_warning_if_most_masters_are_down() {
     let masters = masters(3);
@@ -150,7 +149,7 @@ fn lost_lock_is_reported_with_the_replies_of_the_masters() {
     let holder = run(&masters, &options, &["sh", "-c", &shell])
         .spawn()
         .expect("runs");
-    // Kill the masters only after the lock has been acquired. Without a majority, the acquire would wait without limit.
+    // Kill the masters only when the lock is held. Otherwise `quorate run` would never acquire it.
     common::until("the command has started", || started.exists());
     masters[0].kill().expect("killed");
     masters[2].kill().expect("killed");
@@ -302,7 +301,7 @@ fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
     let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
     let outer = done(&mut run(&masters, &["mine"], &inside));
     assert_eq!(outer.code, Some(75), "{outer:?}");
-    // The inner run must be refused immediately, and not only at the end of its wait.
+    // The inner run must be refused before its `--wait` of 4 s ends.
     assert!(outer.took < Duration::from_secs(4), "{outer:?}");
     assert!(
         outer.err.contains("waits for this inner quorate to end"),
@@ -325,7 +324,7 @@ fn lock_is_renewed_while_a_write_to_stderr_blocks() {
     drop(command);
     until_held(&masters, "x");
     masters[1].kill().expect("killed");
-    // If `quorate` has not ended after 15 s, close the reading end of its stderr, so that a blocked write fails.
+    // If `quorate` hangs for 15 s in a write to stderr, close the read end, so that the write fails.
     let late = Instant::now() + Duration::from_secs(15);
     while child.try_wait().expect("a status").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));

@@ -98,7 +98,7 @@ fn metrics_file_behind_a_symlink_keeps_the_success_time_of_a_concurrent_run() {
     until("the command runs", || {
         value(&file, "quorate_run_running", "") == Some(1.0)
     });
-    // The first run succeeds, then the second run fails. The metrics file must keep the time of the success.
+    // The first run succeeds, then the second fails. The metrics file must keep the first run's success time.
     let second = done(&mut run(&masters, &options, &["false"]));
     assert_eq!((end(first).code, second.code), (Some(0), Some(1)));
     let success = value(&file, "quorate_run_last_success_time_seconds", "");

@@ -26,7 +26,7 @@ fn is_there(program: &str) -> bool {
     found.is_ok()
 }
 
-/// Runs `quorate` with the arguments `words` several times, and expects the exit codes `times` in this order. If the
+/// Runs `quorate` with the arguments `words` once for each exit code in `times`, and expects this exit code. If the
 /// command is `quorate once`, first creates the record `name`.
 fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
     let mut create = quorate(masters);
@@ -113,8 +113,8 @@ fn systemd_units_are_valid_and_their_command_runs() {
     );
 }
 
-/// The cron job as kubectl parses it, without a cluster; `None` if there is no kubectl. kubectl leaves out fields that
-/// it does not know.
+/// The cron job as kubectl parses it, without a cluster; `None` if kubectl is not installed. Fields that kubectl does
+/// not know are missing.
 fn as_kubernetes_reads_it() -> Option<Value> {
     if !is_there("kubectl") {
         return None;
@@ -208,7 +208,7 @@ fn number_in_the_cron_job(field: &str) -> usize {
         .expect("a number")
 }
 
-/// The arguments of the container in the cron job, and the number of pods that Kubernetes starts if all pods fail.
+/// The container's arguments in `cronjob.yaml`, and the number of pods that Kubernetes starts if every pod fails.
 fn pods() -> (Vec<String>, usize) {
     let file = text("kubernetes/cronjob.yaml");
     let (_, rest) = file.split_once(" args:\n").expect("arguments");
@@ -272,8 +272,8 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     }
 }
 
-/// Two clusters run the same cron job. The pod of the second cluster starts while the job of the first pod runs. When
-/// the first job fails, the second pod must run the job.
+/// Two clusters run the same cron job. The second cluster's pod waits while the first cluster's pod runs the job. If
+/// the job fails, the second pod must run it.
 #[test]
 fn kubernetes_pod_repeats_the_failed_job_of_a_pod_in_another_cluster() {
     let masters = masters(3);
@@ -479,7 +479,7 @@ fn first_command_in_the_cron_section_of_the_operations_page_is_quorate_once() {
     assert!(help.out.contains("--per"), "{help:?}");
 }
 
-/// The text files in `folder` and its subfolders that show commands to users: the path and the text of each.
+/// The path and the text of each file in `folder` and its subfolders that can show commands to users.
 fn pages(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut pages = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -495,7 +495,7 @@ fn pages(folder: &Path) -> Vec<(PathBuf, String)> {
     pages
 }
 
-/// Without a time limit, a cron job waits for ever if no majority of the masters answers. cron then starts one more
+/// Without a time limit, a cron job would wait for ever while most masters are down. cron would then start one more
 /// process each day.
 #[test]
 fn every_documented_example_of_quorate_once_with_a_period_limits_its_wait() {

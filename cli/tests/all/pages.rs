@@ -139,8 +139,8 @@ fn typeset(name: &str, file: &std::path::Path, command: &str) {
     }
 }
 
-/// The lines that `quorate WORDS` prints on a terminal with this number of columns; `None` if the program `script` is
-/// missing.
+/// The lines that `quorate` with the arguments `words` prints on a terminal of this width; `None` if the program
+/// `script` is not installed.
 fn on_a_terminal(columns: u16, urls: &str, words: &str) -> Option<Vec<String>> {
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let line = format!("stty cols {columns}; {quorate} {words}");
@@ -269,7 +269,7 @@ fn every_command_that_a_page_mentions_exists() {
     let mut seen = 0;
     for path in pages.chain(["README.md", "CHANGELOG.md"].map(|name| root.join(name))) {
         let text = std::fs::read_to_string(&path).expect("a page");
-        // A command in the text of a paragraph may be broken across lines.
+        // Join the lines, because a command in a paragraph can be broken across lines.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for rest in text.split("`quorate ").skip(1) {
             let mut words = rest.split(['`', ' ']);
@@ -280,7 +280,7 @@ fn every_command_that_a_page_mentions_exists() {
             let both = format!("{first} {}", words.next().unwrap_or_default());
             let has_steps = ["masters", "quota"].contains(&first) && rest.starts_with(&both);
             let name = if has_steps { both.as_str() } else { first };
-            // The rows of benchmark tables have names such as `quorate default`, which are not commands.
+            // Ignore names of benchmark rows such as `quorate default`, which are not commands.
             let is_row = path.ends_with("benchmarks.md");
             let is_known = is_row || commands.iter().any(|known| known == name);
             let is_option = name.contains(" -") || name.ends_with(' ') || name.contains(['|', '.']);

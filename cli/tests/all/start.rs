@@ -232,7 +232,7 @@ fn run_without_the_proc_file_system_is_refused_before_the_lock_is_acquired() {
     assert!(untouched(&masters), "{run:?}");
 }
 
-/// Starts a command in a new pid namespace, as the first process of a container.
+/// A wrapper that runs a command as PID 1 of a new pid namespace, as in a container.
 const FIRST: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
 
 #[test]
@@ -301,8 +301,8 @@ fn run_started_from_outside_its_container_does_not_stop_on_sigtstp() {
     let mut started = [0];
     let output = container.stdout.as_mut().expect("piped");
     output.read_exact(&mut started).expect("the shell must run");
-    // Like `docker exec`, `nsenter` starts `quorate` with a parent outside of the container. No shell in the container
-    // could continue `quorate` after SIGTSTP, so `quorate` must not stop.
+    // Start `quorate` from outside of the container, as `docker exec` does. After SIGTSTP, no shell could continue
+    // `quorate`, so `quorate` must not stop.
     let target = child_of(container.id()).to_string();
     let enter = ["nsenter", "--pid", "--target", &target];
     let mark = mark();
@@ -409,7 +409,7 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
     let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
     assert_eq!(hidden.out, "none r\n", "{hidden:?}");
-    // QUORATE_NEXT_MASTERS can also contain passwords. `--hide-masters` must hide this variable from the command.
+    // QUORATE_NEXT_MASTERS can contain passwords, so `--hide-masters` must remove it for the command.
     let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
     let mut hidden = run(
         &masters,
@@ -426,8 +426,8 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     );
 }
 
-/// The name server in this test never replies. The system's resolver gives up after ten seconds, and `quorate run` must
-/// exit earlier.
+/// The name server never replies, and the system's resolver gives up after ten seconds. `quorate run` must exit within
+/// less time.
 #[test]
 fn run_exits_without_waiting_for_a_silent_name_server() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");

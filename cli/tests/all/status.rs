@@ -136,7 +136,7 @@ fn status_shows_only_the_first_ten_waiters_and_skips_expired_ones() {
     for number in 0..14 {
         let (pid, alive) = match number {
             0 => ("7", "9e15"),
-            // This waiter has sent no heartbeat in time, so it has lost its place in the queue.
+            // Waiter 1 has lost its place in the queue, because its last heartbeat has expired.
             1 => ("8", "0"),
             _ => ("8", "9e15"),
         };
@@ -208,8 +208,8 @@ fn status_reports_a_lock_as_unknown_if_a_majority_has_just_restarted() {
         let set = master.command(&["SET", "r", &value, "PX", "60000"]);
         assert!(set.expect("a reply").is_ok());
     }
-    // The restart guard keeps a master from voting for 8 s after its start. Wait until all five masters vote, then
-    // restart three of them.
+    // With the restart guard, a master does not vote in its first 8 s. Wait until all five masters vote, then restart
+    // three of them.
     std::thread::sleep(std::time::Duration::from_secs(10));
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
@@ -421,8 +421,7 @@ fn status_shows_waiters_for_a_permit_even_if_no_permit_is_held() {
             line.expect("a reply").int() == Some(1)
         })
     });
-    // Stop the waiter with SIGSTOP before a permit becomes free. The waiter cannot take the permit, but keeps its place
-    // in the queue until its last heartbeat expires.
+    // The stopped waiter cannot take the free permit, but stays in the queue until its heartbeat expires.
     signal(&waits, "STOP");
     all(&["DEL", "quorate:slot:0:api"]);
     let status = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
@@ -467,7 +466,7 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
         .as_str()
         .expect("status must report why the semaphore could not be read");
     assert!(why.contains("NOPERM"), "{why}");
-    // The default user of the server has the right to read the semaphore, so there is no error.
+    // Unlike the user `looks`, the server's default user can read the semaphore, so there is no error.
     let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
     assert_eq!(all["resources"][0]["permits_error"], Value::Null);
 }

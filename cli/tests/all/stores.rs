@@ -8,8 +8,8 @@ use crate::common::{Done, bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, ZooKeeper, ZooKeeperOptions, not_run};
 use serde_json::Value;
 
-/// The time limit for a command that must fail without waiting. It is shorter than the command's `--wait`, and longer
-/// than the command needs on a busy machine.
+/// The time limit for a command that must fail without waiting. It is shorter than the command's `--wait`, but long
+/// enough for a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
 fn mariadb(options: MariaDbOptions) -> Option<MariaDb> {
@@ -84,8 +84,8 @@ fn refused(run: &Done, words: &[&str]) {
     }
 }
 
-/// Creates a user with the grants in `prepared`, the output of `quorate prepare-server`. Removes the text `without`
-/// from each grant. Returns the URL of the server for this user.
+/// Creates a database user with the grants in `prepared`, but without the text `without`. `prepared` is the output of
+/// `quorate prepare-server`. Returns the server's URL for this user.
 fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
     server
         .sql("CREATE USER app IDENTIFIED BY 'hunter2'")
@@ -147,7 +147,7 @@ fn doctor_distinguishes_a_missing_database_right_from_a_read_only_server() {
     let (_, lines) = doctor(&stranger);
     says(&lines, "error login", &[&name, "password"]);
 
-    // Locks work without the right to remove records, so only `doctor` reports that this right is missing.
+    // Locks work without the DELETE right, so only `doctor` reports that the right is missing.
     server
         .sql("GRANT UPDATE ON locks.* TO app; REVOKE DELETE ON locks.quorate_record FROM app")
         .expect("the test must be able to change the rights of the user");
@@ -165,8 +165,7 @@ fn doctor_distinguishes_a_missing_database_right_from_a_read_only_server() {
     refused(&run, &[&name, "read-only"]);
     let (_, lines) = doctor(&url);
     says(&lines, "error role", &[&name, "read_only = 0"]);
-    // The user in this URL is an administrator, and can write even to a read-only server. `doctor` must still report
-    // that the server is read-only.
+    // An administrator can write even to a read-only server. `doctor` must still report that the server is read-only.
     let (_, lines) = doctor(&server.url("locks"));
     says(&lines, "error role", &[&name, "is read-only"]);
 }
@@ -225,7 +224,7 @@ fn server_that_is_listed_under_two_names_is_refused() {
     let run = lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
     assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
-    // Two databases of one server count as one master, even if their stored server names differ.
+    // Two databases of one server must be refused, even if they store different server names.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("the test must be able to change the server name");
@@ -295,8 +294,8 @@ fn zookeeper_without_its_path_or_with_short_sessions_is_reported_with_the_remedy
     says(&lines, "error run_id", &["once"]);
 }
 
-/// The SQL that `quorate prepare-server --print` prints for this database. No server listens on the port in the URL, so
-/// the command cannot connect to a server.
+/// The SQL that `quorate prepare-server --print` prints for this database. No server runs at the URL, because the
+/// command must not need a server.
 fn print_sql(database: &str) -> String {
     let url = format!("mysql://admin:hunter2@127.0.0.1:1/{database}");
     let printed = done(bare().args(["prepare-server", "--print", &url]));
@@ -374,15 +373,14 @@ fn printed_sql_replaces_the_server_run_id_only_if_the_record_table_is_missing() 
     assert!((now - since).abs() < 3_600_000_000, "{since} {now}");
     server.sql(&sql).expect("the SQL runs again");
     assert_eq!(run(), first, "a complete schema must stay as it is");
-    // The dropped table contained the locks. So the SQL must set a new run id and a new start time, as after a restart
-    // of the server.
+    // All locks are lost with the dropped table. So the SQL must set a new run id, as after a restart of the server.
     server
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
     server.sql(&sql).expect("the SQL runs");
     assert_ne!(run(), first);
 
-    // MariaDB ignores the procedure, which is in a comment that only MySQL executes. Remove the comment markers.
+    // Only MySQL executes the comment that creates the procedure. Remove the comment markers for MariaDB.
     let block = sql.replace("/*!50700 ", "").replace(" */ //", " //");
     server.sql(&block).expect("the procedure must be created");
     let called = server.sql("CALL locks.quorate_listen('p',0,0,0)");
@@ -440,7 +438,7 @@ fn printed_script_prepares_a_zookeeper_as_prepare_server_does() {
     }
     let stranger = format!("{}?timeout=2s", server.url("/b"));
     refused(&lock(&stranger), &["ACL"]);
-    // Two paths of one ensemble count as one master, even if the paths have different server names.
+    // Two paths of one ZooKeeper ensemble must be refused, even if they store different server names.
     refused(
         &lock(&format!("{plain}?timeout=2s,{owned}?timeout=2s")),
         &["same server"],

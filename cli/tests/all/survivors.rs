@@ -1,5 +1,5 @@
-//! Tests of processes that `quorate run` cannot stop, and of processes that a command leaves in the background.
-//! `quorate run` must never report a process as stopped while it is still running.
+//! Tests of processes that outlive the command, or that `quorate run` cannot stop. `quorate run` must never report a
+//! running process as stopped.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -52,7 +52,7 @@ impl Ordinary {
         Ok(this)
     }
 
-    /// The path of the set-uid program. With the arguments `--reuid=0 COMMAND`, it runs COMMAND as root.
+    /// The path of the set-uid program. `PROGRAM --reuid=0 COMMAND` runs COMMAND as root.
     fn root(&self) -> String {
         self.dir.path().join("become").display().to_string()
     }
@@ -85,8 +85,8 @@ impl Ordinary {
     }
 }
 
-/// Shell text that discards the output of a process. A process that outlives `quorate` would otherwise keep the test's
-/// output pipes open.
+/// A shell redirection to /dev/null. Without it, a process that outlives `quorate` would keep the pipe to the test
+/// open.
 const QUIET: &str = ">/dev/null 2>&1";
 
 #[test]

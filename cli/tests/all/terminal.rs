@@ -1,5 +1,5 @@
-//! Tests of `quorate run` on a terminal: it lends the terminal to a command that reads from it. To lend means: the
-//! command's process group becomes the foreground group until the command ends.
+//! Tests of `quorate run` on a terminal. If a command reads from the terminal, its process group becomes the foreground
+//! process group until the command ends.
 //!
 //! The program `script` of util-linux creates the terminals. If it is missing, these tests do not run.
 
@@ -90,8 +90,8 @@ fn ctrl_c_ends_the_command() {
     }
 }
 
-/// While the command reads from the terminal, Ctrl-C reaches only the command, and not quorate. The help names two
-/// other ways to end such a command, and this test tries both.
+/// While the command reads from the terminal, Ctrl-C reaches only the command. Tests the two documented ways to end a
+/// command that ignores Ctrl-C: `Ctrl-\`, and Ctrl-Z followed by `kill`.
 #[test]
 fn documented_ways_end_a_command_that_ignores_ctrl_c() {
     let masters = masters(1);

@@ -141,8 +141,7 @@ fn client_checks_the_certificate_of_a_database_before_it_logs_in() {
         (&wrong, 69, "certificate"),
         (&by_web, 69, "certificate"),
         (&missing, 64, "/no/such/file"),
-        // MariaDB refuses a client without encryption with the error "denied", which does not name encryption as the
-        // reason.
+        // Without encryption, MariaDB reports only "denied". The error does not mention encryption.
         (&plain, 69, "denied"),
     ] {
         let refused = run(master);

@@ -22,7 +22,7 @@ fn ask(masters: &Masters, words: &[&str]) -> Done {
     done(&mut with(masters, words))
 }
 
-/// Checks that no master has the lock key `name` any more.
+/// Checks that no master has the lock key `name`.
 fn assert_tidy(masters: &Masters, name: &str) {
     for master in masters {
         let key = master.command(&["EXISTS", name]).expect("a reply");
@@ -389,7 +389,7 @@ fn quorate_once_status_restores_a_lost_record_without_joining_the_queue() {
     lost.command(&["DEL", "quorate:value:r"]).expect("a reply");
     let shown = ask(&masters, &["once", "--status", "r"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
-    // `--status` must restore the record on the master that has lost it.
+    // `--status` must restore the record that this master has lost.
     let value = lost.command(&["EXISTS", "quorate:value:r"]);
     assert_eq!(value.expect("a reply").int(), Some(1));
     held_by_another(&masters);
@@ -498,8 +498,8 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // Send SIGTERM when a master has the note of `once`, which shows that the lock is granted. `once` has not yet
-        // received the stored record, because each reply is delayed by one second.
+        // Delay all replies by 1 s. Send SIGTERM when `once` has acquired the lock (its note exists), but has not yet
+        // received the record.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));

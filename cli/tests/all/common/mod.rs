@@ -77,8 +77,7 @@ pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Comm
 /// The output, the exit status and the run time of a process that has ended.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// The exit code as a shell shows it: 128 + n if signal n ended the process. `None` if the system reports neither a
-    /// code nor a signal.
+    /// The exit code as a shell shows it: 128 + n if signal n ended the process.
     pub(crate) code: Option<i32>,
     /// The number of the signal that ended the process; `None` if no signal did.
     pub(crate) died_of: Option<i32>,
@@ -172,7 +171,7 @@ pub(crate) fn did_not_run(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
 }
 
-/// Whether the command `sleep MARK` is running. A shell process that has not yet called `exec` does not count.
+/// Whether a process `sleep MARK` is running. A shell that is about to start it does not count.
 pub(crate) fn sleeps(mark: &str) -> bool {
     let wanted = format!("sleep\0{mark}\0").into_bytes();
     let processes = std::fs::read_dir("/proc").expect("/proc must be readable");
