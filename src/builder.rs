@@ -52,8 +52,8 @@ pub struct RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
-    /// The masters that the caller gave as a [`Node`] instead of a URL. The number in each pair is the number of URLs
-    /// that the caller had given before this `Node`. So the order of all masters is known.
+    /// The masters that the caller gave as a [`Node`] instead of a URL. Each number shows how many URLs the caller gave
+    /// before this `Node`, and so preserves the order of the masters.
     others: Vec<(usize, Arc<dyn Node>)>,
 }
 

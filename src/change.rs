@@ -101,8 +101,8 @@ impl MastersChange<'_> {
             keys,
         };
         let survey = self.order(&rights(None)).await;
-        // Check the rights for every stored key on all masters. A later step may write the key on masters that do not
-        // store it yet, and the user may lack the right there.
+        // Check the rights for every stored key on all masters. A later step can write the key on masters that do not
+        // store it yet.
         let stored = survey.masters.iter().flat_map(|master| &master.seen.stored);
         let stored: BTreeSet<Vec<u8>> = stored.cloned().collect();
         if stored.is_empty() || survey.masters.iter().any(MasterSeen::lacks_rights) {
@@ -212,7 +212,7 @@ impl MastersChange<'_> {
                 vec!["no majority of the old masters is closed: run the step `close` first".into()];
             return Err(ChangeError::Missing(missing));
         }
-        // Raising the markers also closes old masters that an earlier call could not reach.
+        // Raise the markers again, because an earlier call possibly did not reach all old masters.
         let survey = self.raise(1).await;
         none(survey.clients_without_notice(self.strangers_pass))?;
         Ok(survey)
@@ -257,8 +257,8 @@ impl MastersChange<'_> {
         }
         missing.extend(now.clients_without_notice(self.strangers_pass));
         none(missing)?;
-        // If a next master is already open, an earlier call has copied all values. A further copy could overwrite newer
-        // values of clients that know only the next masters.
+        // If any next master is open, an earlier call has copied all values. A new copy could overwrite values that
+        // clients have changed on the next masters.
         let carried = if now.is_any_open() {
             Vec::new()
         } else {
@@ -325,9 +325,10 @@ impl MastersChange<'_> {
 
     /// Copies every value (quota or once-per-period record) that any master lists to the next masters.
     ///
-    /// Returns an error unless a majority of the old masters has stayed closed and has listed its values, and a
-    /// majority of the next masters has listed its values. Closed masters accept no writes from clients that know only
-    /// the old masters.
+    /// Returns an error in these cases:
+    ///
+    /// - No majority of the old masters has listed its values and has stayed closed.
+    /// - No majority of the next masters has listed its values.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
@@ -362,7 +363,8 @@ impl MastersChange<'_> {
     /// Copies values before the next masters are opened, so that clients that know both sets of masters can use the
     /// values.
     ///
-    /// A missing right is an error. If a value cannot be copied for another reason, the step `open` copies it.
+    /// Returns an error if the operator's user lacks a right. If a value cannot be copied for another reason, the step
+    /// `open` copies the value later.
     async fn carry_early(&self, after: Survey) -> Result<Survey, ChangeError> {
         if after.stage() >= ChangeStage::Open {
             return Ok(after);
@@ -389,8 +391,11 @@ impl MastersChange<'_> {
 
     /// Raises the fencing counters of the next masters to those of the old masters. Never lowers a counter.
     ///
-    /// Returns an error unless a majority of the old masters has stayed closed and has listed its counters, and a
-    /// majority of the next masters accepts them.
+    /// Returns an error in these cases:
+    ///
+    /// - No majority of the old masters has listed its counters and has stayed closed.
+    /// - The masters' clocks differ too much.
+    /// - No majority of the next masters has raised the counters.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
         let read = self
             .order(&ChangeOrder::Counters(copied_within(self.wait())))
@@ -434,8 +439,8 @@ impl MastersChange<'_> {
 
     /// Raises the generation marker of every master to `first_marker() + by`.
     ///
-    /// If the master with the index i has no marker, `restores(i)` returns true if the master has lost its marker, or
-    /// false if the master has never had one.
+    /// For a master without a marker, `restores` receives the index of the master. It returns true if the marker was
+    /// lost, or false if the master never had one.
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
@@ -504,10 +509,10 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     }
 }
 
-/// A fencing counter is copied only if it is behind its master's clock by at most this time.
+/// A fencing counter is copied if it is behind its master's clock by at most this time. Any new fencing token is larger
+/// than the other counters, because the masters' clocks differ by less than this time.
 ///
-/// `wait` is the wait before the step `open`. The masters' clocks differ by less than the result. So any new fencing
-/// token is larger than the counters that are not copied.
+/// `wait` is the wait before the step `open`.
 fn copied_within(wait: Duration) -> Duration {
     wait + Duration::from_secs(10)
 }

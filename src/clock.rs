@@ -12,14 +12,14 @@ impl Instant {
     }
 }
 
-/// Converts to a `std` instant that is equally far from now. The `std` clock stops while the machine is suspended, so
-/// the `std` instant may then come later than the original instant.
+/// Converts to a `std` instant that is equally far from now. The result is wrong after a suspension of the machine,
+/// because the `std` clock may stop during a suspension.
 impl From<Instant> for std::time::Instant {
     fn from(at: Instant) -> Self {
         let (now, std) = (Instant::now(), Self::now());
         let left = at.saturating_since(now);
         let passed = now.saturating_since(at);
-        // `Instant::NEVER` is too far away for some clocks; 100 years are enough.
+        // `std` cannot represent `Instant::NEVER` on every system, so use 100 years from now.
         let far = || std + Duration::from_secs(100 * 365 * 24 * 3_600);
         let later = std.checked_add(left).unwrap_or_else(far);
         later.checked_sub(passed).unwrap_or(std)

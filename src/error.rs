@@ -40,8 +40,7 @@ pub enum BuildError {
         "next_masters names the same servers as masters: remove next_masters, or name the servers that replace the masters"
     )]
     SameMasters,
-    /// `next_masters` or `masters_generation` is set, but one of the masters is of a kind that cannot store the
-    /// generation marker.
+    /// `next_masters` or `masters_generation` is set, but one of the masters is neither Redis nor Valkey.
     #[error(
         "master {0} cannot store a generation marker: \
          next_masters and masters_generation work with Redis and Valkey masters only"
@@ -107,9 +106,11 @@ pub enum AcquireError {
     /// Contention: another client held the lock until the wait ended. The holder may also be this process itself
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
-    /// The owner already holds the lock, but cannot get a further hold now, because no majority of the masters shows
-    /// the same fencing token for the existing holds. A crashed process or failed masters cause this. It ends by
-    /// itself, for example when the hold of a crashed process expires.
+    /// The owner already holds the lock, but cannot get one more hold now: no majority of the masters agrees on the
+    /// fencing token of the owner's holds.
+    ///
+    /// This happens after a process crashed or masters failed. A later acquire can succeed, for example when the hold
+    /// of the crashed process has expired.
     NotJoinable(Missed),
     /// Outage: less than a majority of the configured masters could vote. If waiting cannot help
     /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.

@@ -16,7 +16,10 @@ use tokio::runtime::{Builder, Handle, Id, RuntimeFlavor};
 const PERIOD: Duration = Duration::from_millis(250);
 
 /// If a runtime with one thread runs no tasks for this time (750 ms), the background runtime takes over the library's
-/// tasks. A busy machine usually delays a thread for less. The default time limit for a connection (1.5 s) is longer.
+/// tasks.
+///
+/// The time is longer than usual delays on a busy machine, and shorter than the default time limit for a connection
+/// (1.5 s).
 const PATIENCE: Duration = Duration::from_millis(750);
 
 static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
@@ -44,8 +47,8 @@ pub(crate) fn background() -> Option<Handle> {
     BACKGROUND.get_or_init(start).clone()
 }
 
-/// The library's own runtimes with one thread. Their threads always run their tasks, so the library does not check
-/// them.
+/// The library's own runtimes with one thread. Each thread runs tasks until its runtime ends, so the library does not
+/// check these runtimes.
 static DRIVEN: Mutex<Vec<Id>> = Mutex::new(Vec::new());
 
 /// While this value exists, the library does not check whether the runtime with this id runs its tasks.
@@ -71,15 +74,16 @@ fn is_driven(runtime: &Handle) -> bool {
     driven.contains(&runtime.id())
 }
 
-/// Spawns a task in the caller's runtime or, without one, in the background runtime. The task may be dropped early; its
-/// `Drop` implementation must then start a successor. Returns `false` if there is no runtime.
+/// Spawns a task in the caller's runtime or, without one, in the background runtime. Returns `false` if there is no
+/// runtime.
+///
+/// If the runtime stops, the task is dropped before its end. The task's `Drop` must then start a new task.
 pub(crate) fn spawn(task: BoxFuture<'static, ()>) -> bool {
     let Some(host) = handle() else {
         return false;
     };
     let may_stop = host.runtime_flavor() == RuntimeFlavor::CurrentThread && !is_driven(&host);
     let watcher = may_stop.then(background).flatten();
-    // If the runtime is being shut down, `host.spawn` drops the task immediately.
     if let Some(watcher) = watcher {
         let hosted = Arc::new(Hosted(Mutex::new(Some(task))));
         watch(&watcher, &host, &hosted);
@@ -214,7 +218,7 @@ async fn watch_over(host: Handle) {
     }
 }
 
-/// Whether the clock of the runtime is paused, or differs from the system's clock because it was paused before.
+/// Whether a test has paused the tokio clock of the runtime, now or earlier. Such a clock differs from the `std` clock.
 fn is_paused(host: &Handle) -> bool {
     let _entered = host.enter();
     let before = std::time::Instant::now();

@@ -128,7 +128,7 @@ impl Family {
         Self::Value,
         Self::Slot,
         Self::OfSlot,
-        // `OfHold` must precede `Note`, because the prefix of `OfHold` begins with the prefix of `Note`.
+        // Keep `OfHold` before `Note` in this list: the prefix of `OfHold` begins with the prefix of `Note`.
         Self::OfHold,
         Self::Note,
         Self::Masters,

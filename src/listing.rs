@@ -55,7 +55,8 @@ fn is_of_a_lock(value: &[u8]) -> bool {
     keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
-/// Replaces the values that quorate did not write by a fixed text. Different values get different numbers in the text.
+/// Replaces each value that quorate did not write by a fixed text. If there are several such values, numbers in the
+/// texts distinguish them.
 fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {

@@ -3,9 +3,8 @@
 //! Install any recorder in your program, for example an exporter for Prometheus or `StatsD`. Then call [`describe`]
 //! once: it registers units and help texts. Without a recorder, or without the feature, nothing is counted.
 //!
-//! Building a [`Redlock`](crate::Redlock) creates every time series with the value 0, so that an alert rule on an
-//! increase also notices the first event. [`describe`] also creates the time series of metrics that are not about a
-//! master.
+//! Building a [`Redlock`](crate::Redlock) creates every time series with the value 0. So an alert rule that waits for
+//! an increase also notices the first event. [`describe`] creates the time series that have no label for a master.
 //!
 //! No metric has a resource name as a label, because there may be millions of names. `docs/metrics.md` describes which
 //! metrics to watch, and has a dashboard and alert rules.
@@ -233,8 +232,8 @@ mod enabled {
         counter!(CONFIRMATIONS).increment(1);
     }
 
-    /// Records the result of renewing one lock. `margin` is the time that was left of the lock's previous validity when
-    /// the renewal was decided.
+    /// Records the result of renewing one lock. `margin` is the validity that was left when the renewal's result became
+    /// known.
     pub(crate) fn renewal(outcome: Extension, margin: Duration) {
         let outcome = match outcome {
             Extension::Pending => return,

@@ -26,8 +26,8 @@ pub(crate) struct Options {
     /// Whether waiters are served first come, first served.
     pub(crate) fair: bool,
     pub(crate) heartbeat: Duration,
-    /// Builds the note of each lock: a text with host, pid and process name. `None` with `fencing(false)`, because such
-    /// locks have no notes.
+    /// Builds the note of each lock: a text with host, pid and process name. `None` if fencing is off, because locks
+    /// without fencing have no notes.
     pub(crate) notes: Option<Notes>,
     /// The user's own text in the notes of all locks of this `Redlock`.
     pub(crate) note: NoteText,

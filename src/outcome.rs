@@ -10,12 +10,12 @@ use crate::protocol::quorum::Reason;
 pub(crate) enum Failure {
     /// Another client holds the lock, or another waiter is ahead in the queue.
     Contention,
-    /// The owner already holds the lock. A majority granted a further hold, but no majority agreed on the fencing token
-    /// of the existing holds.
+    /// The owner already holds the lock, and a majority granted another hold. But no majority agreed on the fencing
+    /// token of the earlier holds.
     NotJoinable,
     /// Less than a majority of the masters can answer.
     Outage,
-    /// A majority granted the lock too late: the lease had no validity left, or the wait limit had passed.
+    /// A majority granted the lock, but the validity time had ended, or the caller's wait limit had passed.
     Late,
 }
 

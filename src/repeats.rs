@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// The minimum time between two warnings of one source: one minute. The first [`TEXTS`] different texts are logged
-/// without this limit. After a minute without events of the source, all texts count as new again.
+/// The minimum time between two warnings of one source, for example the connection to one master: one minute. The first
+/// [`TEXTS`] warnings with different texts are exempt. A minute without events of the source resets this exemption.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The largest number of warnings with different texts that are logged before the limit of one per minute applies.
 const TEXTS: usize = 4;
 
-/// The similar events of one source, for example of the connection to one master.
+/// Limits the warnings of one source, for example of the connection to one master.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats(Mutex<State>);
 

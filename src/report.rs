@@ -101,7 +101,7 @@ pub(crate) trait LateAnswers: Send + Sync + 'static {
     /// Takes over the replies to the acquire that have come in so far.
     fn take_over(&self, replies: Replies);
 
-    /// Records a reply to the acquire that came after the lock was won.
+    /// Records one reply that arrived after the lock was won.
     fn note(
         &self,
         node: usize,
@@ -112,7 +112,7 @@ pub(crate) trait LateAnswers: Send + Sync + 'static {
     );
 }
 
-/// The replies of all masters, in the compact form that a held lock keeps for its whole life.
+/// The replies of all masters. A held lock keeps them for its whole life, so their form is compact.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replies {
     each: Box<[OneReply]>,

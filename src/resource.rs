@@ -25,7 +25,7 @@ pub enum InvalidResource {
     /// The resource name is longer than [`MAX_RESOURCE_LEN`] bytes.
     #[error("the resource name is {0} bytes long, at most {max} are allowed", max = MAX_RESOURCE_LEN)]
     TooLong(usize),
-    /// The lock key (prefix and resource name) begins with the reserved word.
+    /// The resource name, or the lock key (prefix and resource name), begins with the reserved word `quorate:`.
     #[error("resource names that begin with {RESERVED:?} are reserved")]
     Reserved,
     /// More than [`MAX_RESOURCES`] resources in one lock.
@@ -62,7 +62,7 @@ pub(crate) fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), Invali
         return Err(InvalidResource::TooLong(resource.len()));
     }
     let reserved = RESERVED.as_bytes();
-    // The reserved word can begin in the prefix and end in the resource name, so check the whole key.
+    // The prefix and the resource name together can form the reserved word, so check the whole key.
     let key_start = prefix
         .as_bytes()
         .iter()

@@ -83,8 +83,7 @@ impl Retry {
     }
 }
 
-/// The product of `step` and `factor`, or `Duration::MAX` if it overflows. `mul_f64` would panic on durations that a
-/// user may set (`retry_pauses_of_any_length_are_accepted`).
+/// The product of `step` and `factor`, or `Duration::MAX` if it overflows. `mul_f64` would panic on an overflow.
 fn times(step: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(step.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }

@@ -1,8 +1,7 @@
 //! The environment of the library: time, timers, tasks and random bytes.
 //!
-//! One trait contains all of these. A simulation implements the trait with its own clock and scheduler, and runs the
-//! same code for locking, renewing and waiting. The trait has no I/O, because only nodes (the connections to masters)
-//! do I/O.
+//! The trait [`Runtime`] provides them. A simulation implements the trait with its own clock and scheduler, and so runs
+//! the library's own code. The trait has no I/O, because only nodes (the connections to masters) do I/O.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -37,8 +36,8 @@ pub trait Runtime: Send + Sync + 'static {
     fn sleep_until(&self, at: Instant) -> BoxFuture<()>;
     /// Spawns a task; returns `false` if there is no executor to run it on.
     fn spawn(&self, task: BoxFuture<()>) -> bool;
-    /// Replaces a task whose executor was shut down: calls `make` to create a new task, and spawns the new task on a
-    /// different executor. Returns `false` if no other executor exists, as this default implementation does.
+    /// Replaces a task whose executor was shut down: calls `make` to create a new task, and spawns it on a different
+    /// executor. Returns `false` if there is no other executor. The default implementation always returns `false`.
     fn take_over(&self, make: MakeTask) -> bool {
         drop(make);
         false
@@ -114,7 +113,7 @@ impl Runtime for Tokio {
                 }
                 let nap = {
                     let handle = handle();
-                    // Without a runtime, creating the timer panics, as documented at `Redlock`.
+                    // If `handle` is `None`, `sleep` panics (see the documentation of `Redlock`).
                     let _entered = handle.as_ref().map(Handle::enter);
                     tokio::time::sleep(left.min(LONGEST_NAP))
                 };

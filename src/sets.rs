@@ -1,4 +1,4 @@
-//! The masters from the settings of a builder: `masters`, and during a replacement also `next_masters`.
+//! Converts the settings `masters` and `next_masters` of a builder into sets of masters.
 
 use crate::error::BuildError;
 use crate::node::NodeName;
@@ -16,7 +16,7 @@ pub(crate) struct Sets {
 
 impl Sets {
     /// Builds the sets from the URLs of the old masters (`masters`) and of the next masters. If `next` is empty, no
-    /// replacement is in progress. A master that is in both sets is asked only once.
+    /// replacement is in progress. A master that is in both sets is listed once.
     pub(crate) fn of(
         masters: &[MasterSource],
         next: &[MasterSource],

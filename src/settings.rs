@@ -13,8 +13,9 @@ pub enum Wait {
     None,
     /// Wait at most this long. In two cases the call lasts longer:
     ///
-    /// - One attempt is always made in full, which adds at most a node timeout.
-    /// - The first attempt of a `Redlock` also waits for its connections, which adds at most the connect timeout.
+    /// - At least one attempt is made in full. It adds at most one node timeout.
+    /// - The first attempt of a `Redlock` also waits until the masters are connected. This adds at most the connect
+    ///   timeout.
     For(Duration),
     /// Wait without a time limit. The call still ends early if waiting cannot help: see
     /// [`Missed::passes_by_itself`](crate::Missed::passes_by_itself).
@@ -52,7 +53,7 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartGuard {
-    /// A master does not vote until `max_ttl` after its start. The default.
+    /// A master's votes do not count until `max_ttl` after the start of the master. The default.
     #[default]
     On,
     /// A client counts the votes of a master from the first connection on, even if the master has just started. After

@@ -12,27 +12,26 @@ use std::hash::Hash;
 /// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief<I> {
-    /// The id of the client. If a client can hold the lock several times, the caller can use one id per hold instead.
+    /// The id of the client. If one client can hold the lock twice at the same time, use a different id for each hold.
     pub who: I,
     /// When the client obtained the lock.
     pub from: u64,
-    /// The end of the lock's validity. The belief ends at this time, unless a release or a notice of the loss ends it
-    /// earlier.
+    /// When the lock's validity ends. From this time on, the client no longer believes that it holds the lock.
     pub until: u64,
 }
 
-/// Two beliefs on the same resource that overlap in time.
+/// A period in which two clients both believe that they hold the same lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap<I> {
     /// The client or hold whose belief began first.
     pub other: I,
     /// When the overlap begins.
     pub from: u64,
-    /// The time at which the overlap ends, if neither client extends its lock or releases it before.
+    /// When the overlap ends: the earlier [`until`](Belief::until) of the two clients.
     pub to: u64,
 }
 
-/// Checks that beliefs on the same resource do not overlap.
+/// Checks that no two clients believe at the same time that they hold the same resource.
 #[derive(Debug)]
 pub struct Exclusion<R, I> {
     open: HashMap<R, Vec<Belief<I>>>,
@@ -49,7 +48,7 @@ impl<R, I> Default for Exclusion<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
-    /// Records a new belief that a client holds `resource`. Returns the overlaps of this belief with other beliefs.
+    /// Records that a client has obtained `resource`. Returns its overlaps with other clients.
     pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
         self.judged += 1;
         let open = self.open.entry(resource).or_default();
@@ -59,8 +58,8 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps
     }
 
-    /// Records at the time `now` that the belief of `who` lasts until `until`, e.g. after an extension. Returns the
-    /// overlaps of this belief with other beliefs after `now`.
+    /// Records that the lock of `who` is now valid until `until`, for example after an extension. Returns the overlaps
+    /// with other clients from the time `now` on.
     pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
         let Some(open) = self.open.get_mut(resource) else {
             return Vec::new();
@@ -80,7 +79,7 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         }
     }
 
-    /// The number of beliefs that the checker has compared with other beliefs.
+    /// The number of calls of [`begins`](Self::begins).
     pub fn judged(&self) -> u64 {
         self.judged
     }
@@ -118,7 +117,7 @@ mod tests {
         assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);
         exclusion.ends(&"a", 3);
         assert_eq!(exclusion.begins("a", belief(5, 60, 70)), []);
-        // The belief of client 5 lasts until 70, so a belief of client 6 from 65 on overlaps with it.
+        // Client 5 holds the resource until 70, and client 6 obtains it at 65.
         assert_eq!(exclusion.begins("a", belief(6, 65, 66)), [both(5, 65, 66)]);
         exclusion.ends(&"a", 5);
         assert_eq!(exclusion.begins("a", belief(7, 66, 90)), []);

@@ -1,7 +1,7 @@
 //! Checks two rules for the fencing tokens of a resource:
 //!
-//! - No two holds get the same token, unless they may share the lock (e.g. readers).
-//! - If a lock was obtained before an attempt began, the attempt does not get a smaller token.
+//! - Two holds get the same token only if they may share the lock (e.g. readers).
+//! - If an attempt began after another lock was obtained, its token is not smaller than the token of that lock.
 //!
 //! Attempts that overlap in time may get their tokens in any order.
 
@@ -11,7 +11,7 @@ use std::hash::Hash;
 /// A lock that was obtained with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Obtained<I> {
-    /// Identifies the client that obtained the lock. A caller can instead identify each hold of a client.
+    /// Identifies the client that obtained the lock, or the hold, as the caller chooses.
     pub who: I,
     /// When the client's attempt began.
     pub began: u64,
@@ -26,7 +26,7 @@ pub struct Obtained<I> {
 pub enum Breach<I> {
     /// The earlier hold has the same token as the new hold.
     Twice(Obtained<I>),
-    /// The new hold has a smaller token than the earlier hold, although its attempt began after the earlier hold.
+    /// The new hold has a smaller token, although its attempt began after the earlier hold was obtained.
     Smaller(Obtained<I>),
 }
 
@@ -40,7 +40,7 @@ pub struct Tokens<R, I> {
 #[derive(Debug)]
 struct Given<I> {
     all: HashMap<u64, Obtained<I>>,
-    /// The holds whose token was larger than all tokens before, in the order of [`Obtained::at`].
+    /// The holds whose token was larger than the tokens of all earlier holds, in the order of [`Obtained::at`].
     records: Vec<Obtained<I>>,
 }
 

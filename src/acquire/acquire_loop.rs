@@ -34,8 +34,7 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock keys to acquire. For a semaphore: the slot to ask for next.
     pub(crate) wanted: Wanted,
-    /// The semaphore slot that the next attempt asks for. Other tasks of this process prefer other slots. `None` if no
-    /// slot is reserved.
+    /// Reserves the semaphore slot that the next attempt asks for; `None` if no slot is reserved.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
@@ -48,7 +47,7 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) observer: Option<&'a Observer>,
 }
 
-/// Counts the attempts of one acquire that collided with other attempts for the same owner. Stops at 8.
+/// How many attempts of one acquire have collided with other attempts for the same owner; at most 8 are counted.
 #[derive(Default)]
 struct Meetings(u32);
 
@@ -136,7 +135,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes the next attempt. If this waiter is queued on the masters, the attempt contains its ticket.
+    /// Makes the next attempt. If this waiter has an entry in the queue on the masters, the attempt contains its
+    /// ticket.
     async fn next_attempt(&mut self, tries: &mut Tries<'a>) -> Result<Won, FailedAttempt> {
         tries.attempts += 1;
         if let Some(place) = &tries.place {
@@ -233,7 +233,7 @@ impl<'a> AcquireLoop<'a> {
             if let Some(place) = &place {
                 place.got(asked.permit.slot());
             }
-            // A client that got a slot leaves both queues at once, so that the next waiter can ask for another slot.
+            // Leave the local queue and the queue on the masters, so that the next waiter can ask for another slot.
             place = None;
         } else if let Some(line) = line {
             // The queue entry now belongs to the lock, and is removed when the lock is released.
@@ -260,8 +260,8 @@ impl<'a> AcquireLoop<'a> {
     /// Enters the local queue. Returns whether this acquire may ask the masters now, or must wait for local waiters
     /// ahead.
     ///
-    /// A `try_acquire` never waits. If another local waiter is ahead, returns the reason why that waiter does not get
-    /// the lock.
+    /// A `try_acquire` never waits. If other local waiters are ahead, returns an error with the known reason why the
+    /// lock is not available. If no reason is known, the `try_acquire` asks the masters.
     fn turn(&self, local_turn: LocalTurn) -> Result<Turn, LastFinding> {
         let lines = &self.core.lines;
         if local_turn == LocalTurn::Pass {
@@ -288,9 +288,8 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(place);
         }
-        // The wait is over, but an acquire must report the result of at least one full attempt. This is this waiter's
-        // own attempt if it becomes the first in the local queue, or the first waiter's attempt. A result wakes no
-        // waiter, so poll for it.
+        // The wait is over, but an acquire must report the result of a full attempt: the attempt of the first local
+        // waiter, or its own attempt if it becomes the first. Poll, because a result wakes no waiter.
         let coordinator = &self.core.coordinator;
         let until = coordinator.answered_by();
         while place.shared_finding().is_none() && !place.is_front() && coordinator.now() < until {
@@ -304,8 +303,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes one attempt. The first attempt of an acquire, and each attempt of a `try_acquire`, gives the masters the
-    /// full time to answer. Any other attempt ends at most [`LAST_LOOK`] after the acquire's deadline.
+    /// Makes one attempt. It ends at most [`LAST_LOOK`] after the acquire's deadline. For a first attempt, and for a
+    /// `try_acquire`, the limit is never earlier than the masters' timeout.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -319,9 +318,8 @@ impl<'a> AcquireLoop<'a> {
             .await
     }
 
-    /// Waits until every master has released the keys of the failed attempt. Returns `false` if the acquire's wait
-    /// ended first. If a master never acknowledges the release, the function returns after the ttl, when the key has
-    /// expired.
+    /// Waits until every master has released the keys of the failed attempt, or until the keys have expired. Returns
+    /// `false` if the acquire's deadline passed first.
     async fn undone(&self, missed: &FailedAttempt) -> bool {
         let expired = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;
@@ -355,7 +353,7 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // If `ahead` is 0, the holder has no queue entry. Its release possibly sends no wake-up, so poll.
+        // If `ahead` is 0, the holder has no queue entry. Then its release may wake no waiter, so poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.unqueued_holder;

@@ -145,8 +145,8 @@ impl<'a> QueuePlace<'a> {
         self.kept = true;
     }
 
-    /// Removes the queue entry from all masters, and waits until that is done. The waiter may queue again with the same
-    /// ticket.
+    /// Removes the queue entry from all masters, and waits until that is done. Afterwards, the waiter can queue again
+    /// with the same ticket.
     pub(super) fn step_out(&self) -> impl Future<Output = ()> + Send + use<> {
         self.coordinator.leave(&self.claim).done()
     }
@@ -176,7 +176,7 @@ mod tests {
             (Some(ms(90)), 0, ms(30_000), ms(92)),
             (Some(ms(0)), 0, ms(30_000), ms(2)),
             (Some(ms(90)), 3, ms(30_000), ms(122)),
-            // The delay grows with the number of waiters ahead, but stays the same above 100 waiters.
+            // The time until the next poll grows with the number of waiters ahead, up to 100 waiters.
             (Some(ms(90)), 100, ms(30_000), ms(1_092)),
             (Some(ms(90)), 5_000, ms(30_000), ms(1_092)),
             // The waiter asks again at its next heartbeat if the heartbeat is due before the lock may be free, or if no
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(look(b"a", ms(0)), STAGGER);
         assert_eq!(look(b"a", ms(20)), ms(50));
         assert_eq!(look(b"a", ms(2_000)), ms(100));
-        // All pauses of the retry settings have been used. The next pause is 1/`PATIENCE` of the observed time.
+        // No pause of the retry settings is left. Holder `a` has been seen for 2.1 s: the pause is 2.1 s / `PATIENCE`.
         assert_eq!(look(b"a", ms(2_100)), ms(105));
         assert_eq!(
             look(b"b", ms(9_000)),

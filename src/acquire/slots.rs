@@ -35,7 +35,7 @@ impl AcquireLoop<'_> {
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let permit = &asked.permit;
         let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // A waiter that is queued on the masters may ask for a slot even if another local waiter asks for it.
+        // A waiter in the queue on the masters can also ask for a slot that another local waiter asks for.
         let taken = if queued { held } else { held | others };
         let certain = missed
             .round
@@ -49,8 +49,9 @@ impl AcquireLoop<'_> {
         true
     }
 
-    /// Chooses the slot of a semaphore to ask for: if possible, a slot that no other task of this process holds or asks
-    /// for. This waiter then leaves the local queue, so that the next local waiter can ask for another slot.
+    /// Chooses the semaphore slot to ask for: if possible, a slot that no other task of this process holds or asks for.
+    /// If there is such a slot, this waiter leaves the local queue, so that the next local waiter can ask for another
+    /// slot.
     ///
     /// A waiter that is queued on the masters stays in the local queue.
     pub(super) fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
@@ -83,8 +84,8 @@ impl AcquireLoop<'_> {
 
     /// Returns a waiter to the local queue after it has asked for a slot without success.
     ///
-    /// Returns true if the waiter is then the first in this queue, and may queue on the masters. If it is not the
-    /// first, waits until it is, and returns false: the waiter must ask for a slot again.
+    /// If the waiter is then the first in the local queue, returns true: the waiter can queue on the masters. Otherwise
+    /// waits until the waiter is the first, and returns false: the waiter must ask for a slot again.
     pub(super) async fn is_first(&mut self, place: &mut Place) -> bool {
         if self.asked.is_none() {
             return true;

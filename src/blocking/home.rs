@@ -23,8 +23,7 @@ const PARTING: Duration = Duration::from_millis(300);
 #[derive(Clone)]
 pub(super) struct Home {
     background: Arc<Background>,
-    /// Whether callers may wait even on a thread of a Tokio runtime. True for `spawn_blocking`, because Tokio does not
-    /// distinguish its threads from other runtime threads.
+    /// Whether callers may wait even on a thread of a Tokio runtime. True only for a handle from `in_spawn_blocking`.
     anywhere: bool,
 }
 
@@ -178,8 +177,8 @@ impl Drop for Background {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        // Wait for the background thread to end, except on a thread of a Tokio runtime, where waiting is not allowed.
-        // The background thread runs such a runtime, so it does not wait for itself.
+        // Wait for the background thread to end. A thread of a Tokio runtime must not wait, and the background thread
+        // itself is such a thread.
         if let (Some(thread), Err(_)) = (self.thread.take(), Handle::try_current()) {
             let _ = thread.join();
         }

@@ -111,8 +111,8 @@ impl RedlockBuilder {
             _ => Duration::MAX,
         };
         let Some(heartbeat) = self.heartbeat else {
-            // The default heartbeat time is half the ttl, but not longer than the wait and not shorter than 30 ms. The
-            // minimum keeps a waiter with a short wait from sending too many heartbeats.
+            // The default heartbeat time is half the ttl, but not longer than the setting `wait` and not shorter than
+            // 30 ms. The minimum limits the number of heartbeats.
             return Ok((self.settings.ttl() / 2)
                 .min(wait)
                 .max(Duration::from_millis(30)));
@@ -237,7 +237,7 @@ impl RedlockBuilder {
     }
 
     /// The masters that the caller gave as implementations of [`Node`]. If `next_masters` is set, the caller must give
-    /// one implementation for each master in `masters` and `next_masters`, in the order in which they were named.
+    /// them in the order in which `masters` and `next_masters` name the masters.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {

@@ -28,8 +28,8 @@ impl Redlock {
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        // If any master has a marker, restore the missing markers. Otherwise write the first markers. Then every master
-        // must be reachable, because clients treat a master without a marker as a master that has lost its data.
+        // If any master has a marker, restore the missing markers. Otherwise write the first marker to every master:
+        // clients would treat a master without a marker as a master that has lost its data.
         let restores = (before.masters.iter()).any(|master| master.marker().is_some());
         let mut missing = before.unmarkable();
         if !restores {

@@ -11,15 +11,15 @@ use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The limit for the difference between the masters' clocks is `max_ttl` minus `SLACK`, but at least 1 s. While the
-/// difference is within the limit, fencing tokens rise even if all masters lose their memory.
+/// The largest allowed difference between the masters' clocks is `max_ttl` minus `SLACK`, but at least 1 s. Within this
+/// limit, fencing tokens rise even if all masters lose their memory.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// The stage of a replacement of the masters, derived from the generation markers of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeStage {
-    /// The replacement has not begun: too few masters have one of its generation markers.
+    /// The replacement has not begun: too few masters have a generation marker of this replacement.
     Untouched,
     /// Both sets of masters have generation markers. Two groups of clients get votes: those that know only the old
     /// masters, and those that know both sets.
@@ -90,16 +90,16 @@ impl Survey {
         largest
     }
 
-    /// The masters whose generation marker belongs to this replacement and has a high enough number: at least this
-    /// replacement's first marker number plus `by`.
+    /// The masters whose generation marker belongs to this replacement and has at least the number `first_marker() +
+    /// by`.
     pub(super) fn marked(&self, by: u64) -> MasterSet {
         let least = self.configuration.first_marker() + by;
         let ours = |marker: Marker| marker.number >= least && !self.is_of_others(marker);
         self.those(|master| master.marker().is_some_and(ours))
     }
 
-    /// Whether any master of the same set (old or next) as the master at `index` has a marker of this replacement. If
-    /// so, a master of that set without a marker has lost its marker.
+    /// Whether any master of the same set (old or next) as the master at `index` has a marker of this replacement. In
+    /// that case, a missing marker on another master of this set was lost.
     pub(super) fn has_marker_like(&self, index: usize) -> bool {
         let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
         let mut masters = self.masters.iter().enumerate();
@@ -111,8 +111,7 @@ impl Survey {
         self.marked(2) != MasterSet::default()
     }
 
-    /// Whether the marker was written for other masters: its fingerprint differs from the fingerprint that this
-    /// configuration expects for the marker's number.
+    /// Whether the marker was written for a different list of masters, according to the fingerprint in the marker.
     pub(super) fn is_of_others(&self, marker: Marker) -> bool {
         let ours = self.configuration.print_at(marker.number);
         ours.is_some_and(|ours| ours != marker.print)
@@ -172,7 +171,8 @@ impl Survey {
         names.into_iter().cloned().collect()
     }
 
-    /// One line for each fencing counter that too few of the next masters could raise, because an owner holds the lock.
+    /// One line for each fencing counter that was not raised on a majority of the next masters, because an
+    /// [`Owner`](crate::Owner) holds the lock.
     pub(super) fn held_by_owners(&self) -> Vec<String> {
         let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
         let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
@@ -203,7 +203,8 @@ impl Survey {
         self.those(|master| master.seen.fault.is_none())
     }
 
-    /// Returns no lines if `so` is true. Otherwise returns the line `missing` and one line for each faulty master.
+    /// Returns no lines if `so` is true. Otherwise returns the line `missing`, and the lines of
+    /// [`faults`](Self::faults).
     pub(super) fn unless(&self, so: bool, missing: &str) -> Vec<String> {
         if so {
             return Vec::new();

@@ -1,8 +1,7 @@
-//! Copies the values (quotas and once-per-period records) to the next masters while masters are replaced. Each value is
-//! copied under the lock that protects it, in the same way as a client that knows both sets of masters writes it.
+//! Copies the values (quotas and once-per-period records) to the next masters while masters are replaced.
 //!
-//! Without the lock, a copy would not be safe. It could restore an older value on a master that has just lost a newer
-//! value. It could also restore a value while another client removes it.
+//! Each value is copied under the lock that protects it. Without the lock, the copy could overwrite a newer value, or
+//! restore a value that another client removes.
 
 use std::fmt;
 use std::time::Duration;
@@ -41,8 +40,8 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// How many times the copy of one value is attempted. If an attempt restores the value on a master that has lost it,
-/// this master counts towards the majority only in the next attempt.
+/// The largest number of attempts to copy one value. If an attempt restores the value on a master that had lost it, the
+/// next attempt can find a majority.
 const ATTEMPTS: u32 = 3;
 
 /// How many values are copied at the same time.
@@ -101,8 +100,8 @@ impl Carrier<'_> {
         copied
     }
 
-    /// Copies the values of these lock keys, each under its lock. The generation markers are checked once for all of
-    /// them, while the locks are held.
+    /// Copies the values of these lock keys, each under its lock. Reads the generation markers only once, while the
+    /// locks are held.
     async fn carry(self, keys: &[&Vec<u8>], wait: Duration) -> Vec<Result<Carried, AcquireError>> {
         let guards = keys.iter().map(|key| {
             let lock = self.redlock.lock(key.as_slice()).of_kind(Kind::Key);
@@ -131,11 +130,10 @@ impl Carrier<'_> {
         Ok(carried)
     }
 
-    /// Checks that no next master is open. If a next master is open, another operator has already copied the values,
-    /// and the values on the old masters may be outdated.
+    /// Checks that no next master admits clients yet. If one does, another operator has already copied the values, and
+    /// the old masters may have outdated values.
     ///
-    /// The answers of a majority of the next masters are enough. A client that knows only the next masters cannot write
-    /// before a majority of the next masters is open.
+    /// The check needs the answers of only a majority of the next masters.
     async fn look(self) -> Result<(), Carried> {
         let masters = self.redlock.masters_as_marked();
         let masters = masters.map_err(|error| Carried::Undecided(error.to_string()))?;
@@ -170,7 +168,7 @@ impl Copied {
             Err(error) => {
                 let is_denied = |fault: &Fault| matches!(fault, Fault::Denied(_));
                 let denied = failed_with(error.reports(), is_denied);
-                // If the other masters are a majority, the missing right did not prevent the copy.
+                // If the masters that did not deny the right are a majority, the denial is not the cause.
                 let lines = if quorum.possible_without(denied) {
                     &mut self.left
                 } else {
@@ -182,8 +180,8 @@ impl Copied {
     }
 }
 
-/// One line for each value that was removed from the next masters. The lines are reported even if the step fails,
-/// because a repeated step would no longer find the removed values.
+/// One line for each value that was removed from the next masters. The lines are reported even if the operation fails:
+/// if the operator repeats the operation, it no longer finds these values.
 pub(crate) fn removed(carried: &[CarriedValue]) -> impl Iterator<Item = String> + '_ {
     let removed = carried.iter().filter(|value| !value.is_carried);
     removed.map(ToString::to_string)

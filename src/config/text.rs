@@ -48,10 +48,11 @@ pub fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Splits a text at its commas into URLs, without surrounding spaces. Two kinds of commas do not separate URLs:
+/// Splits a text at its commas into URLs, and trims the URLs. Does not split at these commas:
 ///
 /// - a comma within a password;
-/// - a comma between the hosts of a `zk://` or `mysql://` URL: such a URL is invalid, and the error shows it in full.
+/// - a comma between the hosts of a `zk://` or `mysql://` URL. The parser rejects this URL later, and its error quotes
+///   the whole URL.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
@@ -70,7 +71,7 @@ pub(super) fn urls(text: &str) -> Vec<String> {
     urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
-/// Whether `piece` is probably a further host of `url`: `url` is a ZooKeeper or MySQL URL that has no path yet.
+/// Whether `piece` is probably one more host of `url`: `url` is a ZooKeeper or MySQL URL without a path.
 fn lists_hosts(url: &str, piece: &str) -> bool {
     let has_path = |scheme: &str| {
         let names = ["zk", "mysql", "mysqls"];

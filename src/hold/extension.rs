@@ -53,7 +53,7 @@ pub(super) async fn extend(
         items: items.clone(),
     });
     if held.is_noted() && !held.claim.shape().renewal_keeps_note() {
-        // An extension of a lock on several resources does not renew its notes, so write the notes again.
+        // The extension request of this kind of lock does not renew the lock's note.
         note_again(coordinator, held);
     }
     let settled = fan_out
@@ -113,7 +113,7 @@ impl Collect for ExtendAnswers {
         {
             note_again(&core.coordinator, &self.held);
         }
-        // Apply the result here: the caller's future may be dropped, or be polled much later.
+        // Apply the result now. The caller's future may be dropped, or be polled much later.
         match outcome {
             Extension::Pending => return false,
             Extension::Renewed(until) => {

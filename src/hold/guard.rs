@@ -72,7 +72,7 @@ impl LockGuard {
     ) -> Result<T, (LossCause, Option<T>)> {
         let lost = std::pin::pin!(self.lost());
         let body = std::pin::pin!(body(self));
-        // Poll the body first. If it has just ended, its value is not lost.
+        // `select` polls `body` first. If both futures are ready, the value of `body` is kept.
         let value = match futures::future::select(body, lost).await {
             Either::Left((value, _)) => value,
             Either::Right((cause, _)) => return Err((cause, None)),

@@ -32,8 +32,7 @@ const NOTED_AFTER: Duration = Duration::from_millis(100);
 /// Every sixth renewal of a lock also renews the lock's note. A lock is renewed every third of its ttl.
 const KEPT_EVERY: u8 = 6;
 
-/// One held lock. A process may hold very many locks, so this struct is kept small
-/// (`held_lock_fits_its_memory_budget`).
+/// One held lock. A process may hold very many locks, so keep this struct small.
 pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
     /// The fencing token; `None` without fencing. Never 0, because fencing counters start at 1.
@@ -58,11 +57,10 @@ struct State {
     /// The local queues, in which this lock is registered as held. `None` after the lock has ended and its registration
     /// was removed.
     lines: Option<Arc<LocalLines>>,
-    /// Whether the lock was acquired through a local queue. If so, the next waiter of that queue may ask the masters
-    /// when this lock ends.
+    /// Whether the lock was acquired through a local queue. If so, the end of this lock lets the next waiter of that
+    /// queue request the lock from the masters.
     queued: bool,
-    /// The masters' replies for the holder's report: the replies to the acquire, or, once a renewal or extension has
-    /// failed, the replies to the latest renewal or extension.
+    /// The masters' replies for the holder's report; see [`Held::reports`].
     replies: Replies,
     phase: Phase,
     /// Whether the lock's note has been written, or is being written now.
@@ -203,8 +201,8 @@ impl Held {
         state.unkept == 0
     }
 
-    /// Whether a master has lost the lock's note. `said` contains that master's result of an extension for each key of
-    /// the lock. Returns false if the note has not been sent yet.
+    /// Whether a master has lost the lock's note. `said` is this master's reply to an extension or renewal: one result
+    /// for each key of the lock. Returns false if the note has not been sent yet.
     pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
         let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
         self.is_noted() && said.iter().any(lacks)
@@ -220,10 +218,8 @@ impl Held {
         self.state().renews
     }
 
-    /// Removes an ended lock from the local queues. Does nothing if `ended` is `None`, because the lock was then
-    /// removed before.
-    ///
-    /// If the bool in `ended` is true, the next waiter of the lock's local queue may then ask the masters.
+    /// Removes an ended lock from the local queues. If the bool in `ended` is true, also lets the next local waiter
+    /// request the lock from the masters. `None` means that the lock has already been removed.
     ///
     /// Never call this while the mutex of the lock's state is held.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
@@ -280,8 +276,8 @@ impl Held {
         }
     }
 
-    /// Ends the lock unless it has ended already, and lets the next local waiter ask the masters. Queue the lock's
-    /// releases before this call: the releases must be sent before the next waiter's requests.
+    /// Ends the lock unless it has ended already. Then lets the next local waiter request the lock from the masters.
+    /// Queue the lock's releases before this call, so that they are sent before the waiter's requests.
     pub(crate) fn end(&self, cause: LossCause) {
         let (first, lines) = {
             let mut state = self.state();

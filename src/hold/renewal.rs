@@ -54,8 +54,8 @@ pub(crate) fn watch(
     true
 }
 
-/// The state of the renewal task. If a runtime shuts down and drops the task, `Drop` starts a new task in another
-/// runtime. If there is no other runtime, the next acquired lock starts one.
+/// Owned by the renewal task. If a runtime shuts down and drops the task, `Drop` starts a new renewal task in another
+/// runtime. If there is no other runtime, the next acquired lock starts the task.
 struct Ends {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
@@ -133,8 +133,8 @@ async fn run(mut ends: Ends) {
 /// Ends the expired locks among those that are due. Sends the renewals of the other locks to every node, in at most two
 /// batches, and does not wait for the replies.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
-    // The script for groups (locks on several keys, readers, owners) costs more than the script for plain locks. So
-    // plain locks get a batch of their own.
+    // The script for groups (locks on several keys, locks of readers and of owners) is slower than the other script.
+    // So the other locks get a batch of their own.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();
@@ -144,7 +144,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             continue;
         }
         let keeps = what != What::Note && held.keeps_note();
-        // The script for plain locks can also renew the holder's note. The script for groups cannot.
+        // The script for groups cannot renew the holder's note.
         let with_note = held.claim.shape().renewal_keeps_note();
         if what == What::Note || !held.is_noted() || (keeps && !with_note) {
             notes.extend(held.note(false, now, wall));
@@ -220,7 +220,7 @@ struct RenewAnswers {
     coordinator: Weak<Coordinator>,
     /// The replies of the masters, each with one entry per key of the batch, in the order in which the replies arrived.
     received: Vec<(From, KeysSaid)>,
-    /// Exists while the batch waits for the replies of a majority. `None` once a majority or all masters have answered.
+    /// `Some` while the batch waits for a majority; `None` once a majority or all masters have answered.
     open: Option<Open>,
 }
 

@@ -24,8 +24,10 @@ const NOTES: usize = 64;
 /// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// The shortest time between two batches of first notes. Also the shortest time between two batches of renewals, if at
-/// least [`OPEN`] earlier batches wait for a majority. If a renewal is late, the time is [`SOON`] instead.
+/// The shortest time between two batches of notes that are written for the first time.
+///
+/// Also the shortest time between two batches of renewals while at least [`OPEN`] batches wait for a majority. For a
+/// late renewal, the shortest time is [`SOON`] (1 ms).
 const PACE: Duration = Duration::from_millis(5);
 
 /// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
@@ -34,7 +36,7 @@ const LATE: u32 = 30;
 /// The largest number of expired locks that one call of `take_due` takes.
 const ENDS: usize = 8 * BATCH;
 
-/// The shortest time between two due times of the same lock.
+/// After a lock was due, it is due again after at least this time.
 pub(super) const SOON: Duration = Duration::from_millis(1);
 
 /// The schedule of the held locks, and the wake-up of the task that renews them.
@@ -152,8 +154,7 @@ pub(super) struct Schedule {
     pub(super) open: usize,
     /// When the last batch of renewals was sent.
     pub(super) sent_at: Instant,
-    /// True if a batch of renewals is due but delayed, because too many earlier batches lack the replies of a majority
-    /// ([`OPEN`]).
+    /// Whether the next batch of renewals is delayed, because at least [`OPEN`] batches wait for a majority.
     pub(super) held_back: bool,
 }
 

@@ -199,7 +199,7 @@ pub struct Leader {
     pub note: Option<Note>,
 }
 
-/// How many times an observer asks the masters within a ttl.
+/// An observer asks the masters for the leader this many times per ttl.
 const LOOKS: u32 = 3;
 
 /// The shortest time between two requests that an observer sends to the masters, even if the ttl is very short.
@@ -223,8 +223,8 @@ pub struct Observation {
     /// Until this time the observer keeps its last known leader, even if less than a majority of the masters answers.
     known_until: Instant,
     observed: Observed,
-    /// The term of a leader that was seen without a note, and the time until which the observer waits for the note.
-    /// `None` if the observer waits for no note.
+    /// The term of the leader whose note the observer waits for, and the end of this wait. `None` if the observer does
+    /// not wait for a note.
     early: Option<(u64, Instant)>,
 }
 
@@ -306,8 +306,8 @@ impl Observation {
         let timer = coordinator.runtime.sleep_until(self.due);
         let called = std::pin::pin!(self.called.notified());
         futures::future::select(timer, called).await;
-        // Record that a request is due now. If the caller drops the future during the request, the next call repeats
-        // the request without waiting.
+        // A request is due now. If the caller drops the future during the request, the next call repeats the request
+        // without waiting.
         self.due = coordinator.now();
     }
 
@@ -355,10 +355,13 @@ impl Observation {
         Found::Leader(value, Leader { term, note })
     }
 
-    /// The lock value and the term of the leader that one master shows; `None` if one of them is missing.
+    /// The leader's lock value and term, as one master shows them; `None` if one of the two is missing.
     ///
-    /// The term comes from the leader's note. Without a note it is the fencing counter. Without a counter it is the
-    /// term that the observer has already seen for this lock value.
+    /// The term is the first of these that exists:
+    ///
+    /// - the term in the leader's note;
+    /// - the lock's fencing counter;
+    /// - the term that this observer has already seen for the lock value.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
         let term = state
@@ -382,11 +385,10 @@ fn elected_value(state: &KeyState) -> Option<u128> {
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The lock value of a holder that is not a leader, because its note has no term. `None` if the master shows no such
-/// holder.
+/// If the holder's note has no term, the holder took the lock without an election. Returns the lock value of such a
+/// holder, otherwise `None`.
 ///
-/// Observers ignore this lock value on all masters. Otherwise, on a master without the note, they could take another
-/// holder's fencing counter for the term.
+/// Observers ignore this lock value on all masters, including the masters that do not have the note.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)

@@ -119,7 +119,7 @@ impl Owner {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A valid hold on the resource that this `Owner` or one of its clones has; `None` if there is none.
+    /// A valid hold on the resource that this `Owner` or one of its clones acquired; `None` if there is none.
     fn held(&self, resource: &[u8]) -> Option<OwnedGuard> {
         let guard = self.holds().get(resource)?.upgrade()?;
         guard.is_valid().then_some(OwnedGuard { guard })

@@ -19,8 +19,7 @@ pub enum DowngradeError {
     /// released in the background.
     #[error("the lock is lost ({0}) and cannot be downgraded: acquire it again with shared()")]
     Lost(LossCause),
-    /// Only a lock that is held exclusively on a single resource can be converted. This lock is one of these: a
-    /// reader's lock, a permit, an owner's hold, or a lock on several resources.
+    /// The lock cannot be converted: it is a reader's lock, a permit, an owner's hold, or a lock on several resources.
     #[error(
         "only an exclusive lock on a single resource can be downgraded: release it, and acquire again with shared()"
     )]
@@ -70,7 +69,7 @@ impl LockGuard {
         if let Some(cause) = old.ended(coordinator.now()) {
             return Err(DowngradeError::Lost(cause));
         }
-        // Stop the renewals: a renewal from now on would restore the writer's lock.
+        // Stop the renewals, because a renewal after the conversion would restore the writer's lock.
         core.renewal.forget(&self.id);
         let limit = old.valid_until();
         // The request carries the writer's queue ticket, so that each master also removes the writer's queue entry when

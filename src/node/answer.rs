@@ -155,8 +155,8 @@ pub enum Answer {
     },
     /// Another client holds the lock, or another waiter is ahead of this one in the queue.
     Refused {
-        /// The remaining TTL of the lock key. If the lock is free: the time until the first waiter's place in the queue
-        /// expires. `None` if the master does not report it.
+        /// The remaining TTL of the lock key. If the lock is free, the time until the heartbeat deadline of the first
+        /// waiter in the queue. `None` if the master does not report it.
         ttl_left: Option<Duration>,
         /// The state of the queue; `None` if the master does not report it.
         line: Option<Box<QueueInfo>>,
@@ -167,7 +167,7 @@ pub enum Answer {
     CounterAbove(u64),
     /// The lock is not held by this claim on this master.
     NotOurs,
-    /// The master did not confirm the fencing number, because the claim's owner has other holds of the lock on this
+    /// The master rejected the new fencing number, because the claim's owner has other holds of the lock on this
     /// master. All holds of an owner must have the same fencing number.
     NotAlone,
     /// The lock was released; `true` if the key existed and was held by this claim.

@@ -19,20 +19,20 @@ pub enum ChangeOrder {
     /// Changes nothing: only reads the master's state.
     #[default]
     Look,
-    /// Changes nothing: finds the rights that the user lacks for the steps of a replacement.
+    /// Finds the rights that the user lacks for a replacement of the masters. Changes nothing.
     ///
-    /// - Without `keys`: tries every command on unused keys. If no right is missing, also lists the keys of all values
-    ///   and fencing counters.
-    /// - With `keys`: checks the rights to read and write these keys, whatever their prefix.
+    /// - If `keys` is `None`: tries every command on unused keys. If no right is missing, also lists the keys of all
+    ///   values and fencing counters.
+    /// - Otherwise: checks the rights to read and write `keys`.
     Rights {
         /// The settings of the locks (prefix, fencing, order of waiters) that the user must be able to take.
         scope: Scope,
         /// Keys of values and fencing counters that exist on at least one master; `None` for the first check.
         keys: Option<Arc<[Vec<u8>]>>,
     },
-    /// Raises the generation marker to `number` and `print`; never lowers it. Then closes the connections of clients
-    /// that are configured for an earlier step of the replacement than `step`. The master rejects these clients when
-    /// they connect again.
+    /// Writes `number` and `print` into the generation marker; never lowers the number. Then closes the connections of
+    /// clients whose step of the replacement is lower than `step`. The master rejects these clients when they connect
+    /// again.
     Raise {
         /// The new number in the generation marker. If `g` is the current generation, a replacement raises the number
         /// from `4 * g` to `4 * (g + 1)`, in several operations.
@@ -50,8 +50,8 @@ pub enum ChangeOrder {
     Counters(Duration),
     /// Reads the keys of the locks that have a stored value.
     Values,
-    /// Raises each of these fencing counters to the value in its pair; never lowers a counter. Skips a counter if an
-    /// owner holds the lock.
+    /// Raises each of these fencing counters to the value in its pair; never lowers a counter. Skips the counter of a
+    /// lock that an owner holds.
     Carry(Arc<[Counter]>),
 }
 
@@ -117,8 +117,11 @@ pub struct ClientSeen {
 /// Whether a client that is connected to a master notices a replacement of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client of this library that notices a replacement. The first field is the client's step of the replacement.
-    /// The second field is the fingerprint of the client's next masters; without next masters, of its current masters.
+    /// A client of this library that notices a replacement.
+    ///
+    /// - The first field is the step of the replacement for which the client is configured.
+    /// - The second field is the fingerprint of the client's `next_masters`, or of its `masters` if it has no
+    ///   `next_masters`.
     AtStep(u64, u64),
     /// A client of this library that does not notice a replacement. Either its version is too old, or its user has no
     /// right to read the generation marker.
@@ -161,8 +164,8 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // A client of another library counts if its last command can take a lock, or if it has subscriptions but no
-            // name: other libraries' waiters subscribe without a name.
+            // The last command of this client can take a lock. The next arm finds waiters of other libraries: they
+            // subscribe without a name.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger

@@ -27,8 +27,8 @@ pub struct Ticket {
 /// Whether a claim waits for its turn in the queue of the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fairness {
-    /// First come, first served. A claim with a ticket has a place in the queue. `None` for a claim without a ticket:
-    /// it is a single try that does not join the queue.
+    /// First come, first served. The ticket is the claim's place in the queue. A claim without a ticket (`None`) does
+    /// not wait in the queue.
     Fair(Option<Box<Ticket>>),
     /// The first claim that finds the lock free gets it. The masters neither read nor write the lock's queue.
     Unordered,

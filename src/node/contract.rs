@@ -26,7 +26,7 @@ pub trait Node: Send + Sync + 'static {
     /// The master's name in reports and errors.
     fn name(&self) -> &NodeName;
 
-    /// Whether this kind of master wakes waiting clients, and the answer timeout of this kind of master.
+    /// Whether this kind of master wakes waiting clients, and how long the library waits for its answers.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
@@ -41,9 +41,8 @@ pub trait Node: Send + Sync + 'static {
     /// later.
     fn send(&self, request: Request, reply: Reply);
 
-    /// Registers the subscriber. From now on, the subscriber receives the wake-ups that the master sends to this
-    /// process. The library calls this method at most once, before the first request. If an implementation does not
-    /// support wake-ups, waiters poll by timer.
+    /// Registers `subscriber`, which then receives all wake-ups from this master. The library calls this method at most
+    /// once, before the first request. If an implementation does not support wake-ups, waiters poll by timer.
     fn subscribe(&self, subscriber: Subscriber) {
         drop(subscriber);
     }

@@ -22,8 +22,8 @@ pub enum Fault {
     /// The master restarted recently and may have forgotten a lock, so the request was not sent. The field is the time
     /// for which the restart guard will still ignore the votes of the master.
     Quarantined(Duration),
-    /// The request was not sent, because it was withdrawn, or because it is void (see
-    /// [`Request::is_void`](super::Request::is_void)).
+    /// The request was not sent, because it was withdrawn, or is an outdated write
+    /// ([`Request::is_void`](super::Request::is_void)).
     Withdrawn,
     /// The request was sent, but no answer came within the node timeout. The field is this timeout. It is unknown
     /// whether the request took effect.
@@ -40,21 +40,21 @@ pub enum Fault {
     Misconf,
     /// The master is busy with a long-running script (`-BUSY`).
     Busy,
-    /// The key has another type than the command expects (`-WRONGTYPE`). The key has not been changed.
+    /// The type of the key is not the type that the command expects (`-WRONGTYPE`). The key was not changed.
     WrongType,
-    /// The user name or the password was refused, or the user has no right to a command or a key (`-NOAUTH`,
-    /// `-WRONGPASS`, `-NOPERM`, or such an error inside a script). The text names the command or the keys.
+    /// The server refused the user name or the password, or the user has no right to a command or a key (`-NOAUTH`,
+    /// `-WRONGPASS`, `-NOPERM`). The contained text names the command or the keys.
     Denied(Arc<str>),
     /// The server lacks a feature that locks need, for example because it is too old.
     Unsupported(Arc<str>),
     /// The server was not prepared for locks (a schema or a path is missing), or was prepared by another version of
     /// this library. The text names the command that prepares the server.
     Unprepared(Arc<str>),
-    /// The masters have been replaced, or are being replaced. This master does not accept the configuration of the
-    /// client. The text states the reason.
+    /// The masters have been replaced, or are being replaced, and this master refuses the client's configured masters.
+    /// The contained text states the reason.
     OtherMasters(Arc<str>),
-    /// Another address of the same `Redlock` leads to the same server; the text names that address. The request was
-    /// refused, because otherwise one server would have two votes.
+    /// Two addresses of the same `Redlock` lead to one server. The request was refused, so that this server does not
+    /// get two votes. The contained text names the other address.
     SameServer(Arc<str>),
     /// Any other error that the master returned.
     Server(Arc<str>),
@@ -70,8 +70,8 @@ impl Fault {
         )
     }
 
-    /// Returns one fault of each variant, for metrics. The match has no wildcard, so a new variant does not compile
-    /// until it is added to this list.
+    /// Returns one fault of each variant, for metrics. The `match` has no wildcard arm, so the compiler rejects a new
+    /// variant that is missing here.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let (none, no_time) = ("", Duration::ZERO);
         std::iter::successors(Some(Fault::Down(none.into())), move |fault| match fault {

@@ -9,12 +9,12 @@ use super::text::sanitize;
 /// The maximum length of the text in a holder's note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
-/// The TTL of a note is this multiple of the TTL of its lock, so most renewals of the lock need not renew the note. If
-/// the note outlives the lock, clients ignore it: it contains a lock value that the lock key no longer has.
+/// The TTL of a note is this multiple of the TTL of its lock. So most renewals of the lock need not renew the note.
+/// Clients ignore a note that outlives its lock, because the note contains the old lock value.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
-/// The largest number of bytes of a note that a master returns. Every note of this library is shorter. The limit
-/// protects against foreign data under the key.
+/// The largest number of bytes of a note that a master returns. No note of this library is longer, but data of another
+/// program may be.
 pub(crate) const NOTE_SHOWN: usize = 4096;
 
 // Check that the longest note has at most `NOTE_SHOWN` bytes:
@@ -170,7 +170,7 @@ impl NoteText {
         self.0.is_some()
     }
 
-    /// The length of the added text in bytes if the text is longer than [`MAX_NOTE_LEN`]; otherwise `None`.
+    /// The length of the note's text in bytes, if it exceeds [`MAX_NOTE_LEN`]; otherwise `None`.
     pub(crate) fn too_long(&self) -> Option<usize> {
         let bytes = self.0.as_ref()?.len();
         (bytes > MAX_NOTE_LEN).then_some(bytes)
@@ -178,7 +178,7 @@ impl NoteText {
 }
 
 impl Default for NoteText {
-    /// The default: the lock gets a note with host, process and start time, but without an added text.
+    /// The default: a note with host, process and start time, and with an empty text.
     fn default() -> Self {
         Self(Some("".into()))
     }
@@ -245,8 +245,8 @@ pub(crate) fn unsaid() -> Arc<str> {
     format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
 }
 
-/// Puts the start time `since_ms` (milliseconds since 1970) in front of the note `says`. The master stores the result
-/// behind the holder's lock value.
+/// Puts the start time `since_ms` (milliseconds since 1970) in front of the note `says`. A master stores the lock
+/// value, a space, and this result.
 pub(crate) fn dated(since_ms: u64, says: &str) -> String {
     format!("{since_ms}{BETWEEN}{says}")
 }

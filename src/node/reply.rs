@@ -27,7 +27,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases, for metrics. The `match` has no wildcard, so the compiler reports a phase that is missing in it.
+    /// All phases, for metrics. If the `match` does not handle a phase, the code does not compile.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         std::iter::successors(Some(Phase::Acquire), |phase| match phase {
             Phase::Acquire => Some(Phase::Confirm),

@@ -48,7 +48,7 @@ pub struct Page {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Request {
-    /// Take the lock of the claim if it is free (docs/protocol.md, "Majority").
+    /// Take the lock that the claim requests, if the lock is free (docs/protocol.md, "Majority").
     Acquire {
         /// The claim that requests the lock.
         claim: Arc<Claim>,
@@ -57,8 +57,8 @@ pub enum Request {
         /// The proposed fencing number: the client's wall clock in microseconds since 1970.
         proposal: u64,
     },
-    /// Set the fencing counter to exactly `token`, if the claim holds the lock on this master and the counter is not
-    /// above `token`.
+    /// If the claim still holds the lock on this master, set the fencing counter to `token`. A larger counter stays
+    /// unchanged.
     Confirm {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
@@ -69,10 +69,10 @@ pub enum Request {
     Release {
         /// The claim whose lock is released.
         claim: Arc<Claim>,
-        /// Whether the waiter also leaves the queue. `false` if its attempt got no majority and it continues to wait.
+        /// Whether the waiter leaves the queue. `false` if it continues to wait after an attempt without a majority.
         leave: bool,
     },
-    /// Extend the remaining TTL of several locks, and restore those that are missing on the master.
+    /// Extend the remaining TTL of several locks. If a lock is missing on the master, restore it.
     Extend {
         /// The locks, each with its TTL.
         items: Arc<[ExtendItem]>,
@@ -88,15 +88,15 @@ pub enum Request {
         key: Arc<[u8]>,
     },
     /// Read the value that is stored under a held lock, and set the fencing counter of the lock to `token`. The master
-    /// then refuses writes with a smaller number.
+    /// then refuses writes with a smaller fencing number.
     Read {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
         /// The fencing number of the claim, to which the counter is set.
         token: u64,
     },
-    /// Write the value that is stored under a lock, unless the master has a larger fencing number for this lock. If the
-    /// connection breaks, the client never sends this request again.
+    /// Write the value that is stored under a lock, unless the master has a fencing number larger than `token` for this
+    /// lock. If the connection breaks, the client never sends this request again.
     Write {
         /// The claim under whose lock the value is written.
         claim: Arc<Claim>,
@@ -126,8 +126,9 @@ pub enum Request {
 }
 
 impl Request {
-    /// The shape of this request, which decides how it is encoded: the shape of its claim. An extension has the shape
-    /// of a group if at least one of its claims is a group. A request without a claim has the shape of a plain lock.
+    /// The kind of lock for which this request is encoded: that of its claim, or a plain lock.
+    ///
+    /// An extension is encoded for a group if at least one of its claims is a group, and otherwise for plain locks.
     pub(crate) fn shape(&self) -> &Shape {
         let is_group = |shape: &&Shape| matches!(shape, Shape::Group(_));
         match self {
@@ -195,7 +196,7 @@ impl Request {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
     }
 
-    /// Whether this request is withheld from masters that were replaced.
+    /// Whether this request is withheld from a master whose generation marker does not admit this client.
     ///
     /// - True for requests for votes, for the state or the list of locks, for force-releases, and for writes of values.
     /// - False for all other requests, for example releases.

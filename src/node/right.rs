@@ -12,14 +12,14 @@ pub enum Purpose {
     RestartGuard,
     /// Needed for fencing tokens, which are on by default.
     Fencing,
-    /// Needed to let waiters queue in a fixed order, which is on by default.
+    /// Needed for the queues that serve waiters first come, first served. Queues are on by default.
     Order,
     /// Needed to select the database that the URL names.
     Database,
     /// Needed to wake waiters. Without these rights, waiters poll by timer.
     WakeUps,
-    /// Needed to close the previous connection at the server after a reconnection. Without these rights, the server may
-    /// still execute an acquire from that connection. The lock then stays until its TTL expires.
+    /// Needed to close the previous connection at the server after a reconnection. Without these rights, an acquire
+    /// from the previous connection may still take effect. Its lock then exists until the TTL expires.
     Reconnecting,
     /// Needed for the operator's functions `status`, `list`, `break_lock` and `inspect`.
     Operating,
@@ -48,10 +48,10 @@ pub enum Purpose {
     Crowds,
     /// Needed by operators to raise generation markers and replace masters. Clients do not need these rights.
     Changing,
-    /// Needed to release locks with the server's built-in compare-and-delete command. Without this right, or on a
-    /// server without this command, a script releases the locks.
+    /// Needed to release locks with the built-in compare-and-delete command that some servers have. Without this right,
+    /// a script releases the locks.
     Releases,
-    /// Needed to delete obsolete records from a table. Without this right, they stay in the table.
+    /// Needed to delete obsolete records from the table of a database. Without this right, they stay there.
     Removal,
 }
 

@@ -1,4 +1,4 @@
-//! The scope of an inspection: the settings of locks that decide which rights are checked.
+//! The lock settings that decide which rights an inspection checks.
 
 /// The settings of a `Redlock` that decide which rights an inspection checks.
 #[derive(Clone, Debug)]

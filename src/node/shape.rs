@@ -1,4 +1,4 @@
-//! The shape of a claim: its keys, and how the claim holds each of them.
+//! The shape of a claim (a request for a lock): its keys, and whether the claim shares each key.
 //!
 //! Every kind of lock has one [`Shape`]. To add a kind of lock, begin in this file and in `src/acquire/kind.rs`.
 
@@ -15,7 +15,7 @@ use crate::keys;
 pub(crate) enum Shape {
     /// A plain lock: only the claim's own key, held exclusively.
     Plain,
-    /// Several keys, or one key that can be shared with other readers or with other holds of the same owner.
+    /// Several keys, or one key that either readers or the holds of one owner can share.
     Group(Group),
     /// One slot of a semaphore.
     Permit(Permit),
@@ -24,11 +24,11 @@ pub(crate) enum Shape {
 /// How a claim waits for the claims of other tasks in this process before its request is sent to the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalTurn {
-    /// The claims of this process wait in a queue. The next claim is sent only after this claim has failed, or after
-    /// its lock was released.
+    /// The claims of this process for one lock wait in a queue. The next claim is sent only after this claim has
+    /// failed, or after its lock was released.
     Queue,
-    /// The claims of this process wait in a queue. The next claim is sent directly after this claim. So several readers
-    /// of one process can request the lock at the same time.
+    /// The claims of this process for one lock wait in a queue. The next claim is sent as soon as this claim was sent.
+    /// So several readers of one process can request the lock at the same time.
     QueueAndShare,
     /// The claim does not wait for other claims of this process. Its owner may already hold the lock, and can share it
     /// with this claim.
@@ -38,11 +38,11 @@ pub(crate) enum LocalTurn {
 /// How the fencing number of a lock is chosen after a majority has granted the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Numbering {
-    /// The lock gets a new fencing number, larger than every earlier number. Each grant raises the fencing counter.
+    /// The lock gets a new fencing number, larger than every earlier number.
     Raised,
-    /// The lock gets a new fencing number, or that of the other holds that share its key.
+    /// If other holds share the key, the lock gets their fencing number. Otherwise it gets a new number.
     Joined,
-    /// All holds of an owner have the same fencing number. To find it, the client waits for the answers of all masters.
+    /// All holds of one owner have the same fencing number. Only the answers of all masters show this number.
     OfOwner,
 }
 
@@ -59,7 +59,7 @@ impl Shape {
         matches!(self, Self::Plain)
     }
 
-    /// The keys of a group, and how the claim holds each key. Empty for a plain lock and for a slot of a semaphore.
+    /// The keys of a group, each with its mode. Empty for a plain lock and for a slot of a semaphore.
     pub(crate) fn parts(&self) -> &[Part] {
         match self {
             Self::Group(group) => group.parts(),
@@ -100,7 +100,7 @@ impl Shape {
         self.parts().iter().any(|part| part.class().is_some())
     }
 
-    /// Whether the request that renews this lock can also renew its note. If not, a separate request renews the note.
+    /// Whether the request that renews the lock can also renew the holder's note. If not, a separate request does so.
     pub(crate) fn renewal_keeps_note(&self) -> bool {
         !matches!(self, Self::Group(_))
     }
@@ -117,8 +117,8 @@ pub(crate) fn is_reader(place: &str) -> bool {
 pub enum Mode {
     /// No other claim can hold the key at the same time. The value of the key is the random value of the claim.
     Exclusive,
-    /// Several holds of the same class can share the key: all readers, or all holds of one owner. The key's value is
-    /// the marker of the class. A second key lists the holds.
+    /// Either all readers or all holds of one owner can share the key. The key's value is the marker of this class
+    /// ([`Class::marker`]). A second key lists the holds.
     Class(Class),
 }
 
@@ -201,10 +201,10 @@ impl Part {
 #[derive(Debug)]
 pub struct Group {
     parts: Arc<[Part]>,
-    /// The random value of the lock that this claim replaces; `None` if it replaces none. Masters treat a key with this
-    /// value as free. So a writer can turn its lock into a reader's lock without releasing it.
+    /// The random value of the exclusive lock that this claim replaces, if any. Masters treat a key with this value as
+    /// free. So a writer can become a reader without releasing its lock.
     instead: Option<Token>,
-    /// The fencing number on which the masters agreed; 0 before they agree.
+    /// The fencing number of the granted lock; 0 until a majority of the masters has agreed on it.
     number: AtomicU64,
 }
 

@@ -8,9 +8,6 @@
 //! - SINCE: the time at which the wait began, in milliseconds since 1970.
 //!
 //! In the queue of a key, the id of a reader ends with [`READER`]. Masters interpret only PROCESS and [`READER`].
-//!
-//! Masters order waiters with equal tickets by id. PROCESS and NUMBER are unique, so the description does not affect
-//! this order.
 
 use std::time::SystemTime;
 
@@ -19,8 +16,8 @@ use super::note::{moment, name};
 /// The suffix that marks the waiter id of a reader in the queue of a key.
 pub(crate) const READER: &str = ":r";
 
-/// Separates a waiter's short id from its description. This character sorts before all digits, so a description does
-/// not change the order of waiters.
+/// Separates a waiter's short id from its description. This character sorts before all digits, so ids have the same
+/// order with and without descriptions.
 pub(crate) const BETWEEN: char = '/';
 
 /// The description of a waiter in its id: host, process id, and start of the wait.
@@ -31,8 +28,8 @@ pub(crate) struct Described {
     pub(crate) since: Option<SystemTime>,
 }
 
-/// Appends the waiter's description to its id `id`, and returns the result. `process` is the waiter's process in the
-/// form `HOST:PID`. `since_ms` is the time at which the wait began, in milliseconds since 1970.
+/// Appends a description of the waiter to its id. `process` is `HOST:PID`. `since_ms` is the start of the wait, in
+/// milliseconds since 1970.
 pub(crate) fn describe(id: &str, process: &str, since_ms: u64) -> String {
     format!("{id}{BETWEEN}{process}:{since_ms}")
 }

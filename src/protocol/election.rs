@@ -1,15 +1,15 @@
-//! Decides from the masters' answers which client leads, and whether an observer must be notified.
+//! Decides from the masters' answers which client leads an election, and whether to notify an observer.
 
 use super::quorum::{MasterSet, Quorum};
 
-/// The state of an election on one master: the lock key's value, and the leader's term.
+/// The leader of an election according to one master: the value of the lock key, and the leader's term.
 pub(crate) type Standing = (u128, u64);
 
-/// Returns the lock value and the term that a majority of the masters shows; `None` if no majority agrees. `votes` are
-/// pairs of a master's index and its answer.
+/// Returns the lock value and the term that a majority of the masters reports; `None` if no majority agrees. `votes`
+/// are pairs of a master's index and its answer.
 ///
-/// While masters are replaced, a majority of either the old or the next masters is enough. The leader may have been
-/// elected by clients that know only one of these two sets.
+/// While masters are replaced, a majority of the old masters or of the new masters is enough: the leader may know only
+/// one of the two sets.
 pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Standing> {
     let agree = |vote: &Standing| -> MasterSet {
         let same = votes.iter().filter(|(_, other)| other == vote);
@@ -27,17 +27,17 @@ pub(crate) struct Observed {
     term: u64,
     /// The lock value of the leader whose term is `term`.
     value: u128,
-    /// Whether the observer has been notified of the note of this leader (the text that is stored with its lock).
+    /// Whether the observer has received the note of this leader (the text that is stored with the lock).
     noted: bool,
-    /// Whether the last notification named a leader; `None` before the first notification.
+    /// Whether the last notification of the observer named a leader; `None` before the first notification.
     led: Option<bool>,
 }
 
 impl Observed {
-    /// Records the current leader, and returns whether the observer must be notified. Ignores a term that is smaller
-    /// than the largest known term.
+    /// Records the current leader, and returns whether to notify the observer. Ignores a term that is smaller than the
+    /// largest known term.
     ///
-    /// `found` contains the leader's lock value, its term, and whether the leader has a note; `None` if there is no
+    /// `found` is the leader's lock value, its term, and whether a note is stored with its lock; `None` if there is no
     /// leader.
     pub(crate) fn takes(&mut self, found: Option<(u128, u64, bool)>) -> bool {
         match found {
@@ -53,8 +53,8 @@ impl Observed {
         }
     }
 
-    /// Whether the observer knows a different leader of the term `term`: a leader with another lock value than `value`.
-    /// A term has only one leader, so the holder with the lock value `value` was not elected.
+    /// Whether the observer knows a leader of the term `term` whose lock value is not `value`. A term has only one
+    /// leader, so the holder with the lock value `value` was not elected.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }
@@ -117,7 +117,7 @@ mod tests {
             (None, true),
             (without(11), true),
             (without(11), false),
-            // An answer can show a leader without its note, before and after an answer with the note.
+            // The note causes one notification. Later answers with or without the note cause none.
             (with(11), true),
             (without(11), false),
             (with(11), false),

@@ -1,17 +1,18 @@
-//! The finding of a round of requests: why a waiter did not get the lock, if the masters' answers prove the reason.
+//! The finding of a round of requests: the reason why a waiter did not get the lock. There is a finding only if the
+//! masters' answers prove the reason.
 //!
-//! [`Finding::of`] judges a single round by the answers that arrived. If a wait has several rounds, the error usually
-//! reports the last finding ([`Finding::replaces`]).
+//! [`Finding::of`] judges one round. If a wait has several rounds, [`Finding::replaces`] selects the finding that the
+//! error reports.
 
 use super::quorum::Tally;
 
 /// The proven reason why a round was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// The refusals alone made a majority impossible. Another client holds the lock or is ahead in its queue.
+    /// The refusals alone made a majority impossible. Another client holds the lock, or is ahead in the lock's queue.
     Held,
-    /// The owner already holds the lock. A majority granted a further hold, but no majority agreed on the fencing token
-    /// of the existing holds.
+    /// An owner that already holds the lock asked for another hold. A majority granted it, but no majority agreed on
+    /// the fencing token of the owner's existing holds.
     NotJoinable,
     /// The faults alone made a majority impossible.
     Outage,
@@ -39,7 +40,7 @@ impl Finding {
     /// two cases:
     ///
     /// - `Split` does not replace a different finding: its refusals may come from keys that no client holds any more.
-    /// - `Late` does not replace `NotJoinable`: the failure to join made the client late.
+    /// - `Late` does not replace `NotJoinable`: the search for the token of the existing holds made the client late.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
         match self {
             Self::Split => matches!(before, None | Some(Self::Split)),
@@ -78,7 +79,7 @@ mod tests {
             (5, 0, 2, 1, None),
             (1, 0, 1, 0, Some(Held)),
             (1, 0, 0, 1, Some(Outage)),
-            // Of four masters, two refusals prevent a majority, and so do two faults. The outage takes precedence.
+            // The refusals alone prevent a majority, and so do the faults alone. `Outage` takes precedence.
             (4, 0, 2, 2, Some(Outage)),
             (4, 2, 2, 0, Some(Held)),
         ] {

@@ -63,8 +63,8 @@ impl Ballot {
         }
     }
 
-    /// Decides that the lock is lost. The caller has found a key of the lock that a majority of the masters denied.
-    /// Returns `Lost`, or `Pending` if the extension was already decided.
+    /// Counts the lock as lost, because a majority of the masters denied one of its keys. Returns `Lost`, or `Pending`
+    /// if the extension was already decided.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending

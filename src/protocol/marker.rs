@@ -10,13 +10,13 @@
 //! configuration of each client. The step is twice the generation, plus one if the client knows the next masters.
 //!
 //! Every master stores a **generation marker**: a number that never decreases, and the fingerprint of a set of masters
-//! (`Configuration::print_at`). A master votes for a client at step `s` if the number is from `2s - 2` to `2s`.
+//! (`Configuration::print_at`). A master votes for a client at step `s` only if the number is from `2s - 2` to `2s`.
 //!
-//! During the first replacement, the number rises:
+//! Example: the number rises from 0 to 4 while the second set replaces the first.
 //!
-//! - From 1 on, masters reject clients that know only the first set.
-//! - From 2 on, masters accept clients that know only the second set.
-//! - At 4, masters reject clients that know both sets.
+//! - 1 or more: masters reject clients that know only the first set.
+//! - 2 or more: masters accept clients that know only the second set.
+//! - 4: masters reject clients that know both sets.
 
 use std::fmt;
 use std::time::Duration;
@@ -198,7 +198,7 @@ mod tests {
         [["a", "b"], ["b", "c"], ["c", "d"]].map(Fingerprint::of)
     }
 
-    /// Clients that know the first set, the first and second, the second, the second and third, and the third.
+    /// One client for each step from 0 to 4. The clients at steps 1 and 3 know two sets of masters, the others one set.
     fn clients() -> [Configuration; 5] {
         let [a, b, c] = prints();
         [

@@ -28,8 +28,8 @@ pub(crate) enum NextSlot {
 /// Chooses the slot to ask for next. The search begins at `start`.
 ///
 /// - First choice: a slot that a majority reported as free or has granted.
-/// - Second choice: a slot that may be free on a majority. A master that granted a slot does not report its other
-///   slots.
+/// - Second choice: a slot that may be free on a majority. Any slot may be free on a master that granted the request,
+///   because such a master does not report its other slots.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
     let free = |slot: u8| -> MasterSet {
         let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);

@@ -131,7 +131,8 @@ impl Quorum {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
-    /// Whether these masters include a majority of at least one set. If such masters refuse a claim, the claim is lost.
+    /// Whether these masters include a majority of the old or of the next set. If such masters refuse a claim, the
+    /// claim is lost.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
@@ -141,8 +142,8 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// Adds masters in ascending order of their values, and returns the value at which the masters first form a quorum;
-    /// `None` if they never do. Sorts `said`, which has pairs of a value and a master's index.
+    /// Returns the smallest value up to which the masters form a quorum; `None` if all of them together form none.
+    /// `said` has pairs of a value and a master's index, and is sorted by this function.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -175,7 +176,7 @@ pub(crate) enum Verdict {
 /// Why a round of votes was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A majority of the masters answered. So the round was lost because of refusals, not because of faults.
+    /// The round was lost because of refusals: a majority of the masters answered.
     Contention,
     /// Too many masters failed for a majority to answer.
     Outage,
@@ -212,7 +213,8 @@ impl Tally {
         self.faults.add(node);
     }
 
-    /// `Won` needs a majority of each set. `Lost` needs only one set in which no majority is possible any more.
+    /// `Won` needs a majority of both the old and the next set. If a majority of one of these sets is impossible, the
+    /// verdict is `Lost`.
     pub(crate) fn verdict(&self) -> Verdict {
         if self.quorum.is_met_by(self.yes) {
             Verdict::Won
@@ -223,8 +225,8 @@ impl Tally {
         }
     }
 
-    /// Why there is no majority, once that is certain. `Contention`: a majority of each set answered. `Outage`: in some
-    /// set, a majority cannot answer any more.
+    /// Why there is no majority; `None` until the reason is certain. `Contention`: a majority of both the old and the
+    /// next set answered. `Outage`: in one of these sets, a majority cannot answer any more.
     pub(crate) fn reason(&self) -> Option<Reason> {
         if self.quorum.is_met_by(self.yes.or(self.no)) {
             Some(Reason::Contention)
@@ -430,7 +432,7 @@ mod tests {
             union += u32::from(two_can_win(only(old.or(next)), only(next)));
             alone += u32::from(two_can_win(only(old), only(next)));
         }
-        // The test must detect two wrong rules: a majority of the union, and a majority of one set alone.
+        // Two wrong rules let two clients win: a majority of all masters together, and a majority of only one set.
         assert!(union > 5 && alone > 10, "{union} {alone}");
     }
 

@@ -1,4 +1,5 @@
-//! How a client counts the masters' answers when it reads or writes a value: a quota or a once-per-period record.
+//! How a client counts the masters' answers when it reads or writes the value under a lock (a quota or a
+//! once-per-period record).
 //!
 //! After a restart, a master may have lost its value, or may show an outdated copy. So a read counts only masters with
 //! a value that the client trusts.
@@ -28,10 +29,10 @@ pub(crate) enum ReadVote {
 pub(crate) enum Reading {
     /// The master with this index has the current value.
     Found(usize),
-    /// There is no value: no master shows one, and the masters without a value make a majority with a value impossible.
+    /// There is no value: no master shows one, and too few other masters are left for a majority with a value.
     Missing,
-    /// Some masters show a value, but the last written value is unknown. Too many masters have no value, or show a copy
-    /// from before a restart.
+    /// Some masters show a value, but too many have none, or only a copy from before a restart. So the last written
+    /// value is not known.
     Lost,
     /// A majority reports that the reader does not hold the lock any more.
     NotOurs,
@@ -82,7 +83,7 @@ fn who_said<T: PartialEq>(votes: &[Option<T>], what: T) -> MasterSet {
         .collect()
 }
 
-/// The result of asking all masters whether a first value may be created.
+/// Whether the first value may be created, according to the answers of all masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vacancy {
     /// Every master reports that it has no value, so the first value may be created.
@@ -110,10 +111,8 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
 /// How the writer counts one master's answer to a write of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteVote {
-    /// The master wrote the value and has not restarted since the read. One of two facts also holds:
-    ///
-    /// - This master showed a trusted value in the read.
-    /// - Every master reported in the read that it has no value.
+    /// The master wrote the value and has not restarted since the read. In the read, this master showed a trusted
+    /// value, or every master reported that it has no value.
     Counted,
     /// The master wrote the value, but does not meet the conditions of [`Counted`](Self::Counted).
     Refilled,
@@ -135,7 +134,7 @@ pub(crate) enum Writing {
 }
 
 /// The result of a write; `None` while more answers are needed. The write succeeds if a majority voted
-/// [`Counted`](WriteVote::Counted). Any other master may have lost a newer value than the writer has read.
+/// [`Counted`](WriteVote::Counted). Other masters do not count, because they may have lost a newer value.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
@@ -152,8 +151,7 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
-/// How to update the copies of a value while masters are replaced. The decision follows a read of all old and next
-/// masters.
+/// How to copy or remove a value while masters are replaced, decided after a read of all old and next masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrying {
     /// The value of the master with this index must be written to the old and the next masters.
@@ -163,17 +161,17 @@ pub(crate) enum Carrying {
     Removed,
     /// No master shows a value.
     Nowhere,
-    /// Some old masters show a value, but no majority of the old masters does. The value is lost, or an unfinished
-    /// creation or removal reached some masters only.
+    /// Some old masters show a value, but no majority of the old masters does. The value is lost, or its creation or
+    /// removal did not reach a majority.
     Lost,
     /// Too few masters answered, or the reader does not hold the lock any more.
     Undecided,
 }
 
-/// Decides how to update a value while masters are replaced, after every master has answered or failed.
+/// Decides how to copy or remove a value while masters are replaced. Every master must have answered or failed.
 ///
-/// Every acknowledged value is on a majority of the old masters, so only the old masters decide. A master without a
-/// value, or with a copy from before a restart, does not count: it may have lost a newer value.
+/// Only the old masters decide, because every acknowledged value is on a majority of them. A master without a value, or
+/// with a copy from before a restart, is not part of this majority: it may have lost a newer value.
 pub(crate) fn carry(quorum: Quorum, votes: &[ReadVote]) -> Carrying {
     let old = quorum.old_only();
     let such = |is: fn(ReadVote) -> bool| those(votes, |_, vote| is(vote));
@@ -213,11 +211,11 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
 
 /// Whether a copied value is on a majority of the old masters and on a majority of the next masters.
 ///
-/// `written` are the masters that stored the value and have not restarted since the read. `open` are the next masters
-/// that already vote for clients that know only the next masters.
+/// - `written`: the masters that stored the value and have not restarted since the read.
+/// - `open`: the next masters that already vote for clients that know only the next masters.
 ///
-/// A master in `written` counts if it showed a value in the read. A next master without a value also counts, if it is
-/// neither an old master nor in `open`: every acknowledged write to it is also on a majority of the old masters.
+/// A master in `written` counts if it showed a value in the read. A master in `written` that had no value counts only
+/// if it is neither an old master nor in `open`.
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],
@@ -360,7 +358,7 @@ mod tests {
                 [Fault, Value(4), Value(5), Fault, Fault],
                 Carrying::Value(2),
             ),
-            // Only one old master shows a value. The old master that answers without a value does not count.
+            // Only one old master shows a value; the second old master has none.
             (
                 [Fault, Nothing, Value(5), Value(5), Value(5)],
                 Carrying::Undecided,

@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::instant::Instant;
 use super::marker::RESTORED;
 
-/// The time until which clients ignore the votes of a master. At `answered`, the master reported that it has been up
-/// for `uptime` whole seconds. `None` if every lock that the master may have forgotten has expired.
+/// The time until which clients ignore the votes of a master; `None` if every lock that it may have forgotten has
+/// expired.
 ///
-/// The uptime can be one second too large: the server subtracts two times that are rounded down to whole seconds.
+/// `uptime` is the master's uptime in whole seconds, reported at the time `answered`. It can be one second too large:
+/// the server subtracts two times that are rounded down.
 pub(crate) fn quarantined_until(
     answered: Instant,
     uptime: u64,
@@ -29,7 +30,7 @@ pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;
     };
-    // Both times behind the age are rounded down to whole milliseconds, so assume an age that is 1 ms smaller.
+    // Rounding can make the computed age up to 1 ms too large, so assume 1 ms less.
     let age = RESTORED.saturating_sub(Duration::from_millis(left.saturating_add(1)));
     max_ttl.saturating_sub(age)
 }

@@ -260,8 +260,9 @@ impl LockRequest {
         self
     }
 
-    /// Makes the request a candidacy in an election. When the client acquires the lock, it writes the lock's note
-    /// immediately, without the usual delay of 100 ms. The masters then wake the clients that observe the election.
+    /// Makes the request a candidacy in an election. When the client acquires the lock, it immediately writes its note
+    /// (a text that is stored with the lock), without the usual delay of 100 ms. The masters then wake the clients that
+    /// observe the election.
     pub(crate) fn announced(mut self) -> Self {
         self.announce = true;
         self
@@ -491,8 +492,8 @@ impl LockRequest {
             says,
         };
         let held = Held::new(won, holding, &core.lines, place);
-        // `asked` reserves a slot of the semaphore. Drop it only after `Held` has recorded the slot: otherwise another
-        // task could ask for the same slot.
+        // Keep `asked`, the reservation of a semaphore slot, until `held` has recorded the slot. Otherwise another task
+        // could ask for the same slot.
         drop(asked);
         if self.announce {
             let runtime = &core.coordinator.runtime;

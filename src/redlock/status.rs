@@ -55,8 +55,8 @@ impl Status {
         let known = self.nodes.iter();
         let known = known.filter_map(|node| node.state.as_ref().ok());
         let mut holders = known.filter_map(|state| state.holder.as_deref());
-        // During a replacement of masters, a majority of the old or of the next masters is enough: the holder may know
-        // only one of these sets.
+        // While masters are replaced, a majority of one set is enough: the holder may know only the old or only the
+        // next masters.
         let held_by = |value: &[u8]| {
             let those = self.those(|state| state.holder.as_deref() == Some(value));
             self.majority.is_met_somewhere(those)

@@ -22,7 +22,7 @@ pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
     replies: Replies,
-    /// The lock that was won in this round; `None` before that. The lock stores the masters' replies once it is set.
+    /// The lock that was won in this round; `None` before that. It receives all later replies.
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,
@@ -37,7 +37,7 @@ pub(crate) struct AcquireAnswers {
 pub(crate) struct Refusals {
     /// The largest queue ticket drawn on any master.
     pub(crate) ticket: u64,
-    /// The largest number of waiters ahead of this one on any master; `None` if no master reported a queue.
+    /// The largest number of waiters ahead of this waiter that a master reported; `None` if no master reported a queue.
     pub(crate) ahead: Option<u64>,
     /// The value of the lock key on a refusing master; `None` if no refusing master showed one.
     pub(crate) holder: Option<Vec<u8>>,
@@ -82,7 +82,7 @@ impl AcquireAnswers {
             .max()
     }
 
-    /// Whether the refusals alone show that another client holds the lock or is ahead in its queue.
+    /// Whether the refusals alone made a majority impossible ([`Finding::Held`]).
     pub(crate) fn majority_refused(&self) -> bool {
         self.round.finding() == Some(Finding::Held)
     }
@@ -100,7 +100,7 @@ impl AcquireAnswers {
 
     /// The slot of a semaphore to ask for next; `None` while missing answers can change the result.
     ///
-    /// - Returns `Held` if other waiters are ahead, or if no master reported the queue.
+    /// - Returns `Held` unless a master reported the queue and no waiter is ahead.
     /// - Skips the slots in the bit mask `taken`: this process holds them or already asks for them.
     pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
@@ -199,8 +199,8 @@ impl AcquireAnswers {
         !self.quorum.possible_without(self.replies.lasting_faults())
     }
 
-    /// Moves the masters' replies to `holder` (the lock that was won), which also receives all later replies. So the
-    /// round can be freed while the lock is held.
+    /// Moves the replies that have arrived to `holder`, the lock that was won. Later replies go to `holder` directly,
+    /// so the round can be freed while the lock is held.
     ///
     /// Lock order: the mutex of the answers is locked before the mutex of `holder`.
     pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {

@@ -40,8 +40,8 @@ pub(crate) struct FailedAttempt {
 }
 
 impl Coordinator {
-    /// Makes one attempt: a round of acquire requests and, if the masters' fencing counters differ, rounds that confirm
-    /// one token. The attempt ends when it can no longer be won, or at `until` with the answers received by then.
+    /// Makes one attempt: sends acquire requests to all masters. If the masters return different fencing counters, the
+    /// attempt then confirms one token on a majority. The attempt ends at `until` at the latest.
     ///
     /// Cancel safety: if the future is dropped at any point, every key that may have been set is released in the
     /// background. On each master the release is sent after the acquire.
@@ -140,8 +140,8 @@ impl Coordinator {
         doubts
     }
 
-    /// Releases a lost attempt, and finds out why it was lost. If the attempt is certainly lost but the reason is not
-    /// certain, waits for more answers until the deadline.
+    /// Releases the keys of a lost attempt, and finds out why it was lost. While the reason is not certain, waits for
+    /// more answers, until the deadline at the latest.
     async fn missed(
         &self,
         failure: Option<Failure>,
@@ -149,8 +149,8 @@ impl Coordinator {
         mut limit: Limit<'_>,
     ) -> FailedAttempt {
         let round = cleanup.round.clone();
-        // If the reason is not certain, do not withdraw the claim yet: a withdrawn acquire is not sent, and the waiter
-        // would not join the queue on that master.
+        // If the reason is not certain, do not withdraw the claim yet. A withdrawal cancels unsent acquires, so the
+        // waiter would not join the queues of those masters.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
             // Release the granted keys now, and again at the end: masters that have not answered yet may grant more
@@ -165,10 +165,9 @@ impl Coordinator {
             Some(Failure::Contention) => (failure, Some(Finding::Held)),
             Some(Failure::NotJoinable) => (failure, Some(Finding::NotJoinable)),
             None => {
-                // The wait is limited: each node answers within its own timeout.
                 let certain = round.until(|answers| answers.round.reason());
                 if limit.wait(certain).await.is_none() {
-                    // Read the clock before taking the mutex of the answers, because other threads wait for that mutex.
+                    // Read the clock before locking the answers, so that their mutex is held only briefly.
                     let now = self.now();
                     round.answers().give_up(now, self.patience.answer);
                 }

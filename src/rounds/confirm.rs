@@ -14,8 +14,7 @@ use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 
-/// The largest number of confirm rounds in one attempt. A second confirm round is needed only if a master with a larger
-/// counter grants the lock after the first one has begun.
+/// The maximum number of confirm rounds in one attempt. The same limit applies to the requests for an owner's token.
 const CONFIRM_ROUNDS: usize = 3;
 
 impl Coordinator {
@@ -87,11 +86,10 @@ impl Coordinator {
         Err(Failure::Contention)
     }
 
-    /// Waits until a majority agrees on a fencing token, all masters have answered, or the time limit has passed. Then
-    /// returns the agreement.
+    /// Waits for more answers, and then returns the agreement on the fencing token. The wait ends when a majority
+    /// agrees, when all masters have answered, or at the time limit.
     ///
-    /// Used for a new hold of an owner that already holds the lock. The new hold must use the fencing token of the
-    /// existing holds.
+    /// Used for the holds of an owner, because all holds of one owner must have the same fencing token.
     async fn agreement_of_all(&self, round: &AcquireRound) -> Agreement {
         let mut limit = Limit::new(&*self.runtime, self.answered_by());
         limit.wait(round.until(AcquireAnswers::settled)).await;
@@ -99,11 +97,12 @@ impl Coordinator {
     }
 
     /// Asks the masters for the fencing token of an owner's existing holds (docs/protocol.md, "Several resources,
-    /// readers, owners, semaphores"). The attempt fails in two cases:
+    /// readers, owners, semaphores"). `confirmed` is the number that this client asked the masters to confirm. The
+    /// attempt fails in two cases:
     ///
     /// - No majority returns the same token.
-    /// - The token is below `confirmed`, the number that this client asked the masters to confirm. A master may still
-    ///   raise its counter to `confirmed`, so a later hold could get a larger token.
+    /// - The token is below `confirmed`. A master may still raise its counter to `confirmed`, so a later hold could get
+    ///   a larger token.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
@@ -114,13 +113,13 @@ impl Coordinator {
         let mut delays = self.delays();
         for asked in 0..CONFIRM_ROUNDS {
             if asked > 0 {
-                // Give the existing holds time to finish their requests. Keep the pause short: until this attempt ends,
-                // the new hold can block the existing holds.
+                // Give the owner's other requests time to finish. Keep the pause short, because this attempt can block
+                // them until it ends.
                 let pause = delays.next().unwrap_or_default();
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;
             }
-            // Ask only masters that granted: the cleanup releases no key on a master that refused.
+            // Ask only the masters that granted the lock. The cleanup would not release a new grant of another master.
             let granted: Vec<usize> = round.answers().round.granted().collect();
             let answers = OwnerAnswers {
                 quorum: self.quorum,
@@ -155,8 +154,8 @@ impl Coordinator {
 
     /// Updates the estimate of the masters' clocks.
     ///
-    /// A new hold of an owner gets the fencing token of the existing holds, which can be much smaller than the
-    /// proposal. Ignore it: `ClockOffset::learn` would assume that a master lowered the proposal.
+    /// A hold of a reader or an owner can get the fencing token of existing holds. So a token below the proposal does
+    /// not show that a master lowered the proposal, and is ignored.
     fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
         if numbering != Numbering::Raised && granted < offset.proposal(wall) {
             return;

@@ -13,8 +13,8 @@ use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::runtime::Runtime;
 
-/// How much longer than the node timeout a caller waits for answers. A node answers within the node timeout. But if the
-/// process gets too little CPU time, an answer can reach the caller later.
+/// How long a caller still waits for an answer after the node timeout. A node answers within the node timeout, but on a
+/// busy machine the answer can reach the caller later.
 const BACKSTOP: Duration = Duration::from_secs(1);
 
 /// All masters, and the settings that every round of requests needs.
@@ -48,7 +48,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// These masters as a single set, without a replacement and without a generation marker.
+    /// These masters as a single set. No masters are being replaced, and no generation marker is used.
     pub(crate) fn of(nodes: Vec<Arc<dyn Node>>) -> Self {
         Self {
             quorum: Quorum::of(nodes.len()),
@@ -120,8 +120,8 @@ impl Coordinator {
         [self.prefix.as_bytes(), resource].concat().into()
     }
 
-    /// A claim on a lock key. The claim's resource is the key without this coordinator's prefix, or the whole key if
-    /// the key has another prefix.
+    /// A claim on a lock key. The claim's resource is the key without the prefix of this coordinator, or the whole key
+    /// if it does not begin with that prefix.
     pub(crate) fn claim(&self, key: &Arc<[u8]>, token: Token) -> Claim {
         let ours = key.starts_with(self.prefix.as_bytes());
         let prefix = if ours { self.prefix.len() } else { 0 };

@@ -7,7 +7,7 @@ use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The reply of one master to an extension, for each key in order; or the fault of the master.
+/// The reply of one master to an extension, with one entry for each key in order. `Err` if the master failed.
 pub(crate) type KeysSaid = Result<Vec<Extended>, Fault>;
 
 /// The part of a master's reply that concerns one lock, for a report; `keys` are the indices of the lock's keys.

@@ -1,4 +1,4 @@
-//! Lists the names of keys on every master, page by page, limited in number and time.
+//! Lists the names of keys on every master, page by page. The number of keys and the time are limited.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -29,8 +29,8 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // Wait a moment for the missing answers. With all answers, a release can directly follow a write
-        // (`BegunWrite::may_be_followed`).
+        // Wait a moment for the missing answers. If all masters have answered, the caller can send a release directly
+        // after its write (`BegunWrite::may_be_followed`).
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
                 break;
@@ -85,17 +85,17 @@ impl Coordinator {
         if let Some(answers) = limit.wait(fan_out.until(enough)).await {
             return answers;
         }
-        // Read the clock before taking the mutex of the answers, because other threads wait for that mutex.
+        // Read the clock before locking the answers, so that their mutex is held only briefly.
         let now = self.now();
         fan_out.answers().cut_off(now)
     }
 }
 
-/// A request to all masters that reads or writes a value, and the time until which to wait for the answers.
+/// A request to all masters that reads or writes a value, and the time at which to stop waiting for answers.
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
 
 impl AskedForValue {
-    /// Adds to `before` the answers that have arrived since, and returns it. Existing answers in `before` stay.
+    /// Adds to `before` the answers of masters that have no answer in `before`, and returns it.
     pub(crate) fn with_later(&self, before: ValueAnswers) -> ValueAnswers {
         self.0.answers().later_than(before)
     }
@@ -221,13 +221,8 @@ impl ValueAnswers {
         self.read_votes().iter().any(gap)
     }
 
-    /// The result of a write that followed this `read`; `None` until the answers decide it.
-    ///
-    /// Not every master that executed the write counts towards the majority. A master counts if it has not restarted
-    /// since the read, and if one of these is true:
-    ///
-    /// - The master returned a value in the read, and had not restarted since that value was written.
-    /// - Every master answered in the read that it has no value.
+    /// The result of a write that followed this `read`; `None` until the answers decide it. A master that executed the
+    /// write counts only under the conditions of [`WriteVote::Counted`].
     pub(crate) fn writing(&self, read: &Self) -> Option<Writing> {
         let vacant = read.vacancy() == Some(Vacancy::Vacant);
         let votes = read.read_votes();
@@ -272,8 +267,8 @@ impl ValueAnswers {
         written.map(|(node, _)| node).collect()
     }
 
-    /// Whether a write that followed this `read` has copied the value to enough old and next masters. For `open` and
-    /// the conditions, see `register::carried`.
+    /// Whether a write that followed this `read` has copied the value to enough old and next masters.
+    /// `register::carried` explains the rule and `open`.
     pub(crate) fn has_carried(&self, read: &Self, open: MasterSet) -> bool {
         let written = self.written_as_read(read);
         register::carried(self.quorum, &read.all_votes(), written, open)
@@ -299,7 +294,7 @@ impl ValueAnswers {
         !self.quorum.possible_without(denied)
     }
 
-    /// The stored value or the reply of each master, in one line.
+    /// One line of text with the value of each master, or with its reply if it returned no value.
     pub(crate) fn shown<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> String {
         let shown = |(node, report): (usize, NodeReport)| match self.bytes(node) {
             Some(bytes) => {

@@ -53,9 +53,8 @@ impl Coordinator {
 pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
 
 impl Undoing {
-    /// Waits until every master has acknowledged the release or failed.
-    ///
-    /// Without this wait, the remaining keys of a failed attempt could block the next attempts of all waiters.
+    /// Waits until every master has acknowledged the release or failed. Without this wait, leftover keys of a failed
+    /// attempt could block the next attempts.
     pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
         let fan_out = self.0.clone();
         async move {

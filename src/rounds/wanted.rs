@@ -8,7 +8,7 @@ use crate::node::{Claim, Class, Group, Mode, Part, Permit, Shape, Token};
 /// The keys that an acquire asks for, and the mode of each key: exclusive or shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// The key of this process's local queue for the request: the key of the semaphore's queue for a slot, otherwise
+    /// The key of this process's local queue: the key of the semaphore's queue if the request is for a slot, otherwise
     /// the first lock key.
     key: Arc<[u8]>,
     /// Whether the request is for one plain lock, for a group of keys with their modes, or for a slot of a semaphore.
@@ -41,7 +41,7 @@ impl Wanted {
         Self::group(keys.into_iter().map(part).collect())
     }
 
-    /// A request for a shared hold on one key. `class` states whether readers or the holds of one owner share the key.
+    /// A request for one key, shared by readers or by the holds of one owner. `class` states which.
     pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
         let mode = Mode::Class(class);
         Self::group(vec![Part { key, mode }])
@@ -59,7 +59,7 @@ impl Wanted {
         Self { key, shape }
     }
 
-    /// A request that replaces this writer's claim with a reader's hold on the same key. `None` if the claim is not a
+    /// A request that downgrades the writer with this claim to a reader of the same key. `None` if the claim is not a
     /// plain lock on a single key.
     pub(crate) fn readers_instead_of(claim: &Claim) -> Option<Self> {
         let key = claim
@@ -75,7 +75,7 @@ impl Wanted {
         Some(Self { key, shape })
     }
 
-    /// The key of this process's local queue for the request: the key of the semaphore's queue for a slot, otherwise
+    /// The key of this process's local queue: the key of the semaphore's queue if the request is for a slot, otherwise
     /// the first lock key.
     pub(crate) fn key(&self) -> &Arc<[u8]> {
         &self.key
@@ -93,12 +93,13 @@ impl Wanted {
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
-    /// A claim for removing the waiter's queue entries from the masters. It holds no lock: its token is a placeholder.
+    /// A claim with a placeholder token. It holds no lock, and only serves to remove the waiter's queue entries from
+    /// the masters.
     pub(crate) fn waiter(&self, coordinator: &Coordinator) -> Claim {
         let token = Token::from_bytes([0; 16]);
         let claim = coordinator.claim(&self.key, token);
         match &self.shape {
-            // The key of a semaphore's request is the key of its queue. So a plain claim removes the queue entry.
+            // For a semaphore, `self.key` is the key of its queue. So a plain claim removes the queue entry.
             Shape::Plain | Shape::Permit(_) => claim,
             Shape::Group(_) => claim.with_shape(&self.shape),
         }
@@ -110,7 +111,7 @@ impl Wanted {
             Shape::Plain | Shape::Group(_) => coordinator.claim(&self.key, token),
             Shape::Permit(permit) => {
                 let key = permit.key();
-                // The number of bytes of `key` in front of the semaphore's name.
+                // The number of bytes of `key` before the semaphore's resource name.
                 let before = key.len() - permit.name().len() + coordinator.prefix.len();
                 Claim::on(key, before, token, coordinator.fencing)
             }

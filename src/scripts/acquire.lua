@@ -2,7 +2,6 @@
 -- KEYS: lock. ARGV: value, ttl ms, proposed counter in microseconds.
 -- Reply: the counter if the lock was granted, otherwise {ttl left ms, counter}.
 -- When the script is loaded, a line in front of it defines MAX_TTL and FENCE_TTL, both in ms.
--- To save time, the script makes few calls of redis.call, and formats the counter only if it differs from the proposal.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end

@@ -1,6 +1,6 @@
--- ACQUIRE in order (docs/protocol.md, "Queue"). Like acquire.lua, but a request never overtakes a queued waiter.
--- KEYS: lock. ARGV: value, ttl ms, proposed counter in microseconds. Only a waiter that joins the queue also sends its
--- id, ticket and heartbeat ms.
+-- ACQUIRE with a queue (docs/protocol.md, "Queue"). Like acquire.lua, but a request never overtakes a queued waiter.
+-- KEYS: lock. ARGV: value, ttl ms, proposed counter in microseconds. A waiter that joins the queue adds its id, ticket
+-- and heartbeat ms.
 -- Reply: the counter if the lock was granted, otherwise a list:
 -- - ms until the lock may be free
 -- - the number of waiters ahead

@@ -7,10 +7,8 @@
 -- - another counter: granted with this counter
 -- - a list or an error: the refusal or the error that a single request would get
 -- - 0: nothing was done; the client must send a single request for this lock
--- A full server refuses the first write of a script if this write needs memory, but accepts all later writes.
--- So this script may grant a lock that the server would refuse to a single request.
--- To save time, one MGET reads all counters, and counters of 16 digits are compared as text. `attempt` handles the
--- locks for which this is not possible.
+-- A full server can refuse only the first write of a script. So this script may grant a lock that the server would
+-- refuse to a single request.
 if tonumber(ARGV[1]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -30,8 +28,9 @@ local usual, find = #lowest == 16 and #highest == 16, string.find
 -- The start of the 1,000 s period of `highest`. A smaller counter gets a new expiry (fence/raise.lua).
 local began = string.sub(highest, 1, 7) .. '000000000'
 
--- Handles one lock as a single request would, and sets `taken` if it takes the lock. After that, a failure returns an
--- error and not 0, because 0 means that nothing was done.
+-- The slow path, for counters that cannot be compared as 16-digit texts: handles one lock as a single request would.
+-- Sets `taken` to `key` when it takes the lock. A later failure is then returned as an error, because 0 means that
+-- nothing was done.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil
@@ -53,7 +52,8 @@ local function attempt(key, ARGV)
 end
 
 -- Sets the counter of the lock `key`, which has just been taken, to the proposal `text`. `was` is the old counter, if
--- any. FENCE_TTL is enough as expiry: the proposal is at most a second ahead of this master's time.
+-- there is one.
+-- The expiry FENCE_TTL is long enough, because the proposal is at most a second ahead of this master's time.
 local function number(key, fence, was, text)
   if was then
     local set
@@ -68,7 +68,7 @@ local function number(key, fence, was, text)
   if set then
     return set.err and set or -1
   end
-  -- MGET returned nothing, but the counter's key exists: it has a wrong type. Release the lock again.
+  -- The counter's key exists, but MGET returned nothing: the key has a wrong type. Release the lock again.
   local undone = redis.pcall('DEL', key)
   return type(undone) == 'table' and undone or 0
 end

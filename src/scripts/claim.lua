@@ -16,7 +16,7 @@ end
 local call, value, ttl, instead, waiter = redis.call, ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- Read all lock keys and counters before writing anything: a key of another type fails here, and no key has changed.
+-- Read every lock key and counter first. If one has a wrong type, the script fails before it changes anything.
 local held, mine, most = {}, 0, 0
 for i, key in ipairs(KEYS) do
   local mode = ARGV[7 + i]
@@ -73,7 +73,7 @@ for i, key in ipairs(KEYS) do
     ahead = math.max(ahead, rank)
     if (mode ~= 'x' and mode ~= '{shared}' and held[i] == mode)
       or (instead ~= '' and held[i] == instead) then
-      -- An owner that already holds the lock, or a holder that replaces its lock, need not wait in the queue.
+      -- A client that already holds this lock need not wait in the queue: an owner, or a holder that replaces its lock.
     elseif mode == '{shared}' then
       -- Readers wait only for a writer that is queued before them, not for other readers.
       for _, other in ipairs(rank > 0 and call('ZRANGE', queue, 0, rank - 1) or {}) do
@@ -96,7 +96,7 @@ for i, key in ipairs(KEYS) do
   elseif instead ~= '' and held[i] ~= instead then
     --+ mark/has.lua
     if has(call('GET', '{broken}' .. key), instead) then
-      -- The lock to be replaced was force-released, and another writer may have held it since. Refuse the replacement.
+      -- The lock to replace was force-released: refuse, because another client may have held the lock since then.
       blocked = 0
     end
   end
@@ -114,8 +114,8 @@ if way > 0 then
   return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and string.sub(note, 1, NOTE_SHOWN) or nil}
 end
 if joins and counter == 0 then
-  -- The same readers or owner already hold the lock, but its counter is gone, so there is no number to return. The next
-  -- renewal of one of their holds restores the counter.
+  -- The readers or the owner hold the lock, but its counter is gone, so there is no number to return. The next renewal
+  -- of a hold restores the counter.
   return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local number, written, kept = counter, nil, nil
@@ -149,13 +149,13 @@ for i, key in ipairs(KEYS) do
     if held[i] and held[i] == instead then
       --+ note/forget.lua
       if waiter ~= '' then
-        -- Remove the old holder's entry from the queue: it would block clients that may share the lock now.
+        -- Remove this client's old queue entry: it would block clients that may share the lock now.
         call('ZREM', '{queue}' .. key, waiter)
         call('ZREM', '{alive}' .. key, waiter)
       end
     end
     if lined[i] and held[i] ~= mode and mode == '{shared}' then
-      -- The first reader: wake the readers queued behind it, which may enter as well.
+      -- The first reader of the lock wakes the readers at the front of the queue, because they may share the lock.
       --+ wake/readers.lua
     end
   end

@@ -6,9 +6,7 @@
 -- - 'x' (exclusive) or the marker of the readers or the owner
 -- - the fencing number
 -- Reply: one digit per key: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 5 (unknown), 0 (not ours). If a key
--- failed, an array with errors as in EXTEND.
--- A full server accepts all writes of a script after the script's first write. So a full server never causes an error
--- between two writes for the same hold.
+-- failed, the reply is an array with errors as in EXTEND.
 local said = {}
 --+ mark/has.lua
 --+ mark/class.lua
@@ -34,8 +32,8 @@ local function keep(key, value, ttl, mode, number)
   if held and mode ~= 'x' then
     known = call('ZSCORE', holds, value)
   end
-  -- If the hold is missing, check the break record, even if the lock key exists. The readers or owner may have taken
-  -- the lock again after a force-release.
+  -- If the hold is missing, check the break record even if the lock key exists: other readers, or the owner, may have
+  -- taken the lock after a force-release.
   local mark = not known and call('GET', '{broken}' .. key)
   if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'
@@ -63,7 +61,7 @@ local function keep(key, value, ttl, mode, number)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end
   if not known and counter > v and not held then
-    -- Later holders have had larger numbers than this reader. So the restored hold gets a new number.
+    -- Later holders got larger numbers than this reader: give the restored hold a new number.
     v, text = counter + 1, nil
   end
   if counter < v then

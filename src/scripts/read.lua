@@ -16,8 +16,8 @@ local above = v > tonumber(ARGV[2])
 if above and number <= counter then
   return v
 end
--- Set the counter to the token or, if that is larger, to the fencing number of the stored value, which can be larger if
--- a clock was ahead. So the next holder gets a larger number than both.
+-- If a clock was ahead, the fencing number of the stored value can be larger than the token. Set the counter to the
+-- larger of the two, so that the next holder gets a number above both.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --+ fence/lives.lua

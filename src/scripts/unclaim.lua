@@ -34,7 +34,7 @@ for i, key in ipairs(KEYS) do
     end
     local last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
     if last[1] then
-      -- The lock key lists the holds of all its readers, or of its owner. Remove the holds that have expired.
+      -- Remove expired holds.
       look_at_clock()
       if call('ZREMRANGEBYSCORE', holds, '-inf', clock) > 0 then
         last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')

@@ -13,7 +13,7 @@ if ARGV[3] then
   call('SET', value, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 else
   call('DEL', value)
-  -- No stored value contains the token now. Set the fencing counter to the token, so that this master still refuses
+  -- The fencing number of the removed value is gone. Set the counter to the token, so that this master still refuses
   -- late writes of earlier holders.
   local v, time = tonumber(ARGV[1]), call('TIME')
   local now = time[1] * 1000000 + time[2]

@@ -26,7 +26,7 @@ pub enum ValueError {
     Invalid(&'static str),
     /// The lock was lost before the value was written.
     LockLost(ValueTrouble),
-    /// Too few masters could answer, so the value could not be read.
+    /// The value could not be read, because too few masters gave a usable answer.
     NoQuorum(ValueTrouble),
     /// No master has a value with this name: none was created, or all masters have lost it. Because the value may have
     /// been lost, it is never created automatically.
@@ -51,12 +51,12 @@ pub enum ValueError {
         /// The beginning of the stored value, as text.
         found: String,
     },
-    /// The last recorded period, or the period of this call, begins more than a minute after the masters' time: some
-    /// clock is wrong. No work was run and nothing was recorded.
+    /// The last recorded period, or the period of this call, begins more than one minute in the future by the masters'
+    /// clocks. So some clock is wrong. No work was run and nothing was recorded.
     Ahead {
         /// The name of the once-per-period record.
         name: String,
-        /// How long after the masters' time the period begins.
+        /// How far in the future the period begins, by the masters' clocks.
         ahead: Duration,
         /// Which period begins in the future: true for the last recorded period, false for the period of this call.
         recorded: bool,

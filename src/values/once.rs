@@ -71,8 +71,8 @@ pub enum OnceOutcome<T> {
     /// The body ran, but recording the period failed, so the work of this period may be done again. Only
     /// [`at_least_once`](Once::at_least_once) returns this.
     NotRecorded(T, ValueError),
-    /// The body ran to its end, but the lock ended earlier. So another client may have begun the next period before the
-    /// body ended. This period is recorded as done. Only [`at_most_once`](Once::at_most_once) returns this.
+    /// The body ran to its end, but the lock was lost earlier. So another client may have begun the next period before
+    /// the body ended. This period is recorded as done. Only [`at_most_once`](Once::at_most_once) returns this.
     Outlived(T, LossCause),
     /// The work of this period was already done, so the body did not run.
     AlreadyDone {
@@ -106,7 +106,7 @@ pub struct Turn<'a> {
     known: Known<'a>,
     /// The start of this period, in milliseconds since 1970.
     start: u64,
-    /// The start of the last period done, in milliseconds since 1970; `None` if no period has been done.
+    /// The start of the last period that is recorded as done, in milliseconds since 1970; `None` if there is none.
     last: Option<u64>,
     note: String,
 }
@@ -277,7 +277,7 @@ impl Once {
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             let done = match guard.while_held(body).await {
-                // If the lock ended before the body, `record` fails, and the result is `NotRecorded`.
+                // If the lock was lost before the body returned `Ok`, `record` fails.
                 Ok(done) | Err((_, Some(done))) => done,
                 Err((cause, None)) => return Err(self.stopped(cause, false)),
             };
@@ -403,8 +403,8 @@ impl Once {
         }))
     }
 
-    /// Rejects a period that begins more than [`SLACK`] (one minute) after the masters' time: some clock is wrong. If
-    /// such a period were recorded as done, all earlier periods would count as done.
+    /// Rejects a period that begins more than [`SLACK`] (one minute) in the future by the masters' clocks. If such a
+    /// period were recorded as done, all earlier periods would count as done.
     fn has_come(&self, start: u64, masters: u64, recorded: bool) -> Result<(), ValueError> {
         let ahead = start.saturating_sub(masters);
         if ahead <= SLACK {
@@ -460,8 +460,8 @@ impl Once {
 /// clocks.
 const SLACK: u64 = 60_000;
 
-/// An estimate of the masters' time in milliseconds since 1970: the fencing token, which is a time in microseconds,
-/// plus the time since the acquire. The token is at most a second behind the clock of each master that granted it.
+/// An estimate of the masters' time in milliseconds since 1970: the time in the fencing token, plus the time since the
+/// lock was acquired.
 fn masters_millis(guard: &LockGuard) -> u64 {
     let held_for = guard.core.coordinator.now();
     let held_for = held_for.saturating_since(guard.held.since()).as_millis();

@@ -46,8 +46,10 @@ impl Periods {
 
 impl Period {
     /// Returns `None` if the work of this period must be done. Otherwise returns the start of the next period that is
-    /// not done. `last` is the start of the last period done. The length of recorded periods is unknown, so all periods
-    /// are assumed to be as long as this one.
+    /// not done.
+    ///
+    /// `last` is the start of the last period that is recorded as done. The length of that period is not recorded, and
+    /// is assumed to be the length of this period.
     pub(crate) fn next_if_done(self, last: Option<u64>) -> Option<u64> {
         let since = last?.checked_sub(self.start)?;
         let done = (since / self.length).saturating_add(1);
@@ -73,7 +75,7 @@ mod tests {
             (8 * hour, hour, Some(7 * hour), None),
             // The last period was done by a machine whose clock is ahead.
             (7 * hour + 5, hour, Some(9 * hour), Some(10 * hour)),
-            // A wrong clock recorded the largest possible start, which no other start can follow.
+            // The recorded start is the largest number, so the next start is the same number.
             (7 * hour, hour, Some(u64::MAX), Some(u64::MAX)),
             // The periods were shorter when the last one was recorded.
             (7 * hour, 24 * hour, Some(6 * hour), Some(24 * hour)),

@@ -59,7 +59,7 @@ impl fmt::Debug for OnceRecord<'_> {
 /// The content of a stored record: `once START NOTE`, without the space and the note if there is no note.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stored<'a> {
-    /// The start of the last period done, in milliseconds since 1970; `None` if no period has been done.
+    /// The start of the last period that is recorded as done, in milliseconds since 1970; `None` if there is none.
     pub(crate) last: Option<u64>,
     pub(crate) note: &'a str,
 }

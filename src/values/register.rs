@@ -1,12 +1,10 @@
-//! The fenced register: one stored value under a held lock. Only holders of the lock change the value. Their fencing
-//! tokens, and no clock, decide which value is current.
+//! The fenced register: one stored value under a held lock. Only holders of the lock write it, and the value with the
+//! largest fencing token is the current one.
 //!
-//! - A read raises the fencing counter on a majority of the masters to the reader's token. These masters then refuse
-//!   the writes of earlier holders, even if a write arrives very late.
-//! - A write succeeds only if a majority of the masters stored the value, each in the same server run in which it
-//!   answered the read. So the next read finds this value or a later one.
-//! - After each acquire of the lock, only one write is allowed. Two values with the same token could not be
-//!   distinguished, and a late copy of the first write would undo the second.
+//! - After a read, a majority of the masters refuses all writes with smaller fencing tokens than the reader's.
+//! - A write succeeds only if a majority of the masters stored the value and has not restarted since the read. So the
+//!   next read finds this value or a later one.
+//! - Each acquired lock allows only one write, because two values with the same token could not be distinguished.
 
 use std::sync::Arc;
 
@@ -25,31 +23,30 @@ pub(crate) struct Register<'a> {
     number: u64,
 }
 
-/// The result of copying a value to the next masters, while masters are being replaced. Each `String` lists the answers
-/// of the masters.
+/// The result of copying a value from the old masters to the next masters, which replace them. Each `String` lists the
+/// masters' answers.
 #[derive(Clone)]
 pub(crate) enum Carried {
     /// The value is now stored on the old and on the next masters.
     Both,
-    /// No old master showed a value, so the value was removed from the next masters.
+    /// Only next masters had a value, and it was removed from them.
     Removed,
-    /// Nothing was changed: no master had a value, or only next masters had one and the parameter `removes` of
-    /// [`Register::carry`] was false.
+    /// Nothing was changed. Either no master had a value, or only next masters had one and `removes` was false.
     Nowhere,
     /// No majority of the old masters shows the last value that was written.
     Lost(String),
     /// Too few masters answered, or the lock was lost.
     Undecided(String),
-    /// The user lacks a right on too many masters, so no majority could read or store the value.
+    /// No majority could read or store the value, because the client's user lacks a permission on too many masters.
     Denied(String),
 }
 
-/// A register that has been read, and may be written once.
+/// A register that has been read. It can be written once.
 pub(crate) struct Known<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
     read: ValueAnswers,
-    /// The read request, which collects more answers even after the read was decided.
+    /// The read request. It still collects late answers after [`Register::read`] has returned.
     asked: AskedForValue,
 }
 
@@ -128,14 +125,12 @@ impl<'a> Register<'a> {
         Err(ValueError::Incomplete(self.trouble(&answers)))
     }
 
-    /// Copies the value to the next masters while masters are being replaced: writes the value of the old masters to
-    /// the old and the next masters.
+    /// Copies the value of the old masters to the next masters, which replace them.
     ///
-    /// - `removes`: whether to remove the value from all masters if only next masters have one.
-    /// - `open`: the next masters that already vote for clients that know only the next masters.
+    /// - `removes`: if true, and if only next masters have a value, removes that value.
+    /// - `open`: the next masters on which clients that do not know the old masters can already acquire locks.
     ///
-    /// Cancel safety: if the future is dropped, the copy or the removal may have reached only some masters. Then call
-    /// this method again.
+    /// Cancel safety: if the future is dropped, only some masters may have the copy. Then call this method again.
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
         let (read, _) = self.ask(ValueAnswers::complete).await;
         let carrying = read.carrying();
@@ -206,8 +201,8 @@ impl Known<'_> {
         &self.bytes
     }
 
-    /// Leaves the value unchanged. Waits until every master has answered or failed. If some master has no value or only
-    /// a copy from before a restart, writes the same value again and ignores the result.
+    /// Leaves the value unchanged. Waits until every master has answered or failed. If some master has no value, or
+    /// stored its value before a restart, writes the same value again and ignores the result.
     pub(crate) async fn keep(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
         let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
@@ -234,8 +229,7 @@ impl Known<'_> {
             asked,
             ..
         } = self;
-        // Include the answers that arrived after the read was decided: the write counts only masters whose read answer
-        // is known.
+        // Include late answers to the read, because the write counts only masters that answered the read.
         let read = asked.with_later(read);
         let asked = register.send(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;
@@ -259,8 +253,8 @@ pub(crate) struct BegunWrite {
 impl BegunWrite {
     /// Whether the release may be sent directly after the write, without waiting for the write's result.
     ///
-    /// True if every master has answered the read. Otherwise the release could cancel the queued write to a master that
-    /// has not answered the read.
+    /// True if every master has executed the read. Otherwise the write may still be queued behind the read, and the
+    /// release could cancel it.
     pub(crate) fn may_be_followed(&self) -> bool {
         self.read.all_read()
     }

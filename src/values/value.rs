@@ -71,9 +71,8 @@ impl NamedValue {
         done
     }
 
-    /// Takes the lock, reads the value, and writes the new value that `change` returns. If `change` returns no new
-    /// value, writes the old value again to masters that have lost it. If possible, sends the release together with the
-    /// write. The future is large, so callers box it.
+    /// Takes the lock, reads the value, calls `change` with it, and releases the lock. If `change` returns a new value,
+    /// writes that value; otherwise calls `Known::keep`. The future is large, so callers box it.
     pub(crate) async fn change<T>(
         &self,
         change: impl FnOnce(&[u8]) -> Result<(Option<Vec<u8>>, T), ValueError>,

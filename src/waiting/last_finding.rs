@@ -1,24 +1,25 @@
-//! Why a waiter did not get the lock at its last attempt. Waiters behind it in the local queue can use this finding.
+//! Records why a waiter did not get the lock at its last attempt. Waiters behind it in the local queue share this
+//! record.
 
 use std::sync::Arc;
 
 use crate::protocol::finding::Finding;
 use crate::rounds::acquire::AcquireRound;
 
-/// Why a lock is not available, according to the last conclusive round of requests.
+/// Why a lock is not available, according to the last round of requests that showed a reason.
 #[derive(Clone)]
 pub(crate) struct LastFinding {
     pub(crate) finding: Finding,
     /// The round of requests that led to the finding; `None` if this process holds the lock, or held it last.
     pub(crate) round: Option<Arc<AcquireRound>>,
-    /// Whether the holder that the masters named in `round` also blocks the waiter that uses this finding. False for a
-    /// round on several resources: the holder may hold a resource that this waiter does not need.
+    /// Whether the holder named in `round` blocks this waiter. False if the finding was copied from a waiter for
+    /// several resources: the holder may hold one that this waiter does not need.
     pub(crate) names_holder: bool,
 }
 
 impl LastFinding {
-    /// The finding for waiters behind a holder in this process: the lock is held. A waiter that becomes the first keeps
-    /// this finding until its own first attempt.
+    /// The finding while a task of this process holds the lock. After the release, the next waiter keeps this finding
+    /// until its own first attempt.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,

@@ -4,8 +4,8 @@
 //! masters. So a thousand waiters send no more requests than one. The masters grant the locks; the local queue only
 //! decides which waiter asks them.
 //!
-//! A holder keeps its place at the front until it releases the lock. The next waiter then sends its requests behind the
-//! releases on the same connections, and does not wait for the replies to the releases.
+//! A holder stays at the front of the queue until it sends its releases. The next waiter then sends its requests on the
+//! same connections, without waiting for the replies to the releases.
 
 mod line;
 pub(crate) mod place;
@@ -22,22 +22,21 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 /// The local queues of all resources of one process.
 pub(crate) struct LocalLines {
     map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
-    /// The locks that this process holds without a place in a local queue, and the semaphore slots that its waiters
-    /// currently request.
+    /// The locks that tasks of this process acquired without queueing locally, and the semaphore slots that its waiters
+    /// request.
     own: Arc<OwnLocks>,
     /// The arrival numbers of the waiters that have left the queue of their semaphore because they are requesting a
     /// slot. Lock order: `map` is locked before this mutex.
     aside: Mutex<Aside>,
     /// The number of waiters that have entered a queue so far. It gives each waiter its arrival number.
     came: AtomicU64,
-    /// The waiters that ask for a key without a place in its queue: owners, and readers that ask at the same time as
-    /// other readers.
+    /// For each key, the waiters that do not queue locally: readers, and waiters whose owner may already hold the lock.
     beside: Mutex<Beside>,
     /// The observers of elections in this process, which wait for announcements of new leaders.
     pub(crate) watchers: Watchers,
 }
 
-/// For each key, the waiters that ask for it without a place in its queue.
+/// For each key, the waiters that ask the masters without queueing locally.
 type Beside = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
 
 /// For each semaphore (by the key of its queue), the arrival numbers of the waiters that are requesting a slot.
@@ -65,7 +64,7 @@ impl LocalLines {
         queued || self.own.is_held(key)
     }
 
-    /// Records a lock that is held outside of the local queues, until [`let_go`](Self::let_go).
+    /// Records a lock that was acquired without queueing locally. The record lasts until [`let_go`](Self::let_go).
     pub(crate) fn hold<'a>(
         self: &Arc<Self>,
         keys: impl Iterator<Item = &'a Arc<[u8]>>,

@@ -1,7 +1,7 @@
-//! Records which locks one process holds without a place in a local queue, and which slots of semaphores its tasks ask
-//! for. The tasks use this record to avoid asking for the same slot.
+//! Records which locks the tasks of one process acquired without queueing locally, and which semaphore slots they ask
+//! for. With these records, two tasks avoid asking for the same slot.
 //!
-//! The record is only a hint: the masters grant the slots.
+//! The records are only hints: the masters grant the slots.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -56,7 +56,7 @@ impl OwnLocks {
     /// equally likely slots, chooses the first, counting from the slot of `permit`.
     ///
     /// - `elsewhere`: a bit mask of the slots that other processes are known to hold.
-    /// - `passes`: whether slots that other tasks of this process ask for may be chosen like any other slot.
+    /// - `passes`: whether to ignore the reservations of other tasks of this process.
     pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
         let (first, permits) = (permit.slot(), permit.permits().max(1));
         let slots = (0..permits).map(|step| (first % permits + step) % permits);
@@ -125,8 +125,7 @@ enum Hope {
     Free,
 }
 
-/// The reservation of a slot that a task of this process asks for. Dropping this value ends the reservation: the task
-/// does so once it holds the slot or no longer waits for it.
+/// The reservation of a slot that a task of this process asks for. Dropping this value ends the reservation.
 pub(crate) struct Asked {
     own: Arc<OwnLocks>,
     key: Arc<[u8]>,

@@ -4,13 +4,13 @@
 //! - a design in which a client first locks one of 100 shared rows, chosen by the CRC-32 of the lock's name,
 //! - the design of this crate's first version, which uses `SELECT .. FOR UPDATE` and `INSERT`.
 //!
-//! Then it compares sets of Redis servers with sets of Redis and MariaDB servers.
+//! Then it measures this crate's lock over Redis servers, over MariaDB servers, and over a mix of both.
 //!
 //! ```text
 //! cargo bench -p quorate-mysql --bench centre
 //! ```
 //!
-//! The servers keep their data in memory (`/dev/shm`). One run measures all designs.
+//! The servers keep their data in memory (`/dev/shm`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// Each measurement is repeated this many times, and its smallest median is used. Other load on the machine can only
-/// make a median larger.
+/// How many times each median is measured. The benchmark reports the smallest result, because other load on the machine
+/// can only increase a median.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;
 
@@ -84,7 +84,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// A client of a design that is compared with this crate's lock: shared rows, or the first version of this crate.
+/// A client of one of the two designs that are compared with this crate's lock.
 struct Seed {
     conn: Conn,
     /// True for the design in which a client first locks one of 100 shared rows. False for the design of this crate's
@@ -357,7 +357,8 @@ async fn crowd(server: &MariaDb) {
     );
 }
 
-/// Measures the hand-over between clients of ten separate processes, each of which acquires the same lock four times.
+/// Measures the hand-over of one lock between ten clients. Each client has its own connections and acquires the lock
+/// four times.
 async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     let mut totals = Vec::new();
     let mut gaps = Vec::new();
@@ -403,7 +404,8 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     );
 }
 
-/// Measures a lock and unlock by 16 tasks, each with its own key, over three sets of servers:
+/// With 16 concurrent tasks and one lock per task, measures the time to acquire and release a lock over three sets of
+/// servers:
 ///
 /// - three Redis servers,
 /// - two Redis servers and a MariaDB server,

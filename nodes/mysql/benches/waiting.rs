@@ -19,7 +19,7 @@ use quorate_testbed::{MariaDb, MariaDbOptions};
 
 /// The benchmark is run once with each of these numbers of waiting clients.
 const WAITERS: [usize; 3] = [1, 8, 50];
-/// How long the benchmark waits before it starts to count. This time is long enough for all waiters to be queued.
+/// The pause between the start of the waiters and the measurement. It is long enough for all waiters to be queued.
 const QUEUED: Duration = Duration::from_secs(4);
 /// How long the benchmark counts the server's statements and CPU time while the clients wait.
 const COUNTED: Duration = Duration::from_secs(10);
@@ -56,8 +56,8 @@ async fn mariadb() -> MariaDb {
     server
 }
 
-/// Lets `clients` clients repeatedly acquire and release the same lock. Prints how many statements and how many bytes
-/// of the binary log each lock costs the server.
+/// Lets `clients` clients repeatedly acquire and release the same lock. Prints the number of statements, and of bytes
+/// in the binary log, per acquire and release.
 async fn cost(clients: usize) {
     const LOCKS: u32 = 100;
     let server = mariadb().await;

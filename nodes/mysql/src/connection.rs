@@ -30,8 +30,8 @@ const LARGEST_PACKET: usize = 64 << 20;
 /// A connection to one MySQL or MariaDB server.
 pub(crate) struct Connection {
     conn: Option<Conn>,
-    /// True until the result of the last packet was read completely. If this field is true before the next packet, the
-    /// connection must not be used again.
+    /// True from the sending of a packet until its result was read completely. While this is true, no packet may be
+    /// sent.
     asked: bool,
 }
 
@@ -88,7 +88,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
             rows,
         });
         if said.is_empty() {
-            // If a statement after the first one failed, this call returns its error.
+            // If the next statement failed, this call returns the error of that statement.
             said.drop_result().await?;
             return Ok(outcomes);
         }
@@ -171,7 +171,7 @@ impl Drop for Opening {
     }
 }
 
-/// Drops a connection on a thread without a Tokio runtime. There `mysql_async` only closes the socket.
+/// Drops a connection on a thread without a Tokio runtime, so that `mysql_async` only closes the socket.
 fn close(what: Box<dyn Send>) {
     static CLOSER: OnceLock<Option<Sender<Box<dyn Send>>>> = OnceLock::new();
     let closer = CLOSER.get_or_init(|| {

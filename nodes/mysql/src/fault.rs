@@ -13,8 +13,9 @@ const FEWER_SESSIONS: &str = "or open fewer sessions (?lanes= in the URL)";
 /// The advice for a server that requires TLS.
 const USE_TLS: &str = "use mysqls://";
 
-/// Classifies an error of a connection attempt. If the server refuses the login, adds `advice` to the fault: MariaDB
-/// reports the same error for a wrong password, missing TLS and a missing client certificate.
+/// Classifies an error of a connection attempt. If the server refuses the login, adds `advice` to the fault.
+///
+/// MariaDB reports a wrong password, missing TLS and a missing client certificate with the same error (1045).
 pub(crate) fn of_login(error: &Error, advice: Option<&str>) -> Fault {
     match (error, fault(error, false), advice) {
         (Error::Server(ServerError { code: 1045, .. }), Fault::Denied(why), Some(advice)) => {
@@ -127,7 +128,7 @@ mod tests {
             of(1036, "Table 'quorate_record' is read only"),
             Fault::ReadOnly
         );
-        // The option `--thread-handling` contains "read", but the fault must not be `ReadOnly`.
+        // Error 1290 is `ReadOnly` only if the message names a read-only option.
         let option = of(1290, "running with the --thread-handling option");
         assert_eq!(option.kind(), "unsupported");
         assert!(option.to_string().contains("--thread-handling"), "{option}");

@@ -20,7 +20,7 @@ const TRIPS: usize = 5;
 /// The optional rights. Locks work without them. Each row contains:
 ///
 /// - the right,
-/// - its table,
+/// - the table to which the right applies,
 /// - a statement that needs the right but changes nothing,
 /// - the purpose of the right.
 const RIGHTS: [(&str, &str, &str, Purpose); 3] = [

@@ -2,8 +2,8 @@
 //!
 //! The listener has two ways to wait:
 //!
-//! - **It blocks** if only one waiter of this process is queued, and that waiter waits for exactly one client. The
-//!   listener calls `GET_LOCK` for the [wait lock][WaitLock] of the client ahead. The call returns when that client
+//! - **It blocks** if one waiter of this process is queued behind one other client, and that client holds a
+//!   [wait lock][WaitLock]. The listener calls `GET_LOCK` for this wait lock. The call returns when the other client
 //!   releases the lock, leaves the queue or loses its session. A blocked call costs the server nothing.
 //! - **It polls in all other cases.** Each statement makes the server poll the table of wake-ups for 50 ms. MySQL needs
 //!   a stored procedure for this statement.
@@ -42,7 +42,8 @@ const PART: u32 = 50;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two polls for [`Pace::Waiting`].
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two polls for [`Pace::Behind`]. The listener polls if the client ahead holds no wait lock.
+/// The longest pause between two polls for [`Pace::Behind`]. For this pace, the listener polls only while the wait lock
+/// is free.
 const LONGEST_PAUSE_BEHIND: Duration = Duration::from_millis(100);
 /// The pause between two polls if this process only observes elections and waits for no lock.
 const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
@@ -66,10 +67,10 @@ pub struct MySqlListener {
     swept: Option<Instant>,
     /// Reports which wake-ups this process needs.
     pacer: Pacer,
-    /// The current [`Pace`], and the time from which [`looks`] measures the wait.
+    /// The current [`Pace`], and the time since which the pauses between polls have grown ([`looks`]).
     awaited: (Pace, Instant),
-    /// A [`Pace::Behind`] whose wait lock was free at the last check. `GET_LOCK` would not block on that wait lock, so
-    /// the listener polls.
+    /// A [`Pace::Behind`] for which the listener polls. Its wait lock was free at the last check, so `GET_LOCK` would
+    /// not block.
     unkept: Option<Pace>,
 }
 
@@ -119,8 +120,7 @@ impl MySqlListener {
         format!("DELETE FROM quorate_woken WHERE process={process} AND id<={last};")
     }
 
-    /// Returns the messages (words) of the wake-ups in the result of the last statement, and records the ids of these
-    /// wake-ups as received.
+    /// Returns the messages of the wake-ups in the last result, and updates `last_received`.
     fn words(&mut self, said: &mut Vec<Outcome>) -> Vec<Vec<u8>> {
         let mut words = Vec::new();
         for mut row in said.pop().map(|one| one.rows).unwrap_or_default() {
@@ -150,8 +150,8 @@ impl MySqlListener {
         Ok(())
     }
 
-    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. Clears `self.unkept` if a client
-    /// holds its wait lock again.
+    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. Clears `self.unkept` if the wait
+    /// lock that it names is no longer free.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
         let (looks, pause) = looks(pace, self.awaited.1.elapsed());
@@ -184,10 +184,10 @@ impl MySqlListener {
         self.words(&mut said)
     }
 
-    /// Blocks until the wait lock `name` of the client ahead is free. Returns the new wake-ups; the list can be empty.
+    /// Blocks until the wait lock `name` is free. Returns the new wake-ups; the list can be empty.
     /// Returns `None` in two cases:
     ///
-    /// - This process now needs wake-ups that do not end the block ([`is_for_another`]).
+    /// - The pace has changed, and [`is_for_another`] is true for the change.
     /// - After [`BLOCKED`], the wait lock is still held, and no wake-up has arrived.
     async fn wait_behind(
         &mut self,
@@ -217,7 +217,7 @@ impl MySqlListener {
             }
         };
         let Some(mut said) = asked else {
-            // Close the connection, because the client cannot end the running statement. The server then ends the
+            // The running statement cannot be cancelled, so replace its connection. The server then ends the
             // statement within a second.
             let next = Self::open(self.address.clone(), "").await?;
             self.connection = next.connection;
@@ -231,7 +231,7 @@ impl MySqlListener {
             // The lock may become free soon, so poll with the shortest pause again.
             self.awaited.1 = Instant::now();
         }
-        // If the wait lock is free, return a list even if it is empty. A list makes the waiter request the lock.
+        // If the wait lock is free, return a list, even an empty one, so that the waiter tries to acquire the lock.
         Ok((is_free || !words.is_empty()).then_some(words))
     }
 }
@@ -254,10 +254,10 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
     Some(literal)
 }
 
-/// Whether to abandon a blocked `GET_LOCK`, because the process now needs other wake-ups. False in two cases:
+/// Whether a change of the pace from `before` to `now` must end a blocked `GET_LOCK`. Two changes do not end it:
 ///
-/// - The process needs no wake-ups now.
-/// - Only the client ahead has changed, not the waiter. The blocked statement still wakes the waiter.
+/// - to [`Pace::Idle`], because the process then needs no wake-ups,
+/// - to a different wait lock for the same waiter, because the blocked statement still wakes this waiter.
 fn is_for_another(now: &Pace, before: &Pace) -> bool {
     match (now, before) {
         (Pace::Idle, _) => false,

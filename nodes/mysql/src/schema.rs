@@ -292,13 +292,11 @@ async fn make_tables(
     Ok(())
 }
 
-/// Creates the table of records. If the table was dropped, its grants are lost. So this function also stores a new
+/// Creates the table of records. If the table was dropped, the locks in it are lost. So this function also stores a new
 /// server run in `quorate_run`, and the restart guard applies as after a restart.
 ///
-/// The function stores the start of the run twice:
-///
-/// - before it creates the table, a time in the future, so that the age of the run stays zero,
-/// - after it has created the table, the current time.
+/// Until the table exists, the stored start of the run is a time in the future, so the age of the run is zero.
+/// Afterwards, the function stores the current time as the start.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;
@@ -322,7 +320,7 @@ async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Re
     connection.ask(&replace).await.map(drop)
 }
 
-/// Completes the schema. The last statement marks the schema as complete. If it did not run, `prepare` must run again.
+/// Creates the stored procedure if the server is MySQL, and then marks the schema as complete.
 async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Result<(), Fault> {
     if !mariadb {
         make_procedure(connection).await?;
@@ -361,8 +359,8 @@ fn engine_refused(fault: Fault) -> Fault {
     }
 }
 
-/// Creates the stored procedure that a listener calls on MySQL to poll for wake-ups. MariaDB needs no procedure: it
-/// accepts the same statements as a block.
+/// Creates the stored procedure that a listener calls on MySQL to poll for wake-ups. On MariaDB, the listener sends the
+/// same statements without a procedure.
 pub(crate) async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
     let [drop_old, create] = procedure();
     connection.ask(&drop_old).await?;

@@ -79,8 +79,8 @@ fn is_missing() -> String {
     )
 }
 
-/// The statement that stores a new server run if the table of records does not exist. Without this table, all grants
-/// are lost, as after a restart.
+/// The statement that stores a new server run if the table of records does not exist. If the table was dropped, all
+/// locks in it are lost, so the restart guard must apply.
 ///
 /// On MariaDB, the statement stores the current time as the start of the run. On MySQL, it stores no start
 /// ([`crate::run`] gives the reason).

@@ -24,7 +24,7 @@ pub struct MySqlSession {
     paged: Option<(u64, Vec<u8>)>,
     /// The names of the wait locks (`GET_LOCK`) that this session holds on the server.
     wait_locks: HashSet<Arc<str>>,
-    /// Whether the server has refused to remove records, because its user lacks the right to `DELETE`.
+    /// Whether the server has refused to remove records, because the user in the URL lacks the right `DELETE`.
     removal_denied: Arc<AtomicBool>,
 }
 
@@ -123,8 +123,8 @@ impl MySqlSession {
             let only_if = if joined {
                 format!("@done{number}>0")
             } else {
-                // `ROW_COUNT()` is the row count of the commit or of the insertion of its wake-ups. Both are zero if
-                // the commit was not applied.
+                // `ROW_COUNT()` counts the rows of the previous statement: the commit, or the insertion of its
+                // wake-ups. If the commit was not applied, neither statement changes a row.
                 "ROW_COUNT()>0".to_owned()
             };
             self.write_hints(&commits[*number], &only_if, packet);

@@ -129,8 +129,7 @@ pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     let _ = write!(out, " AND version={}", change.version);
 }
 
-/// Appends to `out` the statement that creates a record if it does not exist. A row without a state does not count as a
-/// record.
+/// Appends to `out` the statement that creates a record if it does not exist. A row with the state NULL is no record.
 pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut String) {
     out.push_str("INSERT INTO quorate_record (name,version,state,changed) VALUES (");
     hex(&change.name, out);
@@ -169,8 +168,8 @@ fn fits(change: &Change, out: &mut String) {
     }
 }
 
-/// Appends to `out` the statement that inserts an empty row (state NULL) for each of these records that has no row. The
-/// transaction of the commit then inserts no row.
+/// Appends to `out` the statement that inserts a row with the state NULL for each record without a row. The commit's
+/// transaction can then lock and update all rows, and inserts none.
 pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     out.push_str("INSERT IGNORE INTO quorate_record (name,version,state,changed) VALUES ");
     for (number, change) in changes.iter().enumerate() {
@@ -188,8 +187,8 @@ pub(crate) fn lock(changes: &[&Change], out: &mut String) {
     out.push_str(" FOR UPDATE");
 }
 
-/// Appends a condition that is true for a row if its version is the version that one of these changes expects. If the
-/// change expects no record, the row must have no state.
+/// Appends a condition that selects the rows with the expected versions. For the expected version 0 (no record), it
+/// selects the row if its state is NULL.
 fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     for (number, change) in changes.enumerate() {
         out.push_str(if number > 0 { " OR (name=" } else { "(name=" });

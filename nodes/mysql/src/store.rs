@@ -15,7 +15,7 @@ use crate::schema::greet;
 use crate::session::MySqlSession;
 use crate::url::{Address, BadUrl};
 
-/// The largest number of commits in one packet and in one transaction.
+/// The largest number of `Commit` values that a session sends in one packet.
 const BATCH: usize = 16;
 
 /// A MySQL or MariaDB server as a [`Store`], for a [`StoreNode`](quorate::node::store::StoreNode).

@@ -163,7 +163,7 @@ pub(crate) struct Misfit {
 pub(crate) enum What {
     /// The table does not exist, or the user cannot see it.
     Missing,
-    /// The table has the wrong storage engine. The field is its name.
+    /// The table has the wrong storage engine. The field is the name of that engine.
     Engine(String),
     /// A column is missing or wrong. The field describes the fault.
     Column(String),

@@ -153,7 +153,7 @@ impl Address {
         Ok(())
     }
 
-    /// Advice for the error "login refused". `None` if no option that is missing from the URL can be the reason.
+    /// Advice for a refused login: the part of the URL that may be missing. `None` if no part can be missing.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match (self.tls, &self.cert, &self.socket) {
             (false, _, None) => Some("if the server or this user requires TLS, use mysqls://"),

@@ -23,7 +23,7 @@ const CYCLES: usize = 400;
 const CLIENTS: usize = 10;
 /// How many times each of the clients acquires the lock.
 const TURNS: usize = 20;
-/// The number of rounds of the comparison. In each round, every implementation has one turn.
+/// The number of rounds. Each round measures every implementation once.
 const ROUNDS: usize = 3;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

@@ -1,5 +1,5 @@
-//! The access rights (ACL) of new znodes. A new znode gets the ACL of the znode above it, so that every user with
-//! access to the path can use all records.
+//! The access rights (ACL) of new znodes. A new znode gets the ACL of an existing znode above it. So every user with
+//! access to the path in the URL can use all records.
 
 use quorate::node::Fault;
 use zookeeper_client::{Acl, AuthId, Client};
@@ -24,9 +24,9 @@ pub(crate) async fn read(
     })
 }
 
-/// Copies the ACL of a znode for a new znode below it. `None` if the ACL contains the hidden password of another user.
+/// Copies the ACL of a znode for a new znode below it. `None` if the server hides the password of another user.
 ///
-/// A server hides passwords from a user without the permission ADMIN. This client knows only the password of `user`.
+/// The server hides all passwords in an ACL from users without the permission ADMIN.
 fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
     let copies = acl.iter().map(|one| {
         let hidden = one

@@ -45,8 +45,7 @@ impl Address {
             None => return Err(bad("the URL does not begin with zk://")),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // Split off the user before the path, because a password may contain a slash. The last `@` ends the password,
-        // because a path contains no `@`.
+        // Split at the last `@` first: a password may contain a slash, but a path contains no `@`.
         let (user, rest) = match rest.rsplit_once('@') {
             Some((user, rest)) => (Some(User::parse(user)?), rest),
             None => (None, rest),

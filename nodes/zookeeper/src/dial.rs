@@ -14,7 +14,8 @@ use zookeeper_client::{Client, SessionState, StateWatcher};
 use crate::address::{Address, with_port};
 use crate::fault;
 
-/// If a member of the ensemble has not answered after this time, the next member is asked as well.
+/// If no member of the ensemble has answered after this time, the client also tries the next member. If the request
+/// timeout is shorter than 500 ms, the client waits only a quarter of the request timeout.
 const NEXT: Duration = Duration::from_millis(125);
 
 /// A client that is connected to one member, and that member's address.
@@ -23,8 +24,8 @@ pub(crate) struct Dialled {
     pub(crate) host: String,
 }
 
-/// Opens a session with the first member that answers. If a member has not answered after [`NEXT`] (125 ms), also asks
-/// the next member.
+/// Opens a session with the first member that answers. If no member has answered after [`NEXT`], also tries the next
+/// member.
 ///
 /// The client then uses only the member that answered. If that member fails, a new client must open a new session.
 pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
@@ -103,8 +104,8 @@ fn hung_up(error: &std::io::Error) -> bool {
     )
 }
 
-/// Checks that the session timeout is long enough. The client abandons a silent connection after 2/5 of the session
-/// timeout. This time must not be shorter than the request timeout.
+/// Returns a fault if 2/5 of the session timeout is shorter than the request timeout. The client abandons a connection
+/// that is silent for 2/5 of the session timeout.
 fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     let granted = dialled.client.session_timeout();
     if granted * 2 / 5 < address.timeout {

@@ -19,7 +19,7 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
     let read = synced.and(identity);
     let (identity, _) = read.map_err(|error| fault::of_request(&error, &path, address))?;
     let identity = name(identity).ok_or_else(|| fault::unprepared(address))?;
-    // All paths of one ensemble are one master, so the name in the shared znode takes precedence.
+    // Prefer the name in `/quorate-server`, because all paths of the ensemble share it.
     let shared = match shared {
         Ok((shared, _)) => name(shared),
         Err(Error::NoNode | Error::NoAuth) => None,

@@ -2,12 +2,11 @@
 //!
 //! A lock is a permanent znode. Clients change it by compare-and-set on its version.
 //!
-//! No lease depends on a ZooKeeper session. A waiter treats a lease as expired if the version has not changed for the
-//! length of the lease, by the waiter's own clock. Therefore:
+//! A lease does not depend on a ZooKeeper session. Each waiter measures the lease with its own clock. The lease has
+//! expired if the version has not changed for the length of the lease. Therefore:
 //!
 //! - A lease may be shorter than the shortest session that the server allows.
-//! - The end of a session releases no lock. So a lock survives if all sessions expire, e.g. because the server was
-//!   stopped.
+//! - The end of a session releases no lock.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,32 +27,33 @@
 //!
 //! - The default port is 2181. All hosts are members of one ensemble.
 //! - All znodes except `/quorate-server` are below the path, by default `/quorate`. [`prepare`] creates the path.
-//! - The user authenticates with the scheme `digest`. [`prepare`] creates the path for this user alone, or for
-//!   everybody if the URL has no user. All znodes below the path get the ACL of the path, so an administrator can admit
-//!   more users there. [`prepare`] passes a changed ACL on to existing znodes.
+//! - The user authenticates with the scheme `digest`. Only this user can access the path that [`prepare`] creates. If
+//!   the URL has no user, everybody can access it.
+//! - To admit more users, change the ACL of the path and call [`prepare`] again. It copies the ACL to all znodes below
+//!   the path.
 //! - `timeout` is the time limit of one request.
-//! - `session` is the session timeout: for this time, the server keeps the wake-up znode of a process that has died.
+//! - `session` is the session timeout. The server keeps the wake-up znode of a dead process for this time.
 //!
 //! # What it needs from a server
 //!
 //! - ZooKeeper 3.5 or newer. With `forceSync=no`, a power failure can lose locks, and no restart guard prevents it.
-//! - Two sessions, each with one connection, for each `Redlock`: one for records, one for wake-ups. By default a server
-//!   accepts 60 connections from one host (`maxClientCnxns`).
-//! - Sessions of at least 2.5 times `timeout` (`maxSessionTimeout`).
-//! - Low write latency. Acquiring and releasing a lock take one write each. An ensemble acknowledges a write once a
-//!   majority has it on disk.
+//! - Two connections for each `Redlock`: one for records, one for wake-ups. By default, a server accepts 60 connections
+//!   from one host (`maxClientCnxns`).
+//! - A `maxSessionTimeout` of at least 2.5 times `timeout`.
+//! - Low write latency. Each acquire and each release takes one write. An ensemble acknowledges a write when a majority
+//!   has it on disk.
 //!
 //! An ensemble without a leader does not answer. So the TTL must be longer than a leader election, unless the other
-//! masters suffice for a quorum.
+//! masters form a quorum.
 //!
 //! # What is stored where
 //!
 //! | znode | content |
 //! |---|---|
-//! | `PATH/records/<name in hexadecimal digits>/<random number>` | one record; removed when nothing in it is needed any more, and created again under another number |
+//! | `PATH/records/<name in hexadecimal digits>/<random number>` | one record; removed when it is no longer needed |
 //! | `PATH/wake/<process>` | ephemeral: the latest wake-ups for the process |
 //! | `PATH/identity` | a random name of the ensemble, which shows that two URLs belong to one ensemble |
-//! | `/quorate-server` | the name of the ensemble, shared by all its paths. If this znode exists, its name replaces the name in `PATH/identity`. It is absent if no user was allowed to create it |
+//! | `/quorate-server` | the name of the ensemble for all paths. It takes precedence over `PATH/identity`. Absent if no user was allowed to create it |
 
 mod acl;
 mod address;

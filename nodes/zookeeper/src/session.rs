@@ -56,8 +56,8 @@ pub struct ZooKeeperSession {
     date: AtomicU64,
 }
 
-/// The result of a read if the children of the record's parent znode were not created by this crate. No znode can have
-/// the version `u64::MAX`, so every change of the record fails.
+/// The result of a read if the record's parent znode contains no znode that this crate created. No znode can have the
+/// version `u64::MAX`, so every change of the record fails.
 fn strange() -> Record {
     Record::new(u64::MAX, vec![u8::MAX])
 }
@@ -93,7 +93,7 @@ impl Sent {
     }
 }
 
-/// The name of a process, and the words of all wake-ups that one commit sends to this process.
+/// The id of a process, and the data that one commit writes to the wake-up znode of this process.
 type Message = (Arc<str>, Vec<u8>);
 
 impl ZooKeeperSession {
@@ -404,7 +404,7 @@ impl ZooKeeperSession {
         }
     }
 
-    /// Waits for the outcome of a commit. If the commit failed because a process to be woken has ended, sends the
+    /// Waits for the outcome of a commit. If the commit failed because it wakes a process that has ended, sends the
     /// commit again without this wake-up.
     async fn settle(
         &self,

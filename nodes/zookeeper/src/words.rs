@@ -1,4 +1,4 @@
-//! The data of a process's wake-up znode: the messages to the process, each after its length in four bytes.
+//! Encodes messages as the data of a wake-up znode: for each message, its length in four bytes, then its bytes.
 
 pub(crate) fn write<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut data = Vec::new();

@@ -101,7 +101,7 @@ mod tests {
                 (4..12).contains(&tries(&fault, None)),
                 "pauses must be long after the refusal {fault}"
             );
-            // If the connection had been established, the same fault means a lost connection instead of a refusal.
+            // If the connection was established before the fault, the fault is not a refusal.
             let stood = Some(Duration::from_millis(1));
             assert!(
                 (20..60).contains(&tries(&fault, stood)),

@@ -10,8 +10,8 @@ use crate::node::{
 /// `None` if the request was not split.
 type Part = (Option<usize>, Request, Reply);
 
-/// Splits a request for several locks into one request for each session with the master. `session_of` returns the index
-/// of the session that serves a claim. Other requests are returned unchanged.
+/// Splits an `Extend` or `Note` request into one request for each session with the master. `session_of` returns the
+/// index of the session that handles a lock. Other requests are returned unchanged.
 pub(in crate::node) fn split(
     request: Request,
     reply: Reply,

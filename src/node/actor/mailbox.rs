@@ -28,8 +28,8 @@ pub(in crate::node) struct Queued {
     reply: Reply,
     /// Whether the request is sent for the second time. The first time, the master did not have the script.
     pub(in crate::node) resent: bool,
-    /// Whether the request must be sent as its own script call. Set if the master could not execute it as the built-in
-    /// delete command or together with other requests.
+    /// Whether the request must be sent as a script call of its own. It was sent before in a different form, which the
+    /// master did not execute: as a built-in command, or in one script call with other requests.
     pub(in crate::node) apart: bool,
     /// Whether this release was sent as the server's built-in compare-and-delete command (`DELIFEQ`). If the server
     /// refuses the command, the release is sent again as a script call.
@@ -198,8 +198,8 @@ impl Mailbox {
         self.reader.register(waker);
     }
 
-    /// Called by the actor when it has answered all requests that it has taken. Has no effect while further requests
-    /// are queued.
+    /// The actor calls this after it has answered all requests that it has taken. Does nothing if the queue is not
+    /// empty.
     pub(in crate::node) fn rest(&self) {
         let mut inbox = self.inbox();
         if inbox.busy && inbox.is_empty() {

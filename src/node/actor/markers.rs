@@ -1,5 +1,5 @@
-//! The generation markers that this client last saw on the masters of one `Redlock`. They show whether a master has
-//! lost its marker.
+//! Detects masters that have lost their generation marker. Compares the markers that this client last saw on all
+//! masters of one `Redlock`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,10 +23,10 @@ pub(crate) struct Markers {
 /// Which generation marker a master without a marker has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Missed {
-    /// No marker was lost, as far as this client has seen.
+    /// This client knows of no lost marker.
     Nothing,
-    /// A marker was lost, but its number is unknown, because no majority of the masters shows markers. The marker is
-    /// not restored yet: with too low a number, the master would admit clients that the lost marker rejected.
+    /// A marker was lost, but its generation number is unknown, because no majority of the masters shows markers. The
+    /// marker is not restored yet, because with too low a number it would admit outdated clients.
     Unknown,
     /// This marker was lost. A majority of the masters shows markers, and this marker has the largest number among
     /// them.
@@ -37,8 +37,7 @@ pub(in crate::node) enum Missed {
 struct Seen {
     /// The masters that show a marker, each with the marker and a flag that is true if the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
-    /// The masters that showed no marker at their last handshake and may have lost it. [`Markers::trusts`] removes a
-    /// master.
+    /// The masters that showed no marker at their last handshake and are not trusted yet ([`Markers::trusts`]).
     bare: HashSet<NodeName>,
 }
 
@@ -75,7 +74,7 @@ impl Markers {
 
     /// Records that the master `name` is trusted although it showed no marker. There are two possible reasons:
     ///
-    /// - All masters got their first markers in one operation, including this master.
+    /// - An operator wrote the master's first marker after the handshake, so no marker was lost.
     /// - `max_ttl` has passed, so every lock that the master may have forgotten has expired.
     pub(in crate::node) fn trusts(&self, name: &NodeName) {
         self.seen().bare.remove(name);
@@ -108,9 +107,9 @@ impl Markers {
 impl Seen {
     /// Which marker a master without a marker has lost:
     ///
-    /// - If a majority of the masters shows markers: the largest of these markers.
-    /// - Otherwise, if a marker admits this client: an unknown marker.
-    /// - Otherwise: none. The markers may be on foreign masters that were configured by mistake.
+    /// - If a majority of the masters shows markers, the lost marker is the one with the largest number.
+    /// - If only a minority shows markers, and one of these admits this client, the lost marker is unknown.
+    /// - Otherwise no marker counts as lost. Masters that reject this client may have been configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);

@@ -85,8 +85,8 @@ impl PendingReleases {
         }
     }
 
-    /// Keeps a release that the master refused temporarily, until the lock key has certainly expired
-    /// (`release_that_a_busy_master_refuses_is_delivered_when_the_master_is_free`).
+    /// Keeps a release that the master refused because of a temporary state, for example because it was busy. After
+    /// `max_ttl` the lock key has expired, and the release is dropped.
     pub(in crate::node) fn postpone(&mut self, queued: &Queued, max_ttl: Duration, now: Instant) {
         let Some(mut release) = Release::of(queued) else {
             return;
@@ -129,8 +129,8 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Keeps the releases in `open`, the requests that were outstanding on a broken connection. Puts them before all
-    /// other pending releases. If there are too many, drops the last ones. Returns all requests of `open`.
+    /// `open` contains the outstanding requests of a broken connection. Keeps their releases, before all other pending
+    /// releases. Drops the releases at the end of the list that exceed [`MOST`]. Returns all requests of `open`.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();
@@ -231,7 +231,7 @@ mod tests {
         );
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["first", "second"]);
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["third"]);
-        // The release is retried for as long as the master refuses it, and the pauses have an upper limit.
+        // However often the master refuses the release, it is sent again after at most `LONGEST_RESPITE`.
         for tried in 0..20 {
             pending_releases.postpone(&release("first"), Duration::from_secs(900), at(tried));
             let due = pending_releases

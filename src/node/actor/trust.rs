@@ -47,14 +47,14 @@ struct Seen {
     /// The server's run id, and the client id that the server assigned, both from the last connection. `None` before
     /// the first connection.
     last: Option<(String, i64)>,
-    /// The latest run id, and the end of the restart guard. Until that time, the master's votes do not count; it is 0
-    /// if the run id has never changed. `None` before the first connection.
+    /// The latest run id, and the time until which the restart guard ignores the master's votes. The time is 0 if the
+    /// run id has never changed. `None` before the first connection.
     run: Option<(String, Instant)>,
 }
 
 impl Acquaintance {
-    /// Returns a copy for an additional connection to the same master. A new connection closes the previous connection
-    /// by its client id. The copy omits this id, so the additional connection closes no other connection.
+    /// Returns a copy for an additional connection to the same master. The copy omits the client id of the last
+    /// connection, so the additional connection does not close that connection.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -109,8 +109,8 @@ impl Roster {
     /// Records that the address `name` leads to the server with the run id `run`. If another address already leads to
     /// that server, returns that address as an error.
     ///
-    /// The entry stays after the connection has ended: the server has voted under this address, and must not vote under
-    /// another address. The entry is replaced only when the address leads to another server.
+    /// The record stays after the connection has ended, so that the server cannot vote under two addresses. It is
+    /// removed only if a different server is found at the address.
     pub(in crate::node) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match runs.get(run) {

@@ -4,17 +4,16 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// The largest number of outstanding requests on one connection. The number is high, so that a master with a long round
-/// trip is kept busy. Further requests wait in the mailbox, where they can still be withdrawn.
+/// The largest number of outstanding requests on one connection. Further requests wait in the mailbox. The number is
+/// high, so that a long round trip does not limit the throughput.
 pub(in crate::node) const UNDER_WAY: usize = 8_192;
 
 /// The smallest limit on outstanding requests. Each connection begins with this limit, which grows if the master
 /// answers quickly.
 const NARROW: usize = 512;
 
-/// Computes how many requests may be outstanding on a connection: as many as the master answers within a fraction of
-/// the node timeout. Further requests wait in the mailbox, so that they do not time out at the master
-/// (`client_queues_excess_requests_to_a_slow_master_so_that_none_times_out`).
+/// Computes how many requests may be outstanding on a connection, so that a slow master answers each request before the
+/// node timeout. Further requests wait in the mailbox.
 pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,

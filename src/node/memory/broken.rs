@@ -33,13 +33,12 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds an entry at the beginning of the break record of a force-released lock:
+    /// Adds a force-released lock to the front of its break record:
     ///
-    /// - For a plain lock, the entry is the lock value.
-    /// - For a shared lock, the entry is the marker of its readers or its owner, the fencing counter, and the value of
-    ///   each hold.
+    /// - for a plain lock: the lock value;
+    /// - for a shared lock: the lock value, the fencing counter, and the value of each hold.
     ///
-    /// Adds nothing for a lock of another program, because no client of this library renews it.
+    /// Adds nothing if another program set the lock value, because no client of this library renews that lock.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -76,11 +75,11 @@ impl Master {
         Ok(mark.windows(line.len()).any(|piece| piece == line))
     }
 
-    /// Whether a force-release has ended this hold of a shared lock. True in two cases:
+    /// Whether a force-release has ended the hold `value` of a shared lock. True in two cases:
     ///
-    /// - The break record contains the value of the hold.
-    /// - The break record contains `marker` with a fencing counter, and the fencing number of the hold (`number`) is at
-    ///   most this counter.
+    /// - The break record contains `value`.
+    /// - The break record contains the lock value `marker`, with a fencing counter that is at least the hold's fencing
+    ///   number (`number`).
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,

@@ -23,7 +23,7 @@ const SHOWN: usize = 100;
 
 /// The lock or the waiter that prevents a grant.
 ///
-/// - `left` is the time until this lock or waiter expires without a renewal; `None` if there is no expiry.
+/// - `left` is the time until this lock or waiter expires if it is not renewed; `None` if it never expires.
 /// - `holder` is the value of the lock key; `None` if the key does not exist.
 struct Obstacle {
     left: Option<Duration>,
@@ -36,15 +36,15 @@ fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     instead.is_some_and(|instead| held == Some(&instead[..]))
 }
 
-/// Whether `held`, the value of a lock key, is the marker of the readers or of the owner to which `part` belongs. Then
-/// `part` can share the key.
+/// Whether `part` can share its key with the current holders: both are readers, or both belong to the same owner.
+/// `held` is the value of the lock key.
 fn joins(part: &Part, held: Option<&[u8]>) -> bool {
     let class = part.class();
     class.is_some_and(|class| held == Some(&class.marker()[..]))
 }
 
-/// Whether a claim can share each of its keys with the current holders. `held` has the values of the keys, in the order
-/// of the parts of the group.
+/// Whether a claim can share all its keys with their current holders. `held` has the value of each key, in the order of
+/// `group.parts()`.
 fn joins_all(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
     let mut keys = group.parts().iter().zip(held);
     keys.all(|(part, held)| joins(part, held.as_deref()))
@@ -78,7 +78,7 @@ impl Master {
         let mut line = QueueInfo::default();
         let mut way = None;
         for (part, held) in group.parts().iter().zip(&held) {
-            // A client that replaces its own lock does not wait in the queue.
+            // A claim that replaces a lock of the same client does not wait in the queue.
             let place = claim.ticket().filter(|_| group.instead().is_none());
             let ahead = self.join_queue(now, part, held.as_deref(), place, &mut line);
             let ahead = ahead.filter(|_| !is_replaced(group, held.as_deref()));
@@ -215,8 +215,8 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // If the claim replaces a lock that was force-released, refuse the claim: another client may have held the
-            // key since.
+            // If the lock to be replaced was force-released, refuse the claim: another client may have held the key
+            // after the force-release.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -255,7 +255,7 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // If the claim is repeated, replace the hold that was added before, even if the new expiry is earlier.
+            // If the hold already exists (the claim was repeated), replace it, even if the new hold expires earlier.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);
@@ -343,7 +343,7 @@ impl Master {
         Ok(Answer::Released(ours > 0))
     }
 
-    /// Removes one hold of the readers or the owner that share a key. Returns two flags:
+    /// Removes the hold `value` from a shared lock. Returns two flags:
     ///
     /// - whether the hold existed;
     /// - whether the key is free after the removal.
@@ -417,7 +417,7 @@ impl Master {
             return Ok(Extended::Kept);
         };
         let known = held.is_some() && self.has_name(key, value);
-        // A force-released hold is not restored, even if the same readers or the same owner have taken new holds since.
+        // Do not restore a force-released hold, even if the lock has new holds.
         if !known && self.is_hold_broken(now, key, &ours, (&value, number))? {
             return Ok(Extended::NotOurs);
         }
@@ -449,8 +449,8 @@ impl Master {
         members.filter(move |(_, until)| *until > now / 1000)
     }
 
-    /// The holds of the readers or the owner that share `key`. `held` is the value of the lock key; the result is empty
-    /// if that value is not the marker of readers or of an owner.
+    /// Lists the holds of a shared lock, at most `SHOWN`. `held` is the value of the lock key. The list is empty if the
+    /// lock is not shared.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
         if !held.is_some_and(keys::is_marker) {
             return Vec::new();
@@ -467,8 +467,8 @@ impl Master {
         shown.collect()
     }
 
-    /// The remaining time of the hold `value`, and the key of the hold's note. Returns `None` if the lock is not
-    /// shared, or if the hold does not exist or has expired. `held` is the value of the lock key `key`.
+    /// Returns the remaining time of the hold `value` of a shared lock, and the key of this hold's note. `None` if the
+    /// lock is not shared, or if the hold does not exist or has expired. `held` is the value of the lock key.
     pub(super) fn hold_left(
         &self,
         now: u64,

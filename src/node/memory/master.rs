@@ -13,7 +13,7 @@ use crate::node::{
 };
 use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK_US};
 
-/// The length of a process id, which is the beginning of a waiter id.
+/// The length of a process id in bytes. Every waiter id begins with a process id.
 pub(super) const PROCESS_LEN: usize = 16;
 
 /// The largest number of bytes of a lock value that a master returns to other clients. No lock value of this library is
@@ -46,10 +46,10 @@ pub(in crate::node) enum Dates {
     /// The clock by which keys expire on this master.
     #[default]
     Own,
-    /// Another clock, which now shows this many microseconds since 1970.
+    /// A clock that does not decide when keys expire. It now shows this many microseconds since 1970.
     Shown(u64),
-    /// No date is known, so the clock of the client process is used. It can be behind the clocks of other clients.
-    /// Therefore fencing counters never expire.
+    /// The date is unknown, so the clock of the client process is used. This clock can be behind the clocks of other
+    /// clients, so fencing counters never expire.
     Unknown,
 }
 
@@ -165,8 +165,8 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // On a server, the script KEEP executes a request that contains a group. It does not renew the notes of
-                // plain locks.
+                // On a server, the script KEEP executes a request that extends a group. KEEP does not renew the notes
+                // of plain locks.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -588,8 +588,8 @@ impl Master {
         counter: u64,
     ) -> u64 {
         let number = raised(self.date(now), proposal, counter);
-        // Leave the expiry of the counter unchanged if its old and its new number are in the same period
-        // (`COUNTER_PERIOD_US`). If the numbers come from another clock than the expiries, always set a new expiry.
+        // Keep the counter's expiry if its old and new numbers are in the same period (`COUNTER_PERIOD_US`). If fencing
+        // numbers and expiries use different clocks, always set a new expiry.
         let keeps =
             matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
         let fence = Family::Fence.of(key);
@@ -755,7 +755,7 @@ impl Entry {
     }
 }
 
-/// The beginning of a lock value, at most as long as a reply may contain.
+/// The first `VALUE_SHOWN` bytes of a lock value.
 pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(VALUE_SHOWN)].to_vec()
 }
@@ -769,8 +769,8 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// Returns the answer to a repeated acquire of a lock that the client already holds. The answer contains the current
-/// fencing counter, because the client keeps its fencing number. If the counter does not exist, returns an error.
+/// Returns the answer to a repeated acquire of a lock that the client already holds: granted, with the current fencing
+/// counter. If the counter does not exist, returns an error.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);

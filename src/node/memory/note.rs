@@ -1,4 +1,4 @@
-//! The notes of the holders of locks, on the master in memory.
+//! Notes on the master in memory. A note describes the holder of a lock.
 
 use super::master::Master;
 use crate::keys::Family;
@@ -72,7 +72,7 @@ impl Master {
     }
 }
 
-/// The beginning of a note, at most as long as a reply may contain.
+/// The first `NOTE_SHOWN` bytes of a note.
 pub(super) fn shown_of(note: &[u8]) -> &[u8] {
     &note[..note.len().min(NOTE_SHOWN)]
 }

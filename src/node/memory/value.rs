@@ -1,4 +1,4 @@
-//! The value that is stored under a lock, on the master in memory.
+//! Reads and writes the application's value that is stored under a lock, on the master in memory.
 
 use super::master::{LARGEST_COUNTER, Master, Outcome, parse};
 use crate::keys::Family;
@@ -11,8 +11,8 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            // If the stored value was written with a number above the counter, raise the counter. The next holder then
-            // gets a larger fencing number.
+            // If the fencing number of the stored value is larger than the counter, raise the counter. The next holder
+            // then gets a larger number.
             if self.counter(now, claim.key())? < above {
                 self.set_counter(now, claim.key(), above);
             }
@@ -46,8 +46,8 @@ impl Master {
         Ok(Answer::Written { run })
     }
 
-    /// Returns the larger of two fencing numbers: the lock's counter, and the number with which the stored value was
-    /// written. `None` if this larger number is at most `token`.
+    /// Returns the larger of the lock's fencing counter and the fencing number of the stored value. `None` if neither
+    /// is larger than `token`.
     fn above(
         &mut self,
         now: u64,

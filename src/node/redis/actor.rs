@@ -24,8 +24,8 @@ const READS: usize = 8;
 
 /// Runs the task until the handle of the master is dropped and no request or pending release is left.
 ///
-/// If the tokio runtime is shut down before that, another actor continues in the background runtime. `pending` are the
-/// releases that an earlier actor could not deliver.
+/// If the tokio runtime is shut down earlier, a new actor continues the work in the background runtime. `pending` are
+/// the releases that the previous actor could not deliver.
 pub(super) fn run(
     shared: Arc<Shared>,
     pending: PendingReleases,
@@ -242,8 +242,8 @@ impl Actor {
                 self.armed = None;
                 return Next::Wait;
             };
-            // Check the clock as well as the timer: the timer does not fire after the task has used up tokio's
-            // cooperative budget. While the link connects, check only the timer: tokio then checks the socket first.
+            // Also check the clock: the timer does not fire after the task has used up tokio's cooperative budget.
+            // While the link connects, use only the timer, because tokio then checks the socket first.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;
@@ -262,7 +262,7 @@ impl Actor {
             if timer.as_mut().poll(cx).is_pending() {
                 return Next::Wait;
             }
-            // Call `tick` even if the request with this deadline was answered: requests in the mailbox may be overdue.
+            // The request with this deadline may have been answered. Call `tick` anyway: other requests may be overdue.
             self.armed = None;
             self.link.tick(self.clock.now());
         }

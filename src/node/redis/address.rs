@@ -72,8 +72,7 @@ impl Address {
             let known = if socket { ": use db, user or pass" } else { "" };
             return Err(bad(format!("unknown parameter {name:?}{known}")));
         }
-        // Give the URL to the parser of the `redis` crate without TLS, because this library makes the TLS stream
-        // itself.
+        // The parser of the `redis` crate gets a URL without TLS, because this library sets up TLS itself.
         let plain = if socket {
             format!("unix://{rest}")
         } else {

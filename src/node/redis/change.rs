@@ -1,6 +1,7 @@
-//! An operator's connection to one master while masters are replaced. Over this connection, an operator reads and
-//! raises the generation marker and the fencing counters, lists the connected clients, and closes connections of
-//! outdated clients.
+//! An operator's connection to one master while the masters are replaced. Over this connection, an operator:
+//!
+//! - reads and raises the generation marker and the fencing counters;
+//! - lists the connected clients, and disconnects clients that are configured for the old masters.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -81,8 +82,8 @@ async fn carried_out(
                 &lifetime.to_string(),
             ];
             talk.say(&raise).await?;
-            // Raise the marker before listing the clients. Then every client that has read the old marker is in the
-            // list.
+            // Raise the generation marker first. The list of clients then includes every client that has read the old
+            // marker.
             for client in talk.clients().await? {
                 if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
                     let id = client.id.to_string();
@@ -100,7 +101,7 @@ async fn carried_out(
         ChangeOrder::Carry(counters) => seen.owned = talk.carry(counters).await?,
     }
     let looked = talk.look(seen).await;
-    // If rights are missing, report only them: a missing right may have caused the error of `look`.
+    // If rights are missing, report only the missing rights: they may have caused the error in `looked`.
     lacking(&seen.missing).map_or(looked, Err)
 }
 
@@ -200,8 +201,9 @@ impl Talk {
         Ok(self.say(&["SCRIPT", "LOAD", script]).await?.text())
     }
 
-    /// Tries all commands that an operator needs, and adds the missing rights to `seen.missing`. If no right is
-    /// missing, reads the keys of all values and fencing counters into `seen.stored`. Changes nothing on the master.
+    /// Tries every command that an operator needs, and adds the missing rights to `seen.missing`. If no right is
+    /// missing, lists the keys of all stored values and fencing counters in `seen.stored`. Changes nothing on the
+    /// master.
     async fn missing_rights(
         &mut self,
         shared: &Shared,
@@ -221,8 +223,8 @@ impl Talk {
             let Some(right) = need.missing(&scope.prefix, value) else {
                 return;
             };
-            // If no prefix is configured, the lock names are unknown. Then `missing_rights_to` checks the rights to
-            // keys later, for the keys that exist.
+            // Without a configured prefix, the lock names are still unknown. So skip the rights to lock keys here:
+            // `missing_rights_to` checks them for the existing keys.
             let unclear = scope.prefix.is_empty() && need.is_about_a_lock();
             if !(unclear && matches!(right, Right::Keys(_))) {
                 MissingRight::add(missing, right, need.purposes());
@@ -237,8 +239,8 @@ impl Talk {
         Ok(())
     }
 
-    /// Checks the user's rights to every key that an operator reads or writes to copy `keys`. Adds the missing rights
-    /// to `seen.missing`. Changes nothing on the master.
+    /// Checks the user's rights to all keys that an operator uses to copy `keys` to a new master. Adds the missing
+    /// rights to `seen.missing`. Changes nothing on the master.
     async fn missing_rights_to(
         &mut self,
         keys: &[Vec<u8>],
@@ -371,7 +373,7 @@ impl Talk {
 
     /// Raises each fencing counter to its number in `counters`. A counter that is already larger stays unchanged.
     ///
-    /// All holds of an owner share one fencing number, so the counter of a lock that an owner holds is skipped. Returns
+    /// Skips the counter of a lock that an owner holds, because all holds of an owner share one fencing number. Returns
     /// the key of each skipped counter, with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = self.load(&with_parts(CARRY.source)).await?;

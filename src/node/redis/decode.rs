@@ -28,7 +28,7 @@ impl NoAnswer {
     }
 }
 
-/// Decodes a reply into the answer to its request. `memory` decides which stored values are trusted.
+/// Decodes a reply into the answer to its request. `memory` decides whether a stored value is certainly the newest one.
 pub(super) fn decode(
     request: &Request,
     value: &Value<'_>,
@@ -229,7 +229,7 @@ pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     })
 }
 
-/// Decodes the value that is stored under a lock as `NUMBER RUN BYTES`: fencing number, server run and content. `None`
+/// Decodes the stored value of a lock. Its format is `NUMBER RUN BYTES`: fencing number, server run and content. `None`
 /// if no value is stored.
 fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
     let text = match found {

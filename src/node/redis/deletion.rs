@@ -81,10 +81,11 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Whether the built-in command can execute this release: the release only has to compare the value and delete the key.
+/// Whether the built-in command can execute this release. Two conditions must be met:
 ///
-/// The claim must also be withdrawn, so that its acquire is not sent again. A repeated acquire could be executed after
-/// the release, for example on a master that had lost its scripts.
+/// - The release only compares the lock value and deletes the lock key.
+/// - The claim is withdrawn, so its acquire is not sent again. A repeated acquire could take the lock after the
+///   release.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()
@@ -168,7 +169,7 @@ mod tests {
             let said = format!("{more:?}");
             assert_eq!(written(Deletion::DelIfEq, withdrawn(more)), None, "{said}");
         }
-        // The acquire of a claim that is not withdrawn may be sent again, so its release must use the script.
+        // This claim is not withdrawn, so its acquire may be sent again. Its release must use the script.
         assert_eq!(written(Deletion::DelIfEq, plain(true)), None);
     }
 }

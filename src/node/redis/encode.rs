@@ -123,8 +123,8 @@ impl Scripts {
         }
     }
 
-    /// Begins the call of a script for a group: writes the keys and the random value. `args` is the number of
-    /// arguments, including the random value, but without one mode for each key.
+    /// Begins the call of a script for a group: writes the keys and the random value. The script gets one mode for each
+    /// key, and `args` other arguments (the random value is one of them).
     fn call_group<'a>(
         &self,
         script: Script,
@@ -177,8 +177,8 @@ impl Scripts {
         }
         for item in items {
             let claim = &item.claim;
-            // With a TTL of 0, the script does not change the lock. Otherwise an extension that arrives after the
-            // release would restore the lock.
+            // For a withdrawn claim, send the TTL 0, which changes nothing. An extension that arrives after the release
+            // would restore the lock.
             let ttl = if claim.is_withdrawn() {
                 0
             } else {
@@ -262,8 +262,8 @@ impl Scripts {
             command.arg(item.claim.key());
         }
         for item in items {
-            // With a TTL of 0, the script does not change the lock. Otherwise an extension that arrives after the
-            // release would restore the lock.
+            // For a withdrawn claim, send the TTL 0, which changes nothing. An extension that arrives after the release
+            // would restore the lock.
             let wanted = !item.claim.is_withdrawn();
             let ttl = if wanted { millis(item.ttl) } else { 0 };
             command.arg(item.claim.token().to_hex());

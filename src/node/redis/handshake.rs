@@ -31,17 +31,17 @@ pub(super) struct Negotiated {
     /// The time until which this master's votes do not count because it may have restarted.
     pub(super) quarantined_until: Instant,
     pub(super) memory: Memory,
-    /// Why this master gives this client no votes on this connection; `None` if it gives votes.
+    /// Why this master must not vote for this client, for example an outdated configuration. `None` if it may vote.
     pub(super) refused: Option<Fault>,
     /// Whether the key of the generation marker exists on the master; `None` if this user has no right to read it.
     pub(super) marked: Option<bool>,
     /// The time at which the handshake found no generation marker on the master. `None` if there is a marker, or if
     /// this user has no right to read it.
     pub(super) unmarked: Option<Instant>,
-    /// How long after the handshake the master's votes do not count because an operator restored its lost generation
-    /// marker. `None` if they count.
+    /// If a lost generation marker was restored: for how long after the handshake the master's votes do not count.
+    /// `None` if they count.
     pub(super) restored: Option<Duration>,
-    /// The smallest number of acquires for which one combined call is faster on this server than single calls.
+    /// The smallest number of acquires that this server executes faster in one script call than in separate calls.
     pub(super) least_acquires: usize,
     /// How releases are executed on this server: with a script or with a built-in command.
     pub(super) deletion: Deletion,
@@ -129,8 +129,8 @@ impl Handshake {
         asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        // Set the connection's name before reading the marker. Then an operator can find, by name, every connection
-        // that has read an outdated marker.
+        // Set the connection's name before reading the generation marker. Operators find clients with an outdated
+        // marker by name.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Marker);
         let scripts = Scripts::of(shared.options.configuration);
@@ -240,11 +240,11 @@ impl Handshake {
         self.judge_marker(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
-        // Close the previous connection at the server. The server may still have unread requests of that connection,
-        // and must not execute them after the releases of this connection.
+        // Close the previous connection at the server. Requests of that connection that the server has not read yet
+        // must not be executed after the releases of this connection.
         //
-        // A user without the right to read client ids cannot close that connection. A lock key that a late request
-        // creates then stays until its TTL expires.
+        // This is impossible without the right to read client ids. A late acquire then leaves a lock key until its TTL
+        // expires.
         if let (Some(run), Some(id)) = (&run, self.id)
             && let Some(last) = shared.acquaintance.replace(run, id)
         {
@@ -275,8 +275,8 @@ impl Handshake {
 
     /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters").
     ///
-    /// Does not refuse a client that is newer than the marker. The scripts refuse the requests of this client until an
-    /// operator raises the marker.
+    /// If the configuration of the client is newer than the marker, this function does not refuse the client. The
+    /// scripts refuse its requests until an operator raises the marker.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
@@ -350,7 +350,7 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        // If the run id has changed, the address may now lead to a different server, which must not vote before
+        // After a change of the run id, the address may lead to a different server. That server must not vote before
         // `other`.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
@@ -369,8 +369,8 @@ impl Handshake {
     }
 }
 
-/// Decodes the value of the key that holds the generation marker. If the user has no right to read the key, the result
-/// is `None` for a client whose masters were never replaced, and an error for other clients.
+/// Decodes the generation marker. If the user has no right to read it, the result is an error, or `None` if the
+/// client's masters were never replaced.
 fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {
         Value::Nil => Seen::Nothing,

@@ -127,7 +127,7 @@ fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
         MissingRight::add(&mut found.missing, right, need.purposes());
     }
-    // PUBLISH returns the number of receivers. This connection is a receiver if the earlier SUBSCRIBE succeeded.
+    // PUBLISH returns the number of subscribers. This connection is one of them if the earlier SUBSCRIBE succeeded.
     if need.is("PUBLISH {wake} x") {
         found.wake_ups = matches!(value, Value::Int(1..));
     }

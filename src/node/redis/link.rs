@@ -5,11 +5,11 @@
 //! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and uses no
 //! socket, so simulations run the same code as production.
 //!
-//! Every request is answered within a time limit:
+//! A request waits at most:
 //!
-//! - after the request was sent: the node timeout;
-//! - while the request waits for a connection: three connect timeouts ([`CONNECT_STEPS`](crate::node::CONNECT_STEPS));
-//! - while the request waits in this process for a slow master: [`BURST_TIMEOUTS`] node timeouts.
+//! - three connect timeouts for a connection ([`CONNECT_STEPS`](crate::node::CONNECT_STEPS));
+//! - [`BURST_TIMEOUTS`] node timeouts in this process, if the master is slow;
+//! - one node timeout for its answer, after it was sent.
 //!
 //! Releases that could not be delivered are sent first on the next connection. Their number is limited.
 
@@ -95,7 +95,7 @@ pub enum Stage {
 impl Link {
     /// Creates a link that needs a connection. `seed` determines the jitter of its pauses.
     pub(super) fn new(shared: Arc<Shared>, seed: u64, now: Instant) -> Self {
-        // The first requests wait for the first connection, but not longer than the time limit of connecting.
+        // Requests wait at most one connect timeout for the first connection to open.
         let until = now + shared.options.connect_timeout;
         Self {
             shared,
@@ -177,8 +177,8 @@ impl Link {
         self.tick(now);
     }
 
-    /// Returns the time limit of the connecting step that begins at `now`. If requests could wait until `before`, the
-    /// limit of the previous step, they can now wait until the returned limit.
+    /// Returns the deadline of the connecting step that begins at `now`. Requests that could wait until the deadline of
+    /// the previous step (`before`) can now wait until this deadline.
     fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
         if self.patience == Some(before) {
@@ -276,8 +276,8 @@ impl Link {
     /// can be sent now.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // While the link connects, requests can wait until `patience`. If the connection attempt itself has timed
-            // out, `tick` refuses these requests.
+            // Refuse the requests if the time `patience` has passed. If the connection attempt has timed out, `tick`
+            // refuses them.
             if matches!(self.state, State::Dialing { until } | State::Handshaking { until, .. } if now < until)
             {
                 self.lose_patience(now);
@@ -398,16 +398,15 @@ impl Link {
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // Later requests are refused with `self.fault`, without being sent. Only some faults mean "not sent", so store
-        // the loss of a connection as `Down`.
+        // Later requests are refused with `self.fault` and are not sent. A fault such as `Disconnected` would mean that
+        // they were sent, so store `Down`.
         self.fault = match (lived, fault) {
             (None, fault)
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A master often restarts quickly, so requests wait one node timeout for the next connection. Refuse them at
-        // once if there was no connection, if the master had stopped answering, or if requests began to wait less than
-        // `STEADY` ago.
+        // A master often restarts quickly, so requests wait one node timeout for the next connection. They do not wait
+        // if there was no connection, if an answer was overdue, or if the last wait began less than `STEADY` ago.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {
@@ -436,9 +435,10 @@ impl Link {
         }
     }
 
-    /// Ends the link, because its runtime is being shut down. Answers the outstanding requests, and keeps the releases
-    /// among them as pending. Returns the pending releases for the link that continues the work. `None` if the master's
-    /// handle was dropped and nothing is left to do.
+    /// Ends the link, because its runtime is being shut down. Answers the outstanding requests with a fault.
+    ///
+    /// Returns the releases that the next link must deliver. `None` if the master's handle was dropped and nothing is
+    /// left to do.
     pub(super) fn hand_over(&mut self) -> Option<PendingReleases> {
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             let gone = Fault::Disconnected(SHUT_DOWN.into());

@@ -26,12 +26,12 @@ pub(super) const FENCE_TTL: Duration =
 #[derive(Clone, Default)]
 pub(super) struct Scripts {
     shas: [Vec<u8>; Script::ALL.len()],
-    /// Lua code that checks the generation marker, for the beginning of scripts. Empty if this client needs no check.
+    /// Lua code that begins each script and checks the generation marker. Empty if no check is needed.
     check: String,
 }
 
-/// Returns Lua code that fails if the master's generation marker does not accept this client. The handshake also checks
-/// the marker, but an operator may raise it while the connection is open.
+/// Returns Lua code that fails if the master's generation marker does not accept this client. The scripts repeat this
+/// check of the handshake, because an operator may raise the marker while the connection is open.
 fn check(configuration: Configuration) -> String {
     let mut wrong = String::from(if configuration.needs_no_marker() {
         "mark"
@@ -49,7 +49,7 @@ fn check(configuration: Configuration) -> String {
 
 impl Scripts {
     /// The scripts of a client with this configuration. If the client's masters were never replaced, the scripts do not
-    /// check the generation marker: operators close the connections of such clients when they replace masters.
+    /// check the generation marker: an operator who replaces masters closes the client's connections.
     pub(super) fn of(configuration: Configuration) -> Self {
         if configuration.step() == 0 {
             Self::default()
@@ -137,7 +137,7 @@ impl Scripts {
         Ok(())
     }
 
-    /// Begins the command that runs a script with this number of keys and arguments.
+    /// Begins the command that runs `script` with `keys` keys and `args` arguments.
     pub(super) fn call<'a>(
         &self,
         script: Script,

@@ -12,8 +12,8 @@ use super::script::Script;
 use crate::node::actor::mailbox::Queued;
 use crate::node::{Answer, Claim, Fairness, Fault, Request};
 
-/// The smallest number of acquires for which one combined call is faster than single calls. It is larger before Redis
-/// 7: there, calls with many arguments are slower.
+/// The smallest number of acquires for which one combined call is faster than single calls. The number is larger for
+/// old Redis versions (before 7), because their calls with many arguments are slower.
 pub(super) fn least_acquires(version: Option<&str>) -> usize {
     let major = version.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
     if major.is_some_and(|major| major >= 7) {
@@ -75,8 +75,8 @@ impl Member for Queued {
 impl Scripts {
     /// Writes the requests in `run` as one command. They are of one kind and for different locks.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        // Choose the script only by fields that cannot change while the requests are queued. So exactly one command is
-        // written.
+        // Do not check `is_noted` here: another thread may set it while a release is queued. The command must be
+        // written in any case.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
@@ -125,12 +125,12 @@ impl Scripts {
     }
 }
 
-/// The answer to one request of a combined call. `None` if the script did not execute this request, which must then be
-/// sent as a separate command.
+/// The answer to one request of a combined call. `None` if the script did not execute this request. The client then
+/// sends the request as a separate command.
 pub(super) type Each = Option<Result<Answer, Fault>>;
 
-/// Decodes the answers to the requests of a combined call into `into`. Returns a fault if the reply does not fit the
-/// call; then `into` has no usable answers.
+/// Writes the answer to each request of a combined call to `into`. Returns a fault if the reply is malformed; then the
+/// content of `into` must not be used.
 pub(super) fn decode_many(
     run: &[Queued],
     value: &Value<'_>,

@@ -1,4 +1,5 @@
-//! A Redis or Valkey master. A link makes all decisions. An actor connects this link to a socket and a timer.
+//! A Redis or Valkey master. A link decides what to send and how to handle replies. An actor connects the link to a
+//! socket and a timer.
 //!
 //! The library has its own Redis client. It writes requests directly into the output buffer, and parses replies in
 //! place in the input buffer. It uses the `redis` crate only to parse URLs, and only in this folder.

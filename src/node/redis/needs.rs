@@ -128,13 +128,12 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Naming, "CLIENT SETNAME quorate"),
     (Purpose::Masters, "GET {masters}"),
     (Purpose::Masters, "PTTL {masters}"),
-    // This command is invalid on purpose, because the key may exist: the server first checks the user's rights, then
-    // refuses the command.
+    // A SET with both NX and XX is invalid, so it changes nothing. The server checks the user's rights first.
     (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
     // Operators also need all rights of a client with fencing tokens. `purposes_of_operators` adds these rights.
     (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
-    // No connection has this id, so these two commands have no effect.
+    // No connection has this id, so CLIENT LIST and CLIENT KILL have no effect.
     (Purpose::Changing, "CLIENT LIST ID 9223372036854775807"),
     (Purpose::Changing, "CLIENT KILL ID 9223372036854775807"),
     (Purpose::Changing, "INFO server"),
@@ -168,7 +167,7 @@ pub(super) fn purposes(
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,
-            // These scripts use fencing counters and queues, so they need the rights for both.
+            // The scripts for groups and semaphores use fencing counters and queues.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,

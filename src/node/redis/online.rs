@@ -31,8 +31,8 @@ const BATCH: usize = 512;
 /// The connection takes no more requests while at least this number of bytes is unwritten.
 const BACKLOG: usize = 256 << 10;
 
-/// After an answer became overdue, how long the connection waits for it before it is replaced: 500 ms or four node
-/// timeouts, whichever is longer.
+/// A connection is replaced if an answer has been overdue for 500 ms (this constant) or for four node timeouts,
+/// whichever is longer.
 const STALL: Duration = Duration::from_millis(500);
 
 /// If the master sends no data for this time (2 s) while no request is outstanding, the client sends a PING. Without
@@ -188,7 +188,7 @@ impl Online {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("the reply to PING is malformed".into())),
             },
-            // Ignore the reply, even an error, because the next handshake reads the marker in any case.
+            // Ignore the reply to the SET of the marker, even an error: the next handshake reads the marker.
             What::Marker => {}
             What::MarkerLifetime => self.votes.handle_marker_lifetime(shared, value, now),
             What::Trial => self.deletion.tried(value),
@@ -196,9 +196,8 @@ impl Online {
         Ok(())
     }
 
-    /// If the master did not execute the request, but may execute it in another form, queues it again and returns
-    /// `None`. The other form is a different command, or the same script after it was loaded. Otherwise returns the
-    /// request.
+    /// If the master did not execute the request, queues it again in another form: after its script is loaded, as a
+    /// script call, or as one request for each lock. Returns the request if no other form can help.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -274,7 +273,7 @@ impl Online {
         push.first().and_then(Value::text) == Some(kind)
     }
 
-    /// Checks whether another answer is overdue after an overdue answer has arrived. Must be called after all received
+    /// Checks, after an overdue answer has arrived, whether the next answer is overdue too. Call it after all received
     /// replies have been handled.
     pub(super) fn caught_up(&mut self, limit: Duration, now: Instant) {
         if self.stalled_since.is_some() {
@@ -299,14 +298,14 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Requests must keep their order. An outstanding request may also have to be sent again, so wait for all
-            // outstanding answers first.
+            // Wait until no answer is outstanding: an outstanding request may have to be sent again too, in its old
+            // order.
             if !self.under_way.is_empty() {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // Requests call scripts by digest. If the digests are known from an earlier load, send the requests
-                // directly after the scripts. Otherwise wait for the replies to SCRIPT LOAD.
+                // Requests name scripts by digest. Without the digests from an earlier load, wait for the replies to
+                // SCRIPT LOAD.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -318,7 +317,7 @@ impl Online {
             }
             batch.append(&mut self.again);
         }
-        // Send the requests in `apart` before later requests for the same locks.
+        // Send the requests in `apart` first, before later requests for the same locks.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
         // Pending releases are sent before new requests. They get at most half of `room`, so new requests are sent too
@@ -328,8 +327,7 @@ impl Online {
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // If a request was taken, return true, so that the actor calls `take` again. The mailbox may not be empty, and
-        // then a new request does not wake the actor.
+        // More requests may be left in the mailbox after this batch. So return true: the actor then calls `take` again.
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
@@ -359,8 +357,8 @@ impl Online {
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
         if placed.iter().any(|one| one.along > 0) && !self.scripts.has(Set::Many) {
-            // The scripts that execute many requests in one call are not loaded. Send each request as a separate
-            // command now, instead of waiting for these scripts.
+            // The scripts for combined calls are not loaded yet. Do not wait for them: send each request as a separate
+            // call.
             for one in &mut placed {
                 one.along = 0;
             }
@@ -392,7 +390,7 @@ impl Online {
     }
 
     fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
-        // Record which command was used. The answer alone does not show it.
+        // Remember whether the built-in delete command was used, because the reply does not show it.
         queued.compared = self.deletion.write(&queued.request, out);
         if !queued.compared {
             (self.scripts).encode(&queued.request, &self.memory.run, out);
@@ -476,7 +474,7 @@ impl Online {
     }
 }
 
-/// Handles a wake-up or the announcement of a new leader. The last element of the push is the lock key.
+/// Passes a pushed message to the subscriber: a wake-up, or the announcement of a new leader.
 fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
     if let (Some(subscriber), [kind, channel, key]) = (subscriber, push)
         && kind.text() == Some(b"message")

@@ -1,4 +1,4 @@
-//! Parses errors that a script raised: finds the text, the number of the line, and the right that the user lacks.
+//! Parses the error of a script: the error text, the line number, and the right that the Redis user lacks.
 
 use super::call::Call;
 use super::denied::Denied;
@@ -49,8 +49,7 @@ impl<'a> Raised<'a> {
         if !said.iter().any(|said| text.starts_with(said)) {
             return None;
         }
-        // Subtract 2 from the line number: line numbers begin at 1, and the loaded script has one more line before the
-        // source.
+        // Subtract 1 because line numbers begin at 1, and 1 for the line of constants above the source.
         let line = self.line.and_then(|line| line.checked_sub(2));
         let line = line.and_then(|line| source?.lines().nth(line));
         let call = line.and_then(Call::read);
@@ -72,8 +71,7 @@ impl<'a> Raised<'a> {
     }
 }
 
-/// Parses a line number at the beginning of `rest`. Returns the number and the text behind it; `None` if there is no
-/// number.
+/// Splits `rest` into a line number at its beginning and the text after it; `None` if there is no number.
 fn place(rest: &str) -> Option<(usize, &str)> {
     let (digits, rest) = rest.trim_start().split_once(": ")?;
     Some((digits.parse().ok()?, rest))

@@ -10,8 +10,8 @@ use crate::node::Fault;
 use crate::node::inspection::plain;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 
-/// The prefix of the error that a script returns if the master's generation marker does not accept the client. The text
-/// of the marker follows the prefix.
+/// The prefix of a script's error if the master's generation marker does not admit the client. The text of the marker
+/// follows the prefix.
 pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
 
 /// Whether the error says that the master does not have the script, because of a restart or a SCRIPT FLUSH.
@@ -19,8 +19,8 @@ pub(super) fn is_noscript(value: &Value<'_>) -> bool {
     matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
 }
 
-/// Converts an error of the stream into [`Fault::Down`], the fault of requests that were not sent. Requests that are
-/// outstanding when a connection breaks are answered with [`Fault::Disconnected`] instead.
+/// Converts a connection error into [`Fault::Down`], the fault of requests that were not sent. Outstanding requests get
+/// [`Fault::Disconnected`] instead.
 pub(super) fn down(error: std::io::Error) -> Fault {
     Fault::Down(brief(&error.to_string()))
 }
@@ -37,7 +37,7 @@ pub(super) fn is_denied_key(error: &[u8]) -> bool {
     text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key
 }
 
-/// The beginnings of the errors about a database that the server does not have.
+/// The first words of the errors with which a server refuses the command SELECT.
 const NO_DATABASE: [&str; 2] = [
     "DB index is out of range",
     "SELECT is not allowed in cluster mode",
@@ -70,7 +70,7 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
         "MISCONF" => Fault::Misconf,
         "BUSY" => Fault::Busy,
         "NOAUTH" | "WRONGPASS" | "NOPERM" => Fault::Denied(brief(raised.text)),
-        // Only the command SELECT gets this error: the server does not have the database that the URL names.
+        // The server refused SELECT: it does not have the database that the URL names.
         "ERR" if NO_DATABASE.iter().any(|why| rest.starts_with(why)) => Fault::Unsupported(brief(
             &format!("the database in the URL cannot be used: {rest}"),
         )),
@@ -84,8 +84,7 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 /// Why a master with this generation marker does not admit this client, with advice for the operator. `None` if the
 /// master admits the client.
 pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
-    // The number 4g means that generation g is current. The numbers 4g + 1 to 4g + 3 mean that generation g + 1 is
-    // replacing it.
+    // A marker with the number 4g: generation g is current. With 4g + 1 to 4g + 3: generation g + 1 is replacing it.
     let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
         Some((generation, 0)) => format!("this master is at generation {generation}"),
         Some((generation, _)) => format!(

@@ -94,15 +94,15 @@ impl<'a> Value<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// The largest depth of nested replies that is accepted. No reply to this library is nested deeper.
+/// How deep the values in a reply may be nested. The replies that this library needs are less deep.
 const DEPTH: usize = 8;
 
 /// The largest size of a reply that is accepted: 8 MiB, far more than any reply to this library needs.
 pub(super) const LARGEST: usize = 8 << 20;
 
-/// The largest number of bytes of a reply, without the content of bulk strings: 64 KiB.
+/// The largest size of a reply, without the content of its bulk strings: 64 KiB.
 ///
-/// An incomplete reply is parsed from its beginning each time more bytes arrive. The limit stops an endless reply
+/// The limit keeps parsing cheap: each time bytes arrive, an incomplete reply is parsed again from its beginning
 /// (`endless_reply_is_an_error_after_a_limited_number_of_bytes`).
 pub(super) const LINES: usize = 64 << 10;
 
@@ -128,7 +128,7 @@ enum Stop {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// How many more bytes the lines of this reply may have; at first [`LINES`].
+    /// How many bytes of the limit [`LINES`] are left for this reply.
     lines: usize,
 }
 
@@ -399,8 +399,7 @@ mod tests {
         fn replies_are_parsed_to_the_same_values_as_by_the_redis_crate(bytes in reply()) {
             let (ours, len) = parse(&bytes).expect("the reply must be valid RESP").expect("the reply must be complete");
             prop_assert_eq!(len, bytes.len());
-            // Do not compare replies with pushes: the parser of the `redis` crate accepts only pushes that begin with a
-            // text.
+            // Skip replies with pushes: the `redis` crate rejects a push whose first element is not a string.
             if !has_push(&ours) {
                 let theirs = redis::parse_redis_value(&bytes).expect("the `redis` crate must accept the reply");
                 prop_assert!(same(&ours, &theirs), "{ours:?} / {theirs:?}");

@@ -101,7 +101,7 @@ fn bit(key: &[u8]) -> u64 {
 pub(super) struct Runs<T> {
     releases: Run<T>,
     acquires: Run<T>,
-    /// Whether `releases` must be sent before `acquires`: a lock has a release in one and a later acquire in the other.
+    /// Whether `releases` must be sent before `acquires`, because a release comes before an acquire of the same lock.
     behind: bool,
     /// The smallest number of acquires for which one combined call is faster than single calls on this server.
     least_acquires: usize,
@@ -271,7 +271,7 @@ mod tests {
             // a queue.
             ("a1 a2 a3 A4 A5", "[a1 a2 a3] A4 A5"),
             ("r1 r2 R3 R4", "[r1 r2] [R3 R4]"),
-            // Single requests do not end a run of requests for other locks.
+            // A request that cannot be combined (`s`) does not end a run of requests for other locks.
             ("a1 s9 a2 a3", "s9 [a1 a2 a3]"),
             ("a1 a2 a3 s a4 a5 a6", "[a1 a2 a3] s [a4 a5 a6]"),
         ] {

@@ -18,14 +18,14 @@ use crate::node::{Claim, Fairness, Request, Shape};
 
 /// All properties of one script.
 pub(super) struct Row {
-    /// The Lua source, in which shared parts and the names of keys are not inserted yet.
+    /// The Lua source before the shared parts and the names of keys are inserted.
     pub(super) source: &'static str,
     pub(super) set: Set,
     /// Whether the script checks the generation marker first. True for scripts whose reply is a vote, and for the
     /// script that writes a value.
     pub(super) checks_marker: bool,
-    /// The purposes for which the script calls Redis commands. The Redis user needs the rights of all these purposes to
-    /// run the script.
+    /// The purposes of the Redis commands that the script calls. To run the script, the Redis user needs the rights for
+    /// all these purposes.
     #[cfg_attr(
         not(test),
         allow(dead_code, reason = "only tests of access rights read this field")
@@ -47,14 +47,14 @@ pub(super) enum Set {
     Values,
     Semaphores,
     Notes,
-    /// The script that acquires a lock without a fencing token. Only clients that must check the generation marker load
-    /// it.
+    /// The script that acquires a lock without a fencing token, and checks the generation marker. Clients that do not
+    /// check the marker use the command SET instead.
     Classic,
     /// The scripts that execute many requests in one call.
     Many,
 }
 
-/// The keys of a script (KEYS), in the words of the comment at the beginning of its Lua source.
+/// The keys of a script (KEYS), named as in the comment at the beginning of its Lua source.
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests read these words"))]
 pub(super) enum Keys {
     One(&'static str),
@@ -62,7 +62,7 @@ pub(super) enum Keys {
     Many(&'static str),
 }
 
-/// The arguments of a script (ARGV), in the words of the comment at the beginning of its Lua source.
+/// The arguments of a script (ARGV), named as in the comment at the beginning of its Lua source.
 pub(super) struct Args {
     /// The arguments that come first, and only once.
     pub(super) first: &'static [&'static str],
@@ -153,7 +153,8 @@ scripts! {
         args: Args { first: &[], each: &[], last: &["queue"] },
     },
 
-    /// Takes a free lock if no other waiter is ahead in its queue. Otherwise a caller with a ticket joins the queue.
+    /// Takes a free lock if no other waiter is ahead in its queue. Otherwise the caller joins the queue, if the request
+    /// contains a ticket (the caller's place in the queue).
     AcquireFair: Row {
         source: include_str!("../../scripts/acquire_fair.lua"),
         set: Set::Plain,
@@ -174,8 +175,8 @@ scripts! {
         args: Args { first: &["value"], each: &[], last: &["id", "leave", "note"] },
     },
 
-    /// Takes all keys of a group or none. A group consists of several locks, or of one lock that readers or one owner
-    /// can share.
+    /// Takes all keys of a group, or none. A group is the set of keys of a lock on several resources, of a
+    /// readers-writer lock, or of a lock that one owner can hold several times.
     Claim: Row {
         source: include_str!("../../scripts/claim.lua"),
         set: Set::Groups,
@@ -210,7 +211,7 @@ scripts! {
         args: Args { first: &["value", "id", "leave"], each: &["marker"], last: &[] },
     },
 
-    /// Extends several locks if at least one of them is a group.
+    /// Extends locks of which at least one is a group (a lock on several keys, or on a shared key).
     Keep: Row {
         source: include_str!("../../scripts/keep.lua"),
         set: Set::Groups,
@@ -306,8 +307,7 @@ scripts! {
     },
 }
 
-/// The properties of a script that only operators run, to replace masters. Operators load each script when they need
-/// it. The script does not check the generation marker.
+/// The properties of a script that only operators run, when they replace masters.
 #[cfg_attr(not(test), allow(dead_code, reason = "tests compare these properties"))]
 pub(super) struct OperatorRow {
     pub(super) source: &'static str,
@@ -320,7 +320,7 @@ pub(super) struct OperatorRow {
 /// Raises the generation marker.
 pub(super) static RAISE: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/raise.lua"),
-    // The tests of `needs.rs` take every `KEYS[1]` for a lock key, so `Locking` must be listed.
+    // The tests of `needs.rs` treat every `KEYS[1]` as a lock key, and therefore require `Locking` here.
     purposes: &[Changing, Locking],
     keys: Keys::One("the generation marker"),
     args: Args {
@@ -334,7 +334,7 @@ pub(super) static RAISE: OperatorRow = OperatorRow {
     },
 };
 
-/// Raises fencing counters to the numbers that they have on the old masters.
+/// Raises the fencing counters on a new master to the numbers of the same counters on the old masters.
 pub(super) static CARRY: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/carry.lua"),
     purposes: &[Changing, Locking, Fencing],

@@ -8,7 +8,7 @@ use crate::protocol::instant::Instant;
 pub(super) struct Sent {
     pub(super) what: What,
     pub(super) at: Instant,
-    /// How many of the following requests the same reply answers.
+    /// How many of the following messages share the reply to this one.
     pub(super) along: usize,
 }
 

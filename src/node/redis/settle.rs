@@ -8,8 +8,8 @@ use crate::node::{Answer, Fault};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::Marker;
 
-/// Passes `answer` to the caller of the request `queued`. If the master refused a release temporarily, the release
-/// becomes pending. `noscript` is true if the master did not have the script of the request.
+/// Passes `answer` to the caller of the request `queued`. If the master temporarily cannot execute a release, the
+/// release is sent again later. `noscript` is true if the master did not have the script of the request.
 pub(super) fn settle(
     shared: &Shared,
     pending_releases: &mut PendingReleases,
@@ -39,7 +39,7 @@ pub(super) fn settle(
     queued.answer(answer);
 }
 
-/// Whether the fault is temporary: the master can accept the same request at a later time.
+/// Whether the fault is temporary, so that the same request can succeed later.
 fn passes(fault: &Fault) -> bool {
     matches!(
         fault,

@@ -1,4 +1,4 @@
-//! The state that is shared by the handle, the actor and the inspections of one master.
+//! The state of one Redis master that its handle, its actor and its inspections share.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,13 +21,13 @@ pub(crate) struct NodeOptions {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
-    /// The last part of each connection's name in `CLIENT LIST`: `HOST:PID`.
+    /// The last part of each connection's name in `CLIENT LIST`: the host and the process id of this client.
     pub(crate) name: Box<str>,
-    /// The generation and the fingerprint of the client's masters, and the fingerprint of its next masters.
+    /// The client's `masters_generation`, and the fingerprints of its `masters` and its `next_masters`.
     pub(crate) configuration: Configuration,
     /// The generation markers that this client last saw on the masters.
     pub(crate) markers: Markers,
-    /// Records the server at the address of each master. A second address of the same server is then refused.
+    /// Records which server each address leads to. If two addresses lead to the same server, the second one is refused.
     pub(crate) roster: Arc<Roster>,
     /// Opens simulated streams; `None` to use TCP connections.
     #[cfg(any(test, feature = "testing"))]
@@ -37,13 +37,13 @@ pub(crate) struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// The name in `CLIENT LIST` of a connection that checks the generation marker:
+    /// The connection's name in `CLIENT LIST` if the user can read the generation marker:
     /// `quorate/STEP/FINGERPRINT:HOST:PID`.
     pub(super) fn full_name(&self) -> String {
         format!("quorate/{}:{}", self.configuration.tag(), self.name)
     }
 
-    /// The name in `CLIENT LIST` of a connection that cannot check the generation marker: `quorate:HOST:PID`.
+    /// The connection's name in `CLIENT LIST` if the user cannot read the generation marker: `quorate:HOST:PID`.
     pub(super) fn plain_name(&self) -> String {
         format!("quorate:{}", self.name)
     }
@@ -75,16 +75,16 @@ impl Shared {
         }
     }
 
-    /// If the master has lost its generation marker, the longest time for which its votes do not count: `max_ttl`.
-    /// `None` if it has not lost the marker, or if the restart guard is off.
+    /// The longest time for which the votes of this master are ignored because it lost its generation marker:
+    /// `max_ttl`. `None` if the marker was not lost, or if the restart guard is off.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
         (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
     }
 
-    /// Returns the state of an additional connection to the same master. It has the same settings, and knows the same
-    /// server runs.
+    /// Creates the state for an additional connection to the same master: with the same settings, and the same known
+    /// runs of the server.
     pub(super) fn beside(&self) -> Self {
         Self {
             acquaintance: self.acquaintance.beside(),

@@ -1,4 +1,4 @@
-//! The stream under a link: TCP, TLS, a Unix socket, or a simulated network.
+//! The byte stream of a connection: TCP, TLS, a Unix socket, or a simulated network.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
-    /// Whether the stream may still buffer bytes that were written to it. This is possible with TLS.
+    /// Whether the stream may have buffered bytes without sending them, as TLS streams do.
     unflushed: bool,
 }
 

@@ -17,7 +17,7 @@ macro_rules! part {
 const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
-    // Contains parts that follow in this list. The order matters, because parts are inserted one after the other.
+    // `fence/raise.lua` contains other parts, so these must follow later: parts are inserted in the order of this list.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("fence/lives.lua"),

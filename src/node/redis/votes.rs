@@ -26,11 +26,8 @@ pub(super) struct Votes {
     quarantined_until: Instant,
     /// Why this master gives this client no votes on this connection; `None` if it gives votes.
     refused: Option<Fault>,
-    /// The time at which this client found no generation marker on the master. `None` in each of these cases:
-    ///
-    /// - The key of the marker has a value.
-    /// - The user has no right to read the key.
-    /// - The client now knows, from the other masters, which marker the master lacks.
+    /// The time at which the master had no generation marker at the handshake. `None` if it had one, if the user has no
+    /// right to read it, or as soon as the client knows from other masters which marker is missing.
     unmarked: Option<Instant>,
     /// Whether the loss of the master's generation marker was already detected on this connection.
     missed: bool,
@@ -61,13 +58,11 @@ impl Votes {
         }
     }
 
-    /// Handles a master that has no generation marker although another master has one. The master has lost its data, or
-    /// a different server now has its address.
+    /// Handles a missing generation marker, if other masters have one: this master has lost its data, or a different
+    /// server now has its address.
     ///
     /// - If the restart guard is on, the votes of the master do not count for `max_ttl`.
     /// - If the client knows the lost marker, it restores the marker.
-    /// - If the votes do not count yet, the restored marker gets a TTL. Other clients see from this TTL that the votes
-    ///   do not count.
     ///
     /// Writes the commands to `out`, and appends them to `sent`.
     pub(super) fn handle_missing_marker(
@@ -83,15 +78,15 @@ impl Votes {
         };
         let marker = match options.markers.missed() {
             Missed::Nothing => return,
-            // The lost marker is unknown until a majority of the masters has shown markers. A later call restores it.
+            // The lost marker is unknown until a majority of the masters has a marker. A later call then restores it.
             Missed::Unknown => None,
             Missed::Known(marker) => Some(marker),
         };
         if marker.is_some() {
             self.unmarked = None;
         }
-        // On new masters, only an operator writes the first marker. A client with a wrong address could write it to an
-        // unrelated server.
+        // Only an operator writes the first marker of new masters. A client with a wrong address in its settings could
+        // write it to an unrelated server.
         let may_restore = |marker: &Marker| {
             let begun = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
@@ -102,8 +97,7 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // If the loss is more recent than `max_ttl`, restore the marker with a TTL. The TTL shows other clients
-            // that the master's votes do not count yet.
+            // The TTL of a restored marker shows other clients that the master's votes do not count yet.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);
@@ -129,7 +123,7 @@ impl Votes {
             return;
         };
         match left {
-            // The marker has no TTL, so it was not restored after a loss. An operator wrote it after the handshake.
+            // Without a TTL, the votes count: an operator wrote the marker, or `max_ttl` has passed since the loss.
             -1 => self.trust(shared),
             0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
             _ => {}
@@ -152,8 +146,7 @@ impl Votes {
         until.map_or(Duration::ZERO, |until| until.saturating_since(now))
     }
 
-    /// Records that the votes of the master count again. Either its marker was not lost, or `max_ttl` has passed since
-    /// the loss.
+    /// Records that the votes of the master count again.
     fn trust(&mut self, shared: &Shared) {
         self.doubted_until = None;
         shared.options.markers.trusts(shared.address.name());

@@ -8,19 +8,19 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// The cache limit. Above it, the cache drops all records that were not used in the last 64 batches of requests.
+/// If the cache has more records than this, it drops the records that the last 64 batches of requests did not use.
 const MOST: usize = 16_384;
 
 /// The records of the store that one session has read or written, with their content.
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
-    /// Records with a change that was sent, but not answered: the number of the batch in which it was sent.
+    /// The records with an unanswered change. The number is that of the batch that sent the change.
     ///
-    /// Such a change may still take effect. The next request for the record prevents this: it writes the record with a
-    /// new version.
+    /// Such a change may still take effect. To prevent this, the next request for the record writes it with a new
+    /// version.
     dirty: HashMap<Name, u64>,
-    /// The number of the current batch of requests. Records that were read or written in this batch are fresh.
+    /// The number of the current batch of requests.
     round: u64,
 }
 
@@ -29,17 +29,16 @@ struct CachedRecord {
     stored: Vec<StoredItem>,
     /// The batch in which the record was last read or written.
     seen: u64,
-    /// Whether the record must be read again, because another session may have changed it. Items that have not changed
-    /// keep their cached expiry times.
+    /// Whether the record must be read again, because another session may have changed it.
     doubtful: bool,
 }
 
 impl CachedRecord {
-    /// Whether the record is no longer needed: all its items have expired at `now`, and no fencing counter must be kept
-    /// at `date`.
+    /// Whether the record is no longer needed at `now`. A record is needed while it contains one of these items:
     ///
-    /// `date` is the earlier of two wall clocks: that of the store and that of this process. It is in microseconds
-    /// since 1970. If `date` is `None`, fencing counters are not kept after their expiry.
+    /// - an item that has not expired;
+    /// - a hold that expired less than a day ago;
+    /// - a fencing counter that must be kept at `date`, in microseconds since 1970 (`None` if no counter must be kept).
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -71,17 +70,15 @@ impl RecordCache {
         self.round
     }
 
-    /// Whether the cache has room for records that no request needs. Such records are read only to find obsolete
-    /// records.
+    /// Whether the cache has room for records that are read only to check whether they are obsolete.
     pub(super) fn has_room(&self) -> bool {
         self.records.len() < MOST / 2
     }
 
     /// At most `most` obsolete records, with their versions. A record is obsolete if all of these conditions are met:
     ///
-    /// - All its items have expired at `now`.
-    /// - No fencing counter in it must be kept at `date` (`None` if the store gives no date).
-    /// - No request has used it since the batch `since`.
+    /// - It is no longer needed at `now` and `date` ([`CachedRecord::is_over`]).
+    /// - No request has used it in the batch `since` or in a later batch.
     /// - It is neither doubtful nor dirty.
     pub(super) fn obsolete(
         &self,
@@ -123,7 +120,7 @@ impl RecordCache {
         names.iter().all(fresh)
     }
 
-    /// Whether an unanswered change of the record may still take effect.
+    /// Whether the record is dirty: the store has not answered a change of it, so this change may still take effect.
     pub(super) fn is_dirty(&self, name: &Name) -> bool {
         self.dirty.contains_key(name)
     }
@@ -142,8 +139,8 @@ impl RecordCache {
         }
     }
 
-    /// Marks all records as doubtful after a restart of the server. The restart may have lost changes, and then two
-    /// different contents of a record can have the same version.
+    /// Marks all records as doubtful after a restart of the server. If the restart lost changes, later changes may
+    /// reuse their versions.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
             cached.doubtful = true;

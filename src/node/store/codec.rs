@@ -1,12 +1,8 @@
 //! The content of a record: items with their expiry times, encoded as bytes.
 //!
 //! - If the store has a clock, each item has an expiry time on that clock.
-//! - Otherwise each item has a duration, and a stamp that is different at each write.
-//!
-//! Clients measure the duration on their own clocks:
-//!
-//! - The holder begins before it sends its request.
-//! - A client that reads the item begins when it first reads the stamp, and adds a margin to the duration.
+//! - Otherwise each item has a duration, and a stamp that is different at each write. The holder counts the duration
+//!   from the moment before its request. Every other client counts from its first read of the stamp, and adds a margin.
 //!
 //! So the holder's lease ends before any other client considers the item expired.
 
@@ -18,8 +14,8 @@ use crate::node::memory::items::{Id, Item, Kind};
 /// The first byte of every encoded record: the version of the format.
 const FORMAT: u8 = 1;
 
-/// The latest time that records can contain, in microseconds. A later clock reading is replaced by it. A record with a
-/// later time is rejected as damaged.
+/// The latest time in a record, in microseconds. Later clock readings are replaced by this time. A record with a later
+/// time is damaged.
 pub(super) const LATEST: u64 = 1 << 61;
 
 /// An item of a record, together with its expiry as the record stores it.
@@ -27,12 +23,12 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// Whether other clients consider the item expired no earlier than this client does. False if this client has read
-    /// the stamp from the store: another client may have read it earlier.
+    /// Whether this client knows that no other client considers the item expired earlier. False if another client wrote
+    /// the item to a store without a clock: a third client may have read the stamp earlier.
     sure: bool,
 }
 
-/// A lease that a request's answer promises to the caller. The lease must not end before `until`.
+/// A lease that an answer grants or extends. No client may consider the lease expired before `until`.
 pub(super) struct Promised {
     pub(super) key: Name,
     pub(super) value: [u8; 32],
@@ -43,19 +39,16 @@ pub(super) struct Promised {
 /// The time from which the duration of a promised lease is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Since {
-    /// The first grant of the lock. A repeated grant does not make the lease longer.
+    /// The first grant of the lock: if a master grants the lock again, the lease does not become longer.
     Before,
-    /// For a hold on a lock key that other holds share:
-    ///
-    /// - now, if the hold is new;
-    /// - the first grant of this hold, if it already existed.
+    /// The first grant of this hold, on a lock key that several holds can share.
     Joined,
     /// Now, because the lease is extended.
     Extended,
 }
 
 impl Promised {
-    /// Whether the lease ends if `item` expires: `item` is the lock key of the lease, or the entry of its hold.
+    /// Whether `item` stores this lease. The item is the lock key, or this hold's entry in the list of holds.
     fn rests_on(&self, item: &Item) -> bool {
         let Id { kind, key, member } = &item.id;
         let here = **key == *self.key;
@@ -69,8 +62,8 @@ enum When {
     Always,
     /// The item expires at this time on the server's clock, in microseconds.
     Until(u64),
-    /// The item expires `life` microseconds after its last write. Each write has a different `stamp`. Only for a store
-    /// without a clock.
+    /// For a store without a clock: the item expires `life` microseconds after the write with this `stamp`. Each write
+    /// has a different stamp.
     For {
         stamp: u64,
         life: u64,
@@ -80,14 +73,14 @@ enum When {
 /// The clock on which the items of a store expire.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
-    /// The server's clock. It may be up to `slack` microseconds ahead of this client's estimate.
+    /// The server's clock. It is at most `slack` microseconds ahead of the time that this client assumes.
     Server { slack: u64 },
     /// The clock of this client's process, for a store without a clock. A write stores `stamp` with each item.
     Own { stamp: u64 },
 }
 
-/// Returns how long an observer waits before it considers a lease expired: `life` plus 1 % plus 2 ms. `life` and the
-/// result are in microseconds.
+/// Returns how long a client that reads a lease waits before it considers the lease expired: the duration `life` plus 1
+/// % plus 2 ms. All times are in microseconds.
 fn seen(life: u64) -> u64 {
     #[cfg(feature = "testing")]
     if super::flaw::has(super::flaw::StoreFlaw::EarlyEnd) {
@@ -96,8 +89,8 @@ fn seen(life: u64) -> u64 {
     life + life / 100 + 2_000
 }
 
-/// Rounds the expiry of a queue, a place in a queue, or a hold up to a multiple of 1,000 µs. Returns the expiry of
-/// other items unchanged. All times are in microseconds.
+/// Rounds the expiry `until` of a queue, of a waiter's place in a queue, or of a hold up to a full millisecond. Returns
+/// the expiry of other items unchanged. All times are in microseconds.
 fn whole(kind: Kind, until: u64) -> u64 {
     match kind {
         Kind::Text | Kind::Foreign | Kind::Watcher => until,
@@ -158,9 +151,9 @@ impl StoredItem {
         Some(Self { item, when, sure })
     }
 
-    /// Returns the new content of a record that contained `before`: the given `items`, written at the time `now`.
+    /// Returns the new content of a record: `items`, written at the time `now`. `before` is the old content.
     ///
-    /// An unchanged item keeps its stored expiry, unless a new or extended lease in `promised` needs a later one.
+    /// An unchanged item keeps its stored expiry, unless a new or extended lease in `promised` ends later.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -188,7 +181,7 @@ impl StoredItem {
         all
     }
 
-    /// Whether this item is the entry of the hold with the lease `promised`. False if the item has expired at `now`.
+    /// Whether this item is the unexpired entry of the hold that has the lease `promised`.
     fn is_hold_of(&self, promised: &Promised, now: u64) -> bool {
         self.item.id.kind == Kind::Hold && promised.rests_on(&self.item) && self.item.lives(now)
     }
@@ -198,9 +191,9 @@ impl StoredItem {
     fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
         let until = last.until;
         let until = match (self.when, clock) {
-            // The server's clock may be up to `slack` ahead of `now`, so the stored expiry would be too early.
+            // The server's clock may be `slack` ahead of `now`, so the item must expire `slack` after the lease.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
-            // Another client may have read the stamp before this client did, so the item would expire too early there.
+            // Another client may have read the stamp earlier, and would then consider the item expired earlier.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -218,7 +211,7 @@ impl StoredItem {
             }
             (Some(until), Clock::Own { stamp }) => {
                 let life = until.saturating_sub(now);
-                // This process considers the item expired at `until`. Other processes wait a little longer (`seen`).
+                // This process considers the item expired at `until`; all others do so a little later (`seen`).
                 item.until = Some(whole(item.id.kind, until));
                 When::For { stamp, life }
             }
@@ -368,7 +361,7 @@ mod tests {
         );
     }
 
-    /// A third client may have read the old stamp earlier, and would consider the extended lease expired too early.
+    /// If the stamp stayed the same, a client that read it earlier would consider the lease expired too early.
     #[test]
     fn extension_replaces_the_clock_stamp_of_another_client() {
         let (stamp, life) = (7, 500_000);

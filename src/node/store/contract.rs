@@ -164,8 +164,8 @@ pub trait Session: Send + 'static {
         names: &[Arc<[u8]>],
     ) -> impl Future<Output = Result<Clocked<Vec<Record>>, Fault>> + Send;
 
-    /// Executes the commits in the given order. A commit has no effect if a record has a different version than in the
-    /// commit. The commits after it are still executed.
+    /// Executes the commits in the given order. If a record does not have the version that its commit requires, this
+    /// commit has no effect. The commits after it are still executed.
     ///
     /// There are at most [`Traits::batch`] commits. No two of them change the same record.
     fn commit(
@@ -173,28 +173,26 @@ pub trait Session: Send + 'static {
         commits: &[Commit],
     ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
-    /// Reads up to `count` records, beginning with the record at position `from`. The order of the records must not
-    /// change. A page with fewer than `count` records is the last page. A record that was removed while the pages are
-    /// read may still appear, with version 0.
+    /// Reads up to `count` records, beginning at the position `from`. If it returns fewer, this page is the last one.
+    /// All pages must use the same order of records. A record that is removed between two pages may still appear, with
+    /// version 0.
     fn page(
         &mut self,
         from: u64,
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The date that the server gave to the last answered change of this session, in microseconds since 1970. `None`,
-    /// the default, if the store gives no dates.
+    /// The server's time of the last answered change of this session, in microseconds since 1970. `None`, the default,
+    /// if the store gives no dates. A store that gives dates must return one even before the first change.
     ///
-    /// Clients derive fencing numbers from the time in [`Clocked::clock`], or else from this date. If the store returns
-    /// neither, fencing counters never expire.
-    ///
-    /// A store that gives dates must give one even before the first change of a session.
+    /// Clients derive fencing numbers from [`Clocked::clock`], or else from this date. If the store returns neither,
+    /// fencing counters never expire.
     fn date(&self) -> Option<u64> {
         None
     }
 
-    /// Removes each of these records if it still has the given version. No client needs their content. If the session
-    /// is lost before the server has answered, a removal may take effect later, or never.
+    /// Removes each of these records if it still has the given version. If the session is lost before the server has
+    /// answered, a removal may take effect later, or never.
     fn remove(
         &mut self,
         records: &[(Arc<[u8]>, u64)],
@@ -272,8 +270,8 @@ pub struct Commit {
 /// A wait lock is only a hint: a session can fail to get a wait lock, and can lose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitLock {
-    /// Take the wait lock with this name, and keep it until a `Release` names it. The name consists of at most 48
-    /// hexadecimal digits and colons.
+    /// Take the wait lock with this name, and keep it until a `Release` with the same name. The name has at most 48
+    /// characters: hexadecimal digits and colons.
     Keep(Arc<str>),
     /// Release the wait lock with this name, if the session holds it.
     Release(Arc<str>),
@@ -316,7 +314,7 @@ pub trait Listener: Send + 'static {
         let _ = pacer;
     }
 
-    /// Waits for the next messages to this process. An empty list means that a message with an unknown text arrived;
-    /// the client then wakes all waiters of the process.
+    /// Waits for the next messages to this process. Returns an empty list if a message has an unknown text. The client
+    /// then wakes all waiters of the process.
     fn next(&mut self) -> impl Future<Output = Result<Vec<Vec<u8>>, Fault>> + Send;
 }

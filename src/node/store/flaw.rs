@@ -6,10 +6,10 @@ use std::cell::Cell;
 /// bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFlaw {
-    /// After a session was lost, the next session does not write the records with unanswered changes again. So such a
-    /// change can still take effect later.
+    /// After a session was lost, the next session does not write the records with unanswered changes again. So these
+    /// changes can still take effect later.
     Unsoiled,
-    /// The client assumes that the server's clock is not ahead of the client's estimate. So a stored lease can expire
+    /// The client ignores that the server's clock may be ahead. So the server's clock can reach the expiry of a lease
     /// too early.
     NoSlack,
     /// If the store has no clock, a client considers another client's lease expired after a third of its duration.

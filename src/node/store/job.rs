@@ -16,19 +16,20 @@ use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::fencing::COUNTER_TTL_US;
 use crate::protocol::instant::Instant;
 
-/// How long a process is notified of the new leaders of an election before it must renew its entry in the record: 60 s.
+/// How long an observer of an election stays subscribed if it does not renew its subscription: 60 s.
 pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// The first bytes of two messages: `FREE` is a wake-up, `LEADER` announces a new leader. The lock key follows the
-/// first byte.
+/// The first byte of a wake-up message. The lock key follows this byte.
 pub(super) const FREE: u8 = b'w';
+
+/// The first byte of a message that announces a new leader. The lock key follows this byte.
 pub(super) const LEADER: u8 = b'l';
 
-/// Requests that are decided and answered together, because they share records.
+/// Requests that share records. One commit executes all of them.
 pub(super) struct Job {
     pub(super) names: Vec<Name>,
     pub(super) asked: Vec<Asked>,
-    /// Whether the cached records of the job may be outdated. If so, the task must read them again.
+    /// Whether the cached records of the job may be outdated and must be read again.
     pub(super) stale: bool,
 }
 
@@ -39,7 +40,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The leases that the answer grants or extends, one for each key. `now` is the current time in microseconds.
+    /// The leases that the answer grants or extends, one for each lock key. `now` is the current time in microseconds.
     fn promises(&self, now: u64) -> Vec<Promised> {
         let extended = matches!(self.queued.request, Request::Extend { .. });
         let of = |claim: &Claim, ttl: Duration| -> Vec<Promised> {
@@ -61,7 +62,7 @@ impl Asked {
                 of(claim, *ttl)
             }
             (Request::Extend { items }, Some(Ok(Answer::Extended(said)))) => {
-                // A lock on several keys gets a result for each key.
+                // The answer contains a separate result for each key of a lock.
                 let asked = items.iter().flat_map(|item| of(&item.claim, item.ttl));
                 let kept = asked.zip(said).filter(|(_, said)| said.is_kept());
                 kept.map(|(promised, _)| promised).collect()
@@ -75,7 +76,7 @@ impl Asked {
 pub(super) enum Outcome {
     /// The requests change no record, so nothing is committed and they are answered immediately.
     Same,
-    /// The task must send this commit. The lists are the items of each record after the commit.
+    /// The commit to send, and for each of its records the items after the commit.
     Change(Commit, Vec<Vec<StoredItem>>),
     /// The records, or the store's clock, must be read before the job can be decided.
     Unsure,
@@ -88,9 +89,9 @@ pub(super) struct Setting<'a> {
     /// The stamp that all items of this decision get. Only used for a store without a clock.
     pub(super) stamp: u64,
     pub(super) run: &'a ServerRun,
-    /// The id of this process in wake-ups; `None` if no client has subscribed to the wake-ups of this node.
+    /// The id under which this process receives wake-ups; `None` if it needs no wake-ups from this node.
     pub(super) process: Option<&'a Arc<str>>,
-    /// Whether commits must contain wait locks. True if the store's listener polls.
+    /// Whether commits must take and release wait locks ([`WaitLock`]). True if the store's listener polls.
     pub(super) wait_locks: bool,
 }
 
@@ -145,8 +146,7 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // This fencing counter has expired, but the store's date shows that it is still needed. Keep it for a
-                // day.
+                // Keep an expired fencing counter for another day if it is still needed at the store's date.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
@@ -225,7 +225,7 @@ impl Job {
         }
     }
 
-    /// The wait locks that the session must take or release after the job. `after` is the new content of its records.
+    /// The wait locks that the session must take or release after this job, when its records contain `after`.
     pub(super) fn wait_locks<'a>(
         &self,
         after: impl Iterator<Item = &'a StoredItem>,
@@ -239,7 +239,7 @@ impl Job {
 
     /// Whether at least one request of the job is refused.
     ///
-    /// A refusal suggests that the cached record is outdated. The task then reads the record again before it commits.
+    /// The cached record behind a refusal may be outdated, so the record is then read again.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
@@ -267,7 +267,7 @@ fn apply(
     if let (Request::Watch { key, on }, Some(process)) = (request, setting.process) {
         let id = Id::of(Kind::Watcher, key, process.as_bytes());
         let known = watchers.iter().position(|watcher| watcher.id == id);
-        // Renew the item of this observer if less than half of its lifetime is left.
+        // Renew the subscription if less than half of its lifetime is left.
         let fresh = known.is_some_and(|at| watchers[at].lives(now + micros(WATCHED) / 2));
         if !fresh || !on {
             watchers.retain(|watcher| watcher.id != id);

@@ -1,4 +1,4 @@
-//! The records and elections of one store for which this process receives wake-ups.
+//! Records which wake-ups this process needs from one store: for which records, and for which elections.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub(super) struct Listening {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The records whose wake-ups this process needs. A waiter of this process is queued in each of them.
+    /// The records whose wake-ups this process needs. In each of them, a waiter of this process asked to be queued.
     wanted: BTreeMap<Name, Wanted>,
     /// The elections that this process observes.
     pub(super) watched: HashSet<Name>,
@@ -41,14 +41,14 @@ struct Wanted {
 pub(super) struct QueuedWaiter {
     /// The id of the waiter.
     pub(super) id: Arc<str>,
-    /// The name of the wait lock of the client for which the waiter waits. `None` if the waiter waits for several
-    /// clients, or if that client has no wait lock.
+    /// The wait lock (a named lock of the server) of the client directly ahead of this waiter. `None` if there are
+    /// several such clients, or if that client has no wait lock.
     pub(super) behind: Option<Arc<str>>,
 }
 
 impl State {
     /// Makes this process listen for wake-ups of these records until the time `until`. Called when a waiter of this
-    /// process asks for a place in their queues.
+    /// process requests the locks in these records.
     pub(super) fn want(&mut self, names: Vec<Name>, until: Instant) {
         for name in names {
             let waiter = None;
@@ -66,8 +66,7 @@ impl State {
                 Pace::Observing
             };
         };
-        // A waiter for several locks has one entry per record. All these entries are equal, so they count as one
-        // waiter.
+        // A waiter for several locks has an equal entry for each lock. Count these entries as one waiter.
         let alone = self.watched.is_empty() && waiters.all(|other| other == first);
         match first.behind.clone().filter(|_| alone) {
             Some(wait_lock) => Pace::Behind {
@@ -101,7 +100,7 @@ impl Listening {
         self.pacer.set(state.pace());
     }
 
-    /// Recomputes the [`Pace`](super::Pace) of a polling listener. Call this function after a change of `wanted` or
+    /// Recomputes the [`Pace`](super::Pace) of this process. Call this function after a change of `wanted` or
     /// `watched`.
     pub(super) fn repace(&self) {
         let pace = self.state().pace();
@@ -151,7 +150,7 @@ mod tests {
         let first = waiter("1", Some("9"));
         listening.note_waiter(std::slice::from_ref(&a), Some(&first));
         assert_eq!(pace(), behind("1", "9"));
-        // The waiter requests the lock again. It keeps its place in the queue, and waits for the same wait lock.
+        // If the waiter requests the lock again, it still waits for the same wait lock.
         listening.state().want(vec![a.clone()], until);
         listening.repace();
         assert_eq!(pace(), behind("1", "9"));

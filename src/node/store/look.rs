@@ -1,5 +1,5 @@
-//! Inspects a store. The result also shows whether another address leads to the same server, and for how much longer
-//! the restart guard ignores the votes of this master.
+//! Inspects the server of a store. Also checks whether another address leads to the same server, and for how much
+//! longer the restart guard ignores the server's votes.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! A master on top of a store. A store keeps records and changes them by compare-and-set.
 //!
-//! The client decides each request with the state machine of the [master in memory](super::memory). So the same rules
-//! apply to all stores. The store does not lock the record during the decision.
+//! The client decides each request itself, with the state machine of the [master in memory](super::memory). So the same
+//! rules apply to all stores.
 //!
-//! A change can reach the store after its session was lost. It has no effect, because the next session first writes the
-//! record again with a new version.
+//! If a session is lost, an unanswered change may still take effect. To prevent this, the next request for the record
+//! writes the record with a new version.
 
 mod cache;
 mod codec;

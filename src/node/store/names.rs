@@ -8,8 +8,7 @@ use crate::node::{Claim, Request};
 /// The name of a record.
 pub(super) type Name = Arc<[u8]>;
 
-/// The record of a lock key. The slots of a semaphore share the record of the semaphore; each other lock key has its
-/// own record.
+/// The name of the record for a lock key. All slots of a semaphore share one record; each other lock key has its own.
 pub(super) fn of_lock(key: &[u8]) -> Name {
     keys::line_of(key).into()
 }

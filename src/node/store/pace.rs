@@ -12,15 +12,15 @@ pub enum Pace {
     Idle,
     /// The process only observes elections. The announcement of a new leader is not urgent.
     Observing,
-    /// At least one waiter of this process is queued, and [`Behind`](Self::Behind) does not apply. The listener waits
+    /// At least one waiter of this process is queued, but [`Behind`](Self::Behind) is not possible. The listener waits
     /// for wake-up messages.
     Waiting,
     /// One waiter of this process is queued, and waits for exactly one other client.
     Behind {
         /// The id of the waiter.
         waiter: Arc<str>,
-        /// The [wait lock](super::WaitLock) of that other client. The server grants it to the listener when that client
-        /// leaves the queue or releases its lock.
+        /// The [wait lock](super::WaitLock) that this other client holds. The listener gets it when that client leaves
+        /// the queue or releases its lock.
         wait_lock: Arc<str>,
     },
 }

@@ -6,9 +6,6 @@
 //! - A request that waits for the first session: the connect timeout.
 //! - A request that waits for a new session: the store's timeout.
 //! - A request that waits behind a burst of other requests: [`BURST_TIMEOUTS`] times the store's timeout.
-//!
-//! A change can reach the store after its session was lost. It has no effect, because the next session first writes the
-//! record again with a new version.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -51,27 +48,27 @@ const BURST_TIMEOUTS: u32 = 10;
 /// It does this to check that the store still answers.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Runs the task for the session with the index `number`. `pending` are the releases that an earlier task could not
+/// Runs the task for the session with the index `number`. `pending` are the releases that an earlier task did not
 /// deliver.
 ///
-/// The task ends when the store's handle was dropped and no request is left. It first tries to deliver pending releases
-/// for at most [`LINGER`].
+/// The task ends when the store's handle was dropped and no request is left. Undelivered releases delay the end by at
+/// most [`LINGER`].
 ///
-/// If the tokio runtime is shut down before the task ends, another task continues in the background runtime.
+/// If the tokio runtime is shut down first, another task continues in the background runtime.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
     pending: PendingReleases,
 ) -> impl Future<Output = ()> + Send + 'static {
-    // Create the task's state here and not at the first poll: a runtime that is shutting down drops the task without
-    // polling it, and even then the requests in the mailbox must be answered.
+    // Create the state now, not at the first poll: if the runtime drops the task before this poll, `Drop` must still
+    // answer the requests.
     let mut task = SessionTask::new(shared, number);
     task.pending_releases = pending;
     async move { task.run().await }
 }
 
-/// The largest number of wait locks that the task remembers for release with its next commit. The server releases any
-/// further wait locks when the session ends.
+/// The largest number of wait locks that the task stores in order to release them with its next commit. All other wait
+/// locks are released when the session ends.
 const MOST_WAIT_LOCKS: usize = 1024;
 
 struct SessionTask<S: Store> {
@@ -83,15 +80,14 @@ struct SessionTask<S: Store> {
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
-    /// The stamp of the items of the last decided job. The first stamp is random, so a record that is removed and
-    /// created again gets different stamps.
+    /// The stamp that the last job gave to its items. The first stamp is random, so the stamps of a record that is
+    /// removed and created again differ.
     stamp: u64,
     back_off: BackOff,
-    /// The time until which requests wait for a session. If `None`, the task refuses requests while there is no
-    /// session.
+    /// Until this time, requests wait for a session. If `None`, requests are refused while there is no session.
     patience: Option<Instant>,
-    /// The last time at which the task let requests wait for a new session. If that session is lost within [`STEADY`]
-    /// of this time, the task refuses requests.
+    /// The last time at which requests began to wait for a new session. If a session is lost within [`STEADY`] of this
+    /// time, requests are refused.
     patient_at: Instant,
     /// The fault with which requests are refused while there is no session.
     fault: Fault,
@@ -112,8 +108,8 @@ struct SessionTask<S: Store> {
 struct Online<C> {
     session: C,
     run: ServerRun,
-    /// Whether this client trusts stored values from earlier runs of the server. True if the server loses nothing in a
-    /// restart, or if the restart guard is off.
+    /// Whether a stored value from an earlier run of the server counts as the newest value. True if the server loses
+    /// nothing in a restart, or if the restart guard is off.
     lasts: bool,
     quarantined_until: Instant,
     since: Instant,
@@ -231,7 +227,7 @@ impl<S: Store> SessionTask<S> {
         }
         tracing::debug!(node = %name, session = self.number, "connected");
         self.time.forget();
-        // Store the date of the store now: requests that are decided from cached records bring no date.
+        // Store the store's date now: the cache can answer requests later, but gives no date.
         self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
             self.cache.mark_all_doubtful();
@@ -297,8 +293,8 @@ impl<S: Store> SessionTask<S> {
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // Let requests wait, because a server restart is short. Refuse them if the server had stopped answering, or if
-        // requests have already waited within the last `STEADY`.
+        // Let requests wait for a new session. Refuse them if the server had stopped answering, or if requests have
+        // already waited for a session within the last `STEADY`.
         let again = now.saturating_since(self.patient_at) < STEADY;
         if lived.is_some() {
             self.patience = None;
@@ -352,7 +348,7 @@ impl<S: Store> SessionTask<S> {
                 self.sweep(online).await?;
             }
             if self.time.is_date_old(self.now()) {
-                // The date of the store is too old. A new session brings a new date. Requests wait.
+                // The store's date is too old. Open a new session to get a new date. Until then, requests wait.
                 self.patience = Some(self.now() + limit);
                 *online = self.connect().await?;
                 self.patience = None;
@@ -397,7 +393,7 @@ impl<S: Store> SessionTask<S> {
             }
             online.session.remove(&obsolete).await?;
         }
-        // Only one session of this process searches for obsolete records of other clients.
+        // Only one session of this process reads the pages of the store to find obsolete records.
         if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.cache.has_room() {
             return Ok(());
         }
@@ -427,8 +423,7 @@ impl<S: Store> SessionTask<S> {
             self.pending_releases.keep(&queued);
             queued.answer(Err(Fault::Overloaded));
         }
-        // Take no more requests than fit into one batch of commits, because all requests that are taken must be
-        // executed within one timeout.
+        // Take at most one batch of requests, because all of them must be executed within one timeout.
         let most = shared.traits.batch.max(2);
         self.batch.extend(self.pending_releases.take(most / 2, now));
         let room = most - self.batch.len();
@@ -463,8 +458,8 @@ impl<S: Store> SessionTask<S> {
         self.batch = apart;
     }
 
-    /// Renews this process's requests for announcements of new leaders, because the store forgets observers that do not
-    /// renew.
+    /// Renews this process's subscriptions to announcements of new leaders. The store ends a subscription that is not
+    /// renewed.
     fn watch_again(&mut self, now: Instant) {
         let due = self.watched.iter().filter(|(_, at)| **at <= now);
         let due: Vec<Arc<[u8]>> = due.map(|(key, _)| key.clone()).collect();
@@ -522,10 +517,9 @@ impl<S: Store> SessionTask<S> {
         self.list(online).await
     }
 
-    /// Answers the remaining jobs with `Overloaded`. None of their commits took effect, because other sessions changed
-    /// the records first.
+    /// Answers all unfinished jobs with `Overloaded`. None of their commits took effect.
     ///
-    /// Called before the store's timeout ends, so that the task keeps its session.
+    /// Called before the store's timeout, because a timeout ends the session.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -575,8 +569,8 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Answers every request that needs the record `name` with `fault`. Splits a request for several locks, so that the
-    /// other locks can still get an answer.
+    /// Sends the answer `fault` to every request that needs the record `name`. A request for several locks is split, so
+    /// that its other locks can still get an answer.
     fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
         let of = |job: &Job| job.names.contains(name);
         let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
@@ -623,7 +617,7 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // If one chunk of commits fails, all requests get a fault. So keep the records of all chunks in `risky`.
+            // If a later chunk fails, all requests get a fault. So keep the records of all chunks in `risky`.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
@@ -703,7 +697,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Stores which client is directly ahead of this request's waiter. A listener that polls uses this information.
+    /// Stores which client is directly ahead of the waiter in the queue. Only a listener that polls needs this.
     fn note_waiter(&self, request: &Request, answer: &Result<Answer, Fault>) {
         let (claim, waits) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
@@ -728,7 +722,7 @@ impl<S: Store> SessionTask<S> {
         wait_lock::ahead_of(claim, &items)
     }
 
-    /// Stores the wait locks that the session must release after a job without a commit. The next commit releases them.
+    /// Stores the wait locks that the session must release after `job`. The next commit releases them.
     fn keep_wait_locks(&mut self, job: &Job) {
         let known = self.cache.all(&job.names).unwrap_or_default();
         let after = known.iter().flat_map(|(_, stored)| stored.iter());
@@ -738,7 +732,7 @@ impl<S: Store> SessionTask<S> {
         self.wait_locks.extend(released.take(room));
     }
 
-    /// Answers the list requests in the batch. Each of them reads one page of records.
+    /// Answers the list requests in `batch`. Each request reads one page of records.
     async fn list(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         while let Some(queued) = self.batch.last() {
             let Request::List { page } = &queued.request else {
@@ -765,8 +759,8 @@ impl<S: Store> SessionTask<S> {
         let mut master = Master::default();
         for (name, record) in &what {
             if record.fault.is_some() {
-                // This record is unreadable, but may contain a held lock. List its name: a request for the status of
-                // the lock then reports the fault.
+                // An unreadable record may contain a held lock. So list its name: a request for the status of this lock
+                // then reports the fault.
                 master.put_text(now, name, b"", None);
                 continue;
             }
@@ -824,8 +818,8 @@ impl<S: Store> SessionTask<S> {
 }
 
 impl<S: Store> SessionTask<S> {
-    /// Starts another task that continues the work of this one, and returns true. If the store's handle was dropped and
-    /// no release is left to deliver, starts none and returns false.
+    /// Starts another task that continues the work of this one. Returns false if no work is left, or if no other
+    /// runtime can run the task.
     fn hand_over(&mut self) -> bool {
         let pending = std::mem::replace(&mut self.pending_releases, PendingReleases::new());
         let (shared, number) = (self.shared.clone(), self.number);
@@ -838,7 +832,7 @@ impl<S: Store> SessionTask<S> {
     }
 }
 
-/// Answers the remaining requests with a fault. Does nothing if another task continues the work of this one.
+/// Answers the jobs in progress with a fault. If no other task continues, also answers all requests in the mailbox.
 impl<S: Store> Drop for SessionTask<S> {
     fn drop(&mut self) {
         let gone = Fault::Disconnected("the connection to the master was shut down".into());

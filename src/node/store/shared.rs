@@ -22,8 +22,7 @@ pub(super) struct Shared<S> {
     pub(super) listening: Listening,
     /// Limits how often warnings about the sessions with this store are logged.
     pub(super) repeats: Repeats,
-    /// The index of the session that searches the store for obsolete records of other clients. This is the session that
-    /// first began a search.
+    /// The index of the only session that searches the store for obsolete records of other clients.
     pub(super) pager: OnceLock<usize>,
     /// The receiver of the wake-ups. Unset if no client of this process needs wake-ups.
     pub(super) subscriber: OnceLock<Subscriber>,

@@ -1,7 +1,6 @@
-//! Removes obsolete records from a store, a few at a time. A record is obsolete if all its items have expired, and none
-//! of them is a fencing counter that is still needed.
+//! Removes obsolete records from a store, a few at a time. `RecordCache::obsolete` decides which records are obsolete.
 //!
-//! - Every 30 s, each session removes the obsolete records in its cache that no request has used since its last search.
+//! - Every 30 s, each session removes obsolete records that are in its cache.
 //! - One session per process also reads a page of the store's records, to find obsolete records of other clients.
 //!
 //! A removal names the record's version, so it has no effect if another client has changed or removed the record.
@@ -21,11 +20,10 @@ const MOST: usize = 16;
 /// The number of records in one page of the search for obsolete records.
 pub(super) const PAGE: u32 = 64;
 
-/// When a session next removes obsolete records, and the position of its search for further obsolete records.
+/// When a session next removes obsolete records, and which page of the store's records it reads next.
 pub(super) struct Sweep {
     at: Instant,
-    /// The number of the current batch of requests at the last removal. The next removal keeps all records that were
-    /// used in this batch or later.
+    /// The number of the batch of requests at the last removal. Records that were used in this batch or later are kept.
     since: u64,
     /// The position at which the next page of records begins.
     page: u64,
@@ -46,8 +44,8 @@ impl Sweep {
         now >= self.at
     }
 
-    /// The obsolete records to remove now. `at` is the earliest possible time on the store's clock, and the date from
-    /// `StoreTime::removal_date`.
+    /// The obsolete records to remove now. `at` contains two times: the earliest possible time on the store's clock,
+    /// and `StoreTime::removal_date`.
     pub(super) fn obsolete(
         &mut self,
         now: Instant,

@@ -29,7 +29,7 @@ pub struct Table {
 #[derive(Debug, Default)]
 struct State {
     records: BTreeMap<Vec<u8>, Record>,
-    /// The largest version of a record so far. Each change gets the next number, so no version is used twice.
+    /// The largest version of all records. Each change gets the next number, so no version is used twice.
     last: u64,
     words: BTreeMap<Arc<str>, VecDeque<Vec<u8>>>,
 }

@@ -5,14 +5,14 @@ use crate::protocol::instant::Instant;
 use super::codec::{Clock, LATEST};
 use crate::node::memory::Dates;
 
-/// How much the rates of the store's clock and this client's clock may differ: 10 per thousand (1 %). This equals the
+/// How much faster or slower than this client's clock the store's clock may run: 10 per thousand (1 %), like the
 /// default drift of a lease.
 const RATE: u64 = 10;
 
-/// How long this client uses a date that the store gave to a change: 12 hours, in microseconds.
+/// How long this client uses a date of the store: 12 hours, in microseconds. This is half of the lifetime of a fencing
+/// counter.
 ///
-/// This is half of the lifetime of a fencing counter. After a correction of the store's clock, the client drops the old
-/// date before a counter that was written after the correction can expire.
+/// Then the client requests a new date, because the store's clock may have been corrected.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
@@ -21,15 +21,13 @@ const STALE: u64 = 10_000_000;
 /// The time that this client uses for the records of a store: the time of the store's clock or, if the store has no
 /// clock, the time of this process.
 pub(super) struct StoreTime {
-    /// The wall clock of this process at `origin`, in microseconds. If the store has no clock, the time of this process
-    /// is counted from this value.
+    /// The wall clock of this process at `origin`, in microseconds.
     wall: u64,
     origin: Instant,
     looked: Option<Look>,
     /// Whether the store has no clock, so that this process's own clock is used.
     own: bool,
-    /// The last date that a store without a clock gave to a change, and the time at which this process received the
-    /// date. `None` if no date was received.
+    /// The store's last date, and the time at which this process received it; `None` if there is no date.
     dated: Option<(u64, Instant)>,
 }
 
@@ -80,8 +78,8 @@ impl StoreTime {
         self.dated = None;
     }
 
-    /// The date from which this client derives fencing numbers. For a store without a clock, this is the date of the
-    /// store's last change, plus the time since this client received it.
+    /// The date from which this client derives fencing numbers. If the store has no clock, this is the store's last
+    /// date plus the time since this client received it.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -90,14 +88,14 @@ impl StoreTime {
         }
     }
 
-    /// Whether the last date is so old that a new date must be requested. The store's clock may have been corrected.
+    /// Whether the last date was received more than [`DATED`] ago, so that a new date is needed.
     pub(super) fn is_date_old(&self, now: Instant) -> bool {
         self.dated
             .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
-    /// The date that decides which fencing counters are obsolete: the earlier of the store's date and this process's
-    /// clock. `None` if the store has a clock, or has given no date.
+    /// The date that decides which fencing counters may be removed: the earlier of the store's date and this process's
+    /// wall clock. `None` if the store has a clock, or has given no date.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
             Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
@@ -105,8 +103,8 @@ impl StoreTime {
         }
     }
 
-    /// The range in which the time of the store's clock lies at `now`, in microseconds: its earliest possible time, and
-    /// the length of the range. `None` without a recent reading of the store's clock.
+    /// The earliest possible time on the store's clock at `now`, and by how much the time may be later. Both are in
+    /// microseconds. `None` without a recent reading of the store's clock.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
         if self.own {
             let passed = micros(now, self.origin);
@@ -124,8 +122,8 @@ impl StoreTime {
         ))
     }
 
-    /// The clock that determines the expiry of new items. `slack` is the uncertainty of the server's clock, in
-    /// microseconds. `stamp` identifies the write to a store without a clock, and must differ for each write.
+    /// The clock on which new items expire. The server's clock may be up to `slack` microseconds ahead. `stamp` must
+    /// differ for each write, and is only used if the store has no clock.
     pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
         if self.own {
             Clock::Own { stamp }

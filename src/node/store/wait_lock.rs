@@ -1,11 +1,11 @@
-//! Wait locks: named locks of the server. A queued waiter waits for one client: the previous waiter in the queue, or
-//! the holder. Its listener blocks on the wait lock of that client instead of polling.
+//! Wait locks: named locks of the server. With a wait lock, a waiter can block instead of polling.
 //!
-//! - The session of a queued waiter keeps a wait lock that is named after the waiter's short id.
-//! - The session of a holder that has renewed its lock keeps a wait lock that is named after the value of the lock.
+//! - The session of a queued waiter takes a wait lock. Its name is the waiter's short id.
+//! - The session of a holder that renews its lock takes a wait lock. Its name is the lock value.
+//! - The listener of a waiter blocks on the wait lock of the client directly ahead. If there is none, the listener
+//!   polls.
 //!
-//! A wait lock is only a hint. A listener that gets it makes its waiter request the lock again. If the wait lock does
-//! not exist, the listener polls.
+//! A wait lock is only a hint: when the listener gets it, the waiter requests the lock again.
 
 use std::sync::Arc;
 
@@ -15,8 +15,7 @@ use crate::node::memory::items::{Item, Kind};
 use crate::node::shape::is_reader;
 use crate::node::{Claim, Request, waiter_id};
 
-/// The wait locks that the session must take or release after a request. `after` is the content of the request's
-/// records after the request.
+/// The wait locks that the session must take or release after `request`, when its records contain `after`.
 pub(super) fn changes(request: &Request, after: &[&StoredItem]) -> Vec<WaitLock> {
     let mut changes = Vec::new();
     match request {
@@ -55,8 +54,8 @@ fn change(name: Arc<str>, keeps: bool) -> WaitLock {
     }
 }
 
-/// The wait lock of the client for which this claim's waiter waits: the previous waiter in the queue, or the holder.
-/// `None` if the waiter is not queued, or waits for several clients, or if that client has no wait lock.
+/// The wait lock of the client directly ahead of this claim's waiter: the previous waiter in the queue, or else the
+/// holder. `None` if there is no such client, if there are several, or if that client has no wait lock.
 pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>> {
     let waiter = claim.ticket()?.waiter.as_bytes();
     let places = || {
@@ -73,7 +72,7 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
             Some(before) => &before.id.member,
             None => match holder(&own.id.key, items) {
                 Some(value) => value,
-                // Nothing blocks the waiter at this key, so it waits for another key of its claim.
+                // No client is ahead of the waiter at this key. Continue with the next key of the claim.
                 None => continue,
             },
         };

@@ -16,8 +16,8 @@ use crate::repeats::warn_seldom;
 use crate::runtime::BoxFuture;
 use futures::future::{Either, select};
 
-/// How long this process listens for wake-ups after the last request of a waiter: 60 s, or the waiter's heartbeat time
-/// if that is longer.
+/// How long this process listens for wake-ups after a waiter's last request: 60 s, or the waiter's `heartbeat` if that
+/// is longer.
 const WAITS: Duration = Duration::from_secs(60);
 
 /// Starts a listening task if the request comes from a waiter or an observer and no task runs.
@@ -61,7 +61,7 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
 /// listen. If there is no other runtime, the next waiter starts a new task.
 struct Listens<S: Store> {
     shared: Arc<Shared<S>>,
-    /// True if the task ended because this process needs no more wake-ups. Another task may then already run.
+    /// True if the task ended because this process needs no more wake-ups. False if its runtime was shut down.
     done: bool,
 }
 
@@ -87,8 +87,8 @@ impl<S: Store> Drop for Listens<S> {
 }
 
 fn listening_task<S: Store>(shared: Arc<Shared<S>>) -> impl Future<Output = ()> + Send + 'static {
-    // Create `Listens` here and not at the first poll: its `drop` must run even if a runtime that is shutting down
-    // drops the task without polling it.
+    // Create `Listens` now, not at the first poll: its `drop` must run even if the runtime drops the task before this
+    // poll.
     let mut listens = Listens {
         shared,
         done: false,
@@ -135,7 +135,7 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
     }
 }
 
-/// Passes messages on to the subscriber until the listener fails, and returns its fault. Returns `None` when this
+/// Passes the listener's messages to the subscriber. Returns the fault when the listener fails, or `None` when this
 /// process needs no more wake-ups.
 async fn pass_on<S: Store>(
     shared: &Shared<S>,

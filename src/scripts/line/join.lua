@@ -1,7 +1,7 @@
 -- Adds the waiter `id` with the ticket `number` to the queue `queue`, or renews its place for `beat` ms. `ms` is this
 -- master's time.
--- The key {lines} exists while any queue on this master has waiters. Without it, batched acquires ignore all queues.
--- So {lines} is written first: if the user lacks the right to write it, the waiter does not join.
+-- The key {lines} shows that a queue on this master has waiters. Batched acquires ignore all queues if it is missing.
+-- So {lines} is written first: if this write fails, the waiter does not join.
 -- To save writes, the expiry of {lines} is twice `beat`.
 if call('PTTL', '{lines}') < beat then
   call('SET', '{lines}', '1', 'PX', 2 * beat)
@@ -17,8 +17,8 @@ for _, name in ipairs({queue, alive}) do
 end
 local left = call('PTTL', ticket)
 if left == -2 then
-  -- The ticket key is missing: this waiter is the first, or the key was deleted or evicted. Set it to the largest
-  -- ticket of the queue. Otherwise batched requests would assume that the queue is empty.
+  -- The ticket key is missing: the queue is new, or the key was deleted. Set it to the largest ticket of the queue.
+  -- Without the key, batched requests would assume that the queue is empty.
   local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   call('SET', ticket, string.format('%.0f', last[2]), 'PX', ends)
 else

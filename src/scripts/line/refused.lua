@@ -1,5 +1,5 @@
--- Returns the refusal of a request from a client that uses queues. If `held` is set, it is the value of the lock `key`.
--- Otherwise the lock is free, and `head` is the first waiter in its queue. `ms` is this master's time.
+-- Returns the refusal of a request from a client that uses queues. `held` is the value of the lock `key`. If `held` is
+-- false, the lock is free, and `head` is the first waiter in its queue. `ms` is this master's time.
 local left, note
 if held then
   left = call('PTTL', key)

@@ -1,5 +1,5 @@
--- Like redis.call, but an error ends only the handling of one lock, and not the script. The error names the line of the
--- call, in the format in which Redis reports a failed script.
+-- Like redis.call, but an error ends only the handling of one lock, not the script. The error text ends with the line
+-- number of the call, as in Redis's own script errors.
 local function call(...)
   local said = redis.pcall(...)
   local why = type(said) == 'table' and said.err

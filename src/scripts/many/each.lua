@@ -1,6 +1,5 @@
--- Calls `of(..)` for one lock and returns its result.
--- If a key that belongs to this lock holds data that quorate did not write, returns 5. If the call fails for any other
--- reason, returns the error and sets `odd` to true.
+-- Calls `of(..)` for one lock and returns its result. Returns 5 if a key of the lock holds data that quorate did not
+-- write. After any other error, returns the error and sets `odd` to true.
 local odd = false
 local function each(of, ...)
   local _, one = pcall(of, ...)

@@ -2,9 +2,8 @@
 -- - `mark`: the text of the break record
 -- - `mode`: the marker of the readers or the owner
 -- - `value` and `number`: the value and the fencing number of the hold
--- The hold was ended if the text names `value`, or if `number` is not above the counter that the text shows for `mode`.
--- Holds that this master granted later have larger numbers. A later hold that only other masters granted can have a
--- smaller number: this master does not restore it.
+-- The hold was ended if `mark` names `value`, or if `number` is at most the counter that `mark` shows for `mode`.
+-- If other masters alone granted a hold later, its number can be smaller. This master does not restore such a hold.
 local function has_hold(mark, mode, value, number)
   if not mark or has(mark, value) then
     return mark

@@ -13,8 +13,7 @@ if not mark then
   return raised
 end
 if mark == raised and ARGV[3] == '0' then
-  -- This is the first marker of the masters, but a client has already written it with an expiry, as a replacement for a
-  -- lost marker. Remove the expiry.
+  -- A client may have written the same marker with an expiry, to restore a lost one. Remove the expiry.
   redis.call('SET', KEYS[1], raised)
   return raised
 end

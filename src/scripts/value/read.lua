@@ -1,5 +1,6 @@
 -- Reads the value under the lock `key`, stored as `NUMBER RUN BYTES`: the writer's fencing number, the id of the server
--- run, and the bytes. Sets `text` to the stored text, and `number` to the fencing number or, without a value, to 0.
+-- run, and the bytes.
+-- Sets `text` to the stored text, and `number` to the fencing number (0 if there is no value).
 -- Fails if the key has other content or another type.
 local value = '{value}' .. key
 local text, number = call('GET', value), 0

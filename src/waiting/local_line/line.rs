@@ -59,8 +59,8 @@ impl LocalLine {
         Some(last_finding)
     }
 
-    /// Removes the first waiter. Returns the next waiter, which becomes the first and copies the
-    /// [`shared_finding`](Self::shared_finding) of the queue. Returns `None` if no waiter is left.
+    /// Makes the next waiter the first, and returns it; `None` if there is no next waiter. The next waiter gets a copy
+    /// of the [`shared_finding`](Self::shared_finding).
     pub(super) fn advance(&mut self) -> Option<Arc<Turn>> {
         let behind = self.behind.as_mut()?;
         let next = behind.pop_front()?;
@@ -82,7 +82,7 @@ pub(super) struct Turn {
     pub(super) number: u64,
     /// Whether this waiter waits for several resources.
     pub(super) wants_several: bool,
-    /// The masters that have woken this waiter since its last attempt, as bits: the lock may be free there.
+    /// A bit mask of the masters that have sent this waiter a wake-up since its last attempt.
     pub(super) woken: AtomicU64,
     /// Wakes the task of this waiter when the waiter becomes the first in its queue, or when a master sends a wake-up.
     pub(super) called: Notify,

@@ -125,7 +125,7 @@ fn semaphore_waiter_notices_a_local_release_in_every_thread_interleaving() {
         let held = lines.clone();
         let ends = does(move || held.let_go(&key, Some(&permit())));
         place.forget_wakes();
-        // If the slot is already free, this check sees that. Otherwise `let_go` wakes the waiter later.
+        // If the slot is already free, do not wait. Otherwise `let_go` wakes the waiter.
         if lines.own_slots(&permit(), None).0 != 0 {
             block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
         }

@@ -33,7 +33,7 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stands {
     InLine,
-    /// The waiter asks the masters without a place in the queues. It is a reader, or its owner already holds the lock.
+    /// The waiter does not queue locally. It is a reader, or its owner may already hold the lock.
     Beside,
     /// The waiter has left the queue while it asks for a slot of a semaphore.
     Aside,
@@ -117,10 +117,9 @@ impl LocalLines {
     ///
     /// Otherwise, the first queue that is not empty decides:
     ///
-    /// - If several are in this queue (holder and waiters), the error is the
-    ///   [`shared_finding`](LocalLine::shared_finding).
-    /// - If only one is in it, or if there is no shared finding yet, returns `Ok(None)`: the caller asks the masters
-    ///   itself.
+    /// - One entry (a holder or a waiter): returns `Ok(None)`, and the caller asks the masters itself.
+    /// - Several entries: the error is the [`shared_finding`](LocalLine::shared_finding) of the queue. Returns
+    ///   `Ok(None)` if the queue has none yet.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -205,9 +204,8 @@ impl Place {
         }
     }
 
-    /// Whether this waiter is the first of its process: no earlier waiter is queued, or asks the masters for a slot of
-    /// the semaphore. Always true after [`leave_queues`](Self::leave_queues). Only the first waiter may join the queues
-    /// on the masters.
+    /// Whether no earlier waiter of this process is queued, or asks for a slot of the same semaphore. Only then may
+    /// this waiter join the queues on the masters. Always true after [`leave_queues`](Self::leave_queues).
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();
@@ -294,8 +292,8 @@ impl Place {
         *self.turn.last_finding() = last_finding;
     }
 
-    /// Why the lock is not available; `None` if unknown. If this waiter is queued behind another waiter or a holder,
-    /// returns the shared finding of that queue. Otherwise returns this waiter's own last finding.
+    /// Why the lock is not available; `None` if unknown. If another waiter or a holder is ahead in a queue, the reason
+    /// is the shared finding of this queue. Otherwise it is this waiter's own last finding.
     pub(crate) fn shared_finding(&self) -> Option<LastFinding> {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
@@ -306,16 +304,16 @@ impl Place {
         }
     }
 
-    /// Forgets the wake-ups that the masters have sent so far. Call this right before an attempt is sent, because the
-    /// attempt itself shows the releases that these wake-ups announced.
+    /// Forgets all wake-ups received so far. Call this right before an attempt, which itself shows where the lock is
+    /// free.
     pub(crate) fn forget_wakes(&self) {
         self.turn.woken.store(0, Ordering::Release);
     }
 
-    /// Waits until the lock may be free on a majority of the masters, at most until `at`. Two kinds of masters count:
+    /// Waits until the lock may be free on a majority of the masters, or until `at`. A master counts in two cases:
     ///
-    /// - masters that have sent a wake-up since the last call of [`forget_wakes`](Self::forget_wakes),
-    /// - masters in `free`: the lock was free on them at the last attempt.
+    /// - It has sent a wake-up since the last call of [`forget_wakes`](Self::forget_wakes).
+    /// - It is in `free`: the lock was free on this master at the last attempt.
     ///
     /// The wait ends at most [`GRACE`] after the first wake-up. Without any wake-up, it lasts until `at`.
     pub(crate) async fn woken(

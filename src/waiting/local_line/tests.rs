@@ -149,7 +149,7 @@ fn lock_counts_as_held_in_this_process_until_its_holder_leaves_the_local_queue()
         assert!(!lines.is_held(b"job"));
         assert_eq!(poll(front.as_mut()), Some(()));
     }
-    // The waiter keeps the finding that it had while a task of this process held the lock.
+    // After the release, the waiter still has the finding `Held`.
     assert_eq!(knows(&next), Some(Finding::Held));
     let holder = next.hold();
     holder.pass_on(b"job");
@@ -484,7 +484,7 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(50);
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // The deadline also ends a wait that has got a single wake-up.
+    // After a wake-up, the wait ends at its deadline even if `GRACE` has not elapsed.
     clock.set(99);
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(100)));
     lines.woken(1, b"job");

@@ -73,7 +73,7 @@ async fn server_uptime_does_not_change_when_the_wall_clock_is_set() {
 
 #[tokio::test]
 async fn restarted_server_does_not_vote_even_if_its_clock_is_set_forward() {
-    // With `innodb_flush_log_at_trx_commit = 0`, the crash loses the commit of the lock.
+    // With `innodb_flush_log_at_trx_commit = 0`, the restart below loses the lock's record.
     let Some((server, _, offset)) = started_an_hour_behind(0).await else {
         return;
     };
@@ -155,7 +155,7 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
         builder.build().expect("a Redlock")
     };
     let (holder, other) = (redlock(), redlock());
-    // After this lock, each client's session stays open, and the restart guard accepts the server's vote.
+    // First acquire a lock with each client, to open its session and to wait until the server may vote.
     for client in [&holder, &other] {
         let lock = client.acquire("b").await;
         lock.expect("the server must grant the lock once it is old enough to vote")

@@ -1,4 +1,4 @@
-//! Tests on a real MariaDB server that its store keeps the guarantees of the trait `Store`.
+//! Tests of the guarantees of the trait `Store`, on a real MariaDB server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -258,7 +258,7 @@ async fn dropped_session_closes_its_socket_even_if_the_server_hangs() {
     for key in ["a", "b", "c", "d", "e", "f"] {
         put(&mut one, key, 0, &large).await;
     }
-    // Drop the future in the middle of a long result.
+    // Drop the future while it reads a result of 24 MiB.
     let asked = tokio::time::timeout(Duration::from_millis(8), one.page(0, 9)).await;
     assert!(
         asked.is_err(),
@@ -477,7 +477,7 @@ async fn commit_of_two_records_in_a_table_without_row_locks_loses_no_update() {
     for _ in 0..4 {
         sessions.push(session(&store).await);
     }
-    // A new session would refuse a table with this engine. The sessions of this test have checked the engine already.
+    // Change the engine after the sessions have connected, because a session checks the engine when it connects.
     server
         .sql("ALTER TABLE locks.quorate_record ENGINE=Aria")
         .unwrap();

@@ -216,7 +216,7 @@ async fn user_without_free_connections_is_refused_permanently_with_the_limit_to_
     };
     let report = prepare(&server.url("locks")).await.unwrap();
     let url = user(&server, &report.grants);
-    // Set the limit first: the server does not count connections that the user opened without a limit.
+    // Limit the connections before the first one: the server does not count connections from before the limit.
     server
         .sql("ALTER USER app WITH MAX_USER_CONNECTIONS 1")
         .unwrap();
@@ -400,7 +400,7 @@ async fn inspection_detects_a_replica_or_reports_the_missing_right_to_detect_one
         (None, Some("slave"))
     );
     assert_eq!(found.setting("source"), Some("10.9.8.7:3307"), "{found:?}");
-    // If the server does not replicate the database `locks`, its role is reported as `master`.
+    // A server that does not replicate the database `locks` is reported as a `master`.
     server
         .sql("SET GLOBAL replicate_ignore_db='other,locks'")
         .unwrap();

@@ -20,7 +20,7 @@ test!(committed_record_is_loaded_with_a_new_version_each_time, server => {
         assert!(!seen.contains(&versions[0]));
         seen.push(versions[0]);
     }
-    // A record with an empty state exists: its version is not zero.
+    // Writing an empty state does not remove the record.
     let last = *seen.last().unwrap();
     assert!(matches!(one(&mut session, change("a", last, b"")).await, Committed::Done(_)));
     assert_eq!(load(&mut session, "a").await, (last + 1, Vec::new()));
@@ -35,9 +35,9 @@ test!(commit_that_expects_another_version_changes_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // A version with different upper 32 bits does not match. A version with -1 in the lower 32 bits must not be sent,
-    // because ZooKeeper interprets -1 as "any version".
+    // Change only the upper 32 bits: the version does not match.
     assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
+    // Set the lower 32 bits to -1, which means "any version" in ZooKeeper: the commit must not be sent.
     let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
     assert_eq!(load(&mut session, "a").await, (second[0], b"2".to_vec()));

@@ -239,8 +239,8 @@ fn request_answered_with_noscript_is_sent_again_together_with_the_scripts() {
     assert!(bench.link.take(at(1)));
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
-    // The link must send the request directly after the scripts. If the link waited for the replies first, the master
-    // could lose the scripts again.
+    // The link must send the request directly after the SCRIPT LOAD commands. If it waited for their replies, the
+    // master could lose the scripts again.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -542,7 +542,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
             gone_by = Some(now);
         }
     }
-    // The first request must be refused as overloaded by this time. `gone_by` is `None` if none was.
+    // The first refusal of an overloaded request must come by `limit`. `gone_by` is `None` if no request was refused.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
         gone_by.is_none_or(|by| by <= limit),
@@ -670,7 +670,7 @@ fn write(until: u64, run: Option<&str>) -> Request {
     }
 }
 
-/// Queues a write, lets the link take the write from the mailbox, and loads the scripts for values.
+/// Queues a write, lets the link take it from the mailbox, and loads the two scripts for stored values.
 fn taken(bench: &mut Bench, request: Request) {
     bench.greet(0);
     bench.ask(1, request);
@@ -714,7 +714,7 @@ fn value_write_whose_deadline_has_passed_is_not_sent() {
 fn value_write_is_not_sent_if_the_server_restarted_after_the_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // A write is sent even after the release of the lock if a majority of the masters already stores the value.
+        // A write with a server run is sent even after the lock was released.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),
@@ -747,8 +747,8 @@ fn second_address_of_the_same_server_is_refused() {
         same.to_string().contains("127.0.0.1:6379"),
         "the fault must name the first address: {same}"
     );
-    // The second address of the server is still refused after the connection to the first address was lost: votes from
-    // the first address may have been counted.
+    // The first connection is lost, but the second address is still refused: votes from the first address may have been
+    // counted.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -899,8 +899,7 @@ fn wake_at_is_at_most_one_second_after_the_handle_of_the_link_was_dropped() {
 fn requests_wait_for_a_new_connection_at_most_once_per_second() {
     let mut bench = Bench::new();
     bench.greet(0);
-    // Requests last began to wait for a connection at time 0, less than a second ago. So a new request does not wait
-    // for the next connection.
+    // Requests began to wait for a connection at time 0, less than a second ago. So a new request does not wait.
     bench.link.cut(Fault::Down("reset".into()), at(999));
     bench.ask(1, acquire(1));
     bench.link.tick(at(999));
@@ -1416,7 +1415,7 @@ fn single_release_uses_the_conditional_delete_command_of_the_server() {
         bench.say(reply, now + 1);
         assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(deleted)))]);
     }
-    // Several releases that are queued together are still sent in one call.
+    // The link combines several queued releases in one script call, even if the built-in command works.
     bench.ask(1, withdrawn(1));
     bench.ask(2, withdrawn(2));
     bench.link.take(at(5));
