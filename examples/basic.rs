@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     println!("held, fencing token {:?}", guard.fencing_token());
 
-    // If another client holds the lock, this is a normal result, not an error.
+    // If another client holds the lock, `try_acquire` returns `Held`, not an error.
     match redlock.try_acquire("nightly-report").await? {
         TryAcquire::Acquired(_) => {
             println!("unexpected: the second attempt got the lock that this example holds");

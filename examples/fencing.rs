@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use quorate::Redlock;
 
-/// A file that contains the fencing token of its last writer, and a text.
+/// A file with a text, and with the fencing token of the last write.
 struct FencedFile {
     path: PathBuf,
 }
@@ -29,8 +29,9 @@ impl FencedFile {
         }
     }
 
-    /// Writes `text`. If a client with a larger token has already written, writes nothing and returns that token. A
-    /// lock on the file makes the check and the write atomic. In a database, a single statement does both.
+    /// Writes `text`. If the file already contains a larger token, writes nothing and returns that token.
+    ///
+    /// A lock on the file makes the check and the write atomic. In a database, use a single statement.
     fn write(&self, token: u64, text: &str) -> io::Result<Result<(), u64>> {
         let mut options = OpenOptions::new();
         let mut file: File = options

@@ -27,8 +27,8 @@ async fn candidate(redlock: Redlock, address: &str) -> Result<(), quorate::Acqui
     let leadership = redlock.election("scheduler").campaign(address).await?;
     tokio::select! {
         cause = leadership.lost() => println!("{address} has lost the leadership: {cause}"),
-        // The leader does its work here. It sends its term with each write to a resource, and the resource rejects
-        // writes with a smaller term.
+        // The leader works here. It sends its term with each write, so that the resource can reject writes of earlier
+        // leaders.
         () = tokio::time::sleep(Duration::from_millis(50)) => {
             println!("{address} has done its work as leader of term {}", leadership.term());
         }

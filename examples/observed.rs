@@ -15,7 +15,7 @@ use tracing_subscriber::prelude::*;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // All events of the library have the target `quorate`. Level `debug` shows each step of an acquire.
+    // Print all events of the library, including the debug events for each step of an acquire.
     let wanted = Targets::new().with_target("quorate", LevelFilter::DEBUG);
     let print = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry()

@@ -33,7 +33,7 @@ async fn work(machine: &str, leads: &Leadership, rounds: u32) {
                 return;
             }
         }
-        // The next round can become due when the leadership is already lost, so check the leadership before each round.
+        // `select!` can choose the tick although the leadership is already lost, so check the leadership here.
         if leads.is_valid() {
             round(machine, leads.term(), number);
         }

@@ -1,5 +1,5 @@
-//! Twenty shops ask for ten prizes, while masters lose their data one after the other. Exactly ten prizes are handed
-//! out.
+//! Twenty shops each request one of ten prizes, while the masters lose their data one after another. Exactly ten prizes
+//! are handed out.
 //!
 //! `cargo run -p quorate --features testing --example prizes`
 
@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Counts the masters that reported that they do not store the number of remaining prizes.
+/// Counts the masters that have lost the number of remaining prizes.
 fn silent(reports: &[quorate::NodeReport]) -> usize {
     let none = |said: &&quorate::NodeReport| said.outcome == quorate::NodeOutcome::NoValue;
     reports.iter().filter(none).count()

@@ -1,5 +1,4 @@
-//! Spreads locks over several sets of masters, and adds a set while clients take locks. The name of a lock decides
-//! which set grants the lock.
+//! Distributes locks over several sets of masters by the name of the lock. Adds a set while clients take locks.
 //!
 //! One set of masters serves tens of thousands of locks per second, so few programs need this (docs/quorum-size.md).
 //!
@@ -16,14 +15,13 @@ pub(crate) struct Quorum {
     pub(crate) redlock: Redlock,
 }
 
-/// How far a client has changed from the old list of sets to the new list. Two clients can safely run at the same time
-/// if they are at most one step apart.
+/// The step of a client in a change from the old list of sets to the new list. Two clients can safely run at the same
+/// time if they are at most one step apart.
 #[derive(Clone)]
 pub(crate) enum Quorums {
     /// No set is added or removed. The client knows one list of sets.
     One(Vec<Quorum>),
-    /// First step: the client acquires a lock in its old set and usually uses the token of the old set. See
-    /// [`acquire`](Self::acquire).
+    /// First step: the client uses the token of the lock's old set, if possible (see [`acquire`](Self::acquire)).
     TokensOfOld { old: Vec<Quorum>, new: Vec<Quorum> },
     /// Second step: the client acquires a lock in its old set and in its new set, and uses the token of the new set.
     TokensOfNew { old: Vec<Quorum>, new: Vec<Quorum> },
@@ -45,8 +43,8 @@ pub(crate) fn chosen<'a>(quorums: &'a [Quorum], lock: &str) -> &'a Quorum {
     largest.expect("there must be at least one set of masters")
 }
 
-/// The FNV-1a hash of both names, followed by a step that mixes all its bits. The hash must be the same in all clients
-/// and all versions, so the hasher of the standard library is not used.
+/// The FNV-1a hash of both names, followed by a bit mixer. All clients must compute the same hash. The hasher of the
+/// standard library does not guarantee this across versions.
 fn hash(quorum: &str, lock: &str) -> u64 {
     let bytes = quorum.bytes().chain([0]).chain(lock.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -77,13 +75,13 @@ async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
 }
 
 impl Quorums {
-    /// Takes the lock. Its token must be larger than all earlier tokens of the lock, from either set.
+    /// Acquires the lock. Its token is larger than all earlier tokens of this lock, from the old set and the new set.
     ///
-    /// - If the old set and the new set of the lock are the same, the client uses the token of that set.
-    /// - First step: the client uses the token of the old set if it is larger than the fencing counter of the new set.
-    ///   If not, the client acts as in the second step.
-    /// - Second step: the client acquires the lock in the new set until the new set's token is larger than the old
-    ///   set's token. It then uses the new set's token.
+    /// - If the lock keeps its set, the client acquires the lock there.
+    /// - In the first step, the client acquires the lock in the old set. If the token is not larger than the new set's
+    ///   fencing counter, the client continues as in the second step.
+    /// - In the second step, the client also acquires the lock in the new set, and uses the new set's token. The client
+    ///   retries until this token is larger than the old set's token.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
         let (old, new, is_first_step) = match self {
             Self::One(all) => (chosen(all, lock), chosen(all, lock), false),
@@ -103,8 +101,8 @@ impl Quorums {
                 guards.push(guard);
                 return Ok(Held { guards, token });
             }
-            // A token is roughly the current time in microseconds. So sleep until the next token of the new set is
-            // larger than the token of the old set.
+            // Tokens follow the clock in microseconds. Sleep until the new set's next token is larger than the old
+            // set's token.
             guard.release().await;
             tokio::time::sleep(Duration::from_micros(token_of_old - token + 1)).await;
         }
@@ -132,7 +130,7 @@ async fn main() -> Result<(), Error> {
         );
     }
 
-    // Four clients acquire a lock that moves to the added set, one client for each step in docs/quorum-size.md.
+    // Choose a lock that moves to the added set. Four clients acquire it, one for each step in docs/quorum-size.md.
     let moved = names
         .iter()
         .find(|name| chosen(&three, name).name != chosen(&four, name).name);

@@ -1,5 +1,5 @@
-//! A worker with a graceful shutdown. On SIGTERM or Ctrl-C it finishes the current job and releases the job's lock. All
-//! releases are sent before the runtime is dropped.
+//! A worker with a graceful shutdown: on SIGTERM or Ctrl-C it finishes the current job, releases the job's lock, and
+//! ends.
 //!
 //! `cargo run -p quorate --features testing --example shutdown` stops by itself after 200 ms.
 //! `QUORATE_MASTERS=redis://.. cargo run .. --example shutdown -- wait` runs until it receives a signal.
@@ -15,8 +15,7 @@ async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, 
     let mut done = 0;
     for job in 0.. {
         let lock = redlock.lock(format!("job:{job}")).wait(Wait::Forever);
-        // When `stop` becomes true, the future of `lock.acquire()` is dropped, which ends the wait. No key stays on the
-        // masters.
+        // When `stop` becomes true, the wait for the lock is cancelled. No key stays on the masters.
         let guard = tokio::select! {
             guard = lock.acquire() => guard?,
             _ = stop.wait_for(|stop| *stop) => break,

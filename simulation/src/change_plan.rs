@@ -17,21 +17,21 @@ pub struct ChangePlan {
     pub sets: Vec<u16>,
     /// The number in the generation markers at the beginning of the run; `None` if no master has a marker.
     ///
-    /// The markers are on the old and the new masters of one change: the change with the index `begins / 4`, or the
-    /// last change if that index is too large.
+    /// Only the old and the new masters of one change have markers: the change with the index `begins / 4`, or the last
+    /// change if this index does not exist.
     pub begins: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,
-    /// The number of operators. The clients with the numbers below it are the operators; they take no locks.
+    /// The number of operators. The first clients are the operators, and take no locks.
     pub operators: u8,
     /// The longest pause of an operator between two steps of a change, in nanoseconds.
     pub pause: u64,
-    /// For each client, its first and its last step (see the module).
+    /// For each client, its first and its last step. The top of this file explains the steps.
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters are ahead of the masters' clocks at the beginning, in microseconds; `None` if the
     /// masters have no counters.
     ///
-    /// If `begins % 4` is 2 or 3, the old and the new masters have counters, otherwise only the old masters.
+    /// The old masters have counters. The new masters have counters only if `begins % 4` is 2 or 3.
     pub ahead: Option<u64>,
     /// Whether masters that have been replaced are stopped for the rest of the run.
     pub retires: bool,

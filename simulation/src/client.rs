@@ -117,7 +117,7 @@ impl Client {
     /// Returns the kind of the client's last lock: the kind of the client's last step, with two exceptions.
     ///
     /// - If the last step is a downgrade, or uses a value, a note or an election, the lock is plain and exclusive.
-    /// - If the last step is a counted hold, the lock is an owner's lock.
+    /// - If the last step is [`Kind::Counted`], the lock is a [`Kind::Owner`].
     fn last_kind(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
@@ -144,7 +144,7 @@ impl Client {
 
     async fn lock(&self, step: &Step) {
         let (wait, renew) = match step.kind {
-            // A counted hold ignores `step.wait` and `step.renew`. It uses the default wait and always renews.
+            // This kind ignores `step.wait` and `step.renew`. It uses the default wait and always renews.
             Kind::Counted(_) => (COUNTED_WAIT, true),
             Kind::Lead(_) => (step.wait, true),
             _ => (step.wait, step.renew),
@@ -314,7 +314,7 @@ impl Client {
         reader
     }
 
-    /// For a seeded bug: the checkers count the client as a writer until its downgrade is confirmed.
+    /// For a seeded bug: the client acts as a writer until its downgrade is confirmed, so the checkers count it as one.
     fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
         let as_it_stands = Arc::new(AsItStands::of(&**hold));
         let mut world = self.process.shared.world();

@@ -1,6 +1,5 @@
-//! Tables that count the checks of rules. A row is a kind of lock or value, and a column is a happening (an event that
-//! may interfere, e.g. a restart). Each cell is a crossing. A zero shows that no rule was checked for this kind after
-//! this happening.
+//! Tables that show which combinations a simulation has tested. A row is a kind of lock or value. A column is a kind of
+//! event that may interfere with it, e.g. a restart. If a cell is zero, this combination was never tested.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +20,7 @@ pub const HELD: [&str; 9] = [
 /// The index of the first row of values in [`HELD`].
 const VALUES: usize = 6;
 
-/// The kinds of masters in a scenario. There is a separate table of crossings for each kind.
+/// The kinds of masters in a scenario. There is a separate table for each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Masters {
     /// All masters are Redis; none is a store.
@@ -54,11 +53,10 @@ impl Masters {
     }
 }
 
-/// One table. A row is a kind of lock or value, and a column is a happening (an event that may interfere). A cell is
-/// the number of times that a rule was checked for this kind after this happening.
+/// One table. A cell counts the checks of one kind of lock or value (the row) after one kind of event (the column).
 type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 
-/// The tables of crossings: one for each kind of masters.
+/// One table for each kind of masters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossings([Table; Masters::ALL.len()]);
 
@@ -111,11 +109,10 @@ impl fmt::Display for Crossings {
 /// A set of columns of the table (bit n is column n).
 type Columns = u16;
 
-/// Counts the crossings of a run: which happenings may have interfered with which kinds of locks and values.
+/// Counts, during a run, the events that may interfere with locks and values:
 ///
-/// - For a lock: happenings while the lock is held, or between two holds of the same resource. They are counted only
-///   while exclusion or fencing tokens are promised.
-/// - For a value: happenings since the last use of the value. They are counted only while the rule `stock` is checked.
+/// - For a lock: events while the lock is held, or between two holds of the same resource.
+/// - For a value: events between two uses of the value.
 pub(crate) struct Watched {
     masters: Masters,
     pub(crate) crossings: Crossings,
@@ -184,8 +181,8 @@ impl Watched {
     ) {
         let column: Columns = 1 << what as u32;
         for place in (0..PLACES).filter(|place| resource.is_none_or(|only| only == *place)) {
-            // A pause of one client (`client` is set) affects only the locks that this client holds during the pause.
-            // The code below counts it for these locks.
+            // An event that concerns only one client affects only the locks that this client holds now. The loop over
+            // `at.believers` counts it.
             if client.is_none() {
                 self.since_held[place] |= column;
             }

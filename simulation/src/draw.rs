@@ -142,8 +142,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Adds force-releases to about a tenth of the scenarios that have values or leaders. Locks with values or leaders
-    /// are rare, so other draws seldom force-release them.
+    /// Adds force-releases to about a tenth of the scenarios that have faults and values or leaders. Otherwise, the
+    /// locks of values and leaders would seldom be force-released.
     fn break_what_is_rare(&mut self, rng: &mut Rng) {
         let rare = self.has_values() || self.has_notes();
         if self.faults.is_empty() || !rare || !rng.chance(100_000) {
@@ -157,7 +157,7 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// In about every tenth scenario that has faults, lets single masters run out of memory for one lock for some time.
+    /// Adds faults to about every tenth scenario that has faults: for some time, a master has no memory for one lock.
     fn fill_for_one_lock(&mut self, rng: &mut Rng) {
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let resources: Vec<u8> = steps.map(|step| step.resource).collect();
@@ -197,7 +197,7 @@ impl Scenario {
     }
 }
 
-/// The kinds of faults that can occur in a scenario, and details of the scenario.
+/// The properties of a scenario. Most of them are kinds of faults that can occur in it.
 struct Kinds {
     breaking: bool,
     jumping: bool,

@@ -169,8 +169,8 @@ impl Executor {
         ready.extend(tasks);
     }
 
-    /// Takes all tasks of a client process out of the executor, and returns them. The caller must unlock the mutex of
-    /// the `World` before it drops the tasks, because a task may lock this mutex when it is dropped.
+    /// Removes all tasks of a client process from the executor, and returns them. The caller must not drop them while
+    /// it holds the mutex of the `World`: a task may lock this mutex when it is dropped.
     pub(crate) fn take(&mut self, client: usize) -> impl Sized + use<> {
         let of = |task: &mut Option<Task>| {
             if task.as_ref().is_some_and(|task| task.client == client) {

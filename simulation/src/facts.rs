@@ -13,8 +13,8 @@ use crate::locker::Hold;
 /// The state of one lock on one master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The value in the lock key; `None` if there is no key. The marker of readers or of an owner, which marks a shared
-    /// lock, is padded with zeros to 32 bytes.
+    /// The value in the lock key; `None` if there is no key. For a shared lock, this is the marker of readers or of an
+    /// owner, padded with zeros to 32 bytes.
     pub(crate) holder: Option<[u8; 32]>,
     /// When the lock key expires, in microseconds on the master's clock; zero if there is no key.
     pub(crate) expires: u64,
@@ -71,8 +71,7 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         claim: &'a Arc<Claim>,
         verb: Verb,
-        /// Whether the message arrived over a connection to the current server process (since its last restart). False
-        /// for a delayed duplicate of a message.
+        /// False for a delayed duplicate of an earlier message, otherwise true.
         live: bool,
         answer: &'a Result<Answer, Fault>,
         /// The result of an extension for this lock; `None` for other messages, or if the master returned an error.
@@ -124,7 +123,8 @@ pub(crate) enum Fact<'a> {
     },
     /// A task begins to observe an election.
     Observes { task: usize },
-    /// An observer received the leader's term (fencing token) and note, or `None` if there is no leader.
+    /// An observer received the current leader's term (fencing token) and note. If there is no leader, `leader` is
+    /// `None`.
     Observed {
         task: usize,
         resource: usize,
@@ -295,8 +295,7 @@ pub(crate) enum Why {
     Killed,
 }
 
-/// A client's belief that it holds a lock. The simulation keeps this value until the belief ends ([`Why`] lists the
-/// reasons).
+/// A lock that a client believes it holds. [`Why`] lists the reasons why this belief ends.
 pub(crate) struct Believer {
     pub(crate) id: u64,
     pub(crate) client: usize,

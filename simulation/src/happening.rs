@@ -1,4 +1,4 @@
-//! Happenings: events that may interfere with the use of locks and values. Each happening is a column of the table in
+//! Kinds of events that may interfere with the use of locks and values. Each kind is a column of the tables in
 //! `crossings.rs`.
 
 use crate::scenario::{FaultKind, Refusal};

@@ -15,13 +15,13 @@ pub enum Kind {
     Shared,
     /// A lock of the owner with this number. Other holds of the same owner may share the lock.
     Owner(u8),
-    /// Like `Owner`, but all tasks of a client process share one hold of the owner on the resource.
+    /// A lock of the owner with this number. All tasks of a client process share one hold of this lock.
     Counted(u8),
-    /// An exclusive lock that is downgraded to a reader's lock after half of the hold.
+    /// An exclusive lock. The client downgrades it to a reader's lock after half of `Step::hold`.
     Downgraded,
     /// An exclusive lock, whose holder stores a note for the waiters. The note contains this number.
     Noted(u32),
-    /// The lock of an elected leader, who stores a note for the observers. The note contains this number.
+    /// The lock of an elected leader. The leader stores a note, which contains this number.
     Lead(u32),
     /// No lock: the client observes the election for `Step::resource`.
     Observe,
@@ -31,11 +31,10 @@ pub enum Kind {
     Permit(u8),
 }
 
-/// One use of a value under a lock. The value is either a quota or a once-per-period record. The record contains the
-/// last period whose work was done.
+/// One operation on a value that a lock protects. The value is a quota or a once-per-period record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueStep {
-    /// Create a quota with this many units, or a once-per-period record if the number is zero.
+    /// Create a quota with this many units. Zero creates a once-per-period record instead.
     Create(u8),
     /// Take this many units of the quota.
     Take(u8),
@@ -43,19 +42,20 @@ pub enum ValueStep {
     Left,
     /// Remove the quota or the once-per-period record.
     Remove {
-        /// Whether the value is a once-per-period record, and not a quota.
+        /// True to remove a once-per-period record; false to remove a quota.
         record: bool,
     },
     /// Do the work of the current period at most once.
     Once,
-    /// Do the work of the current period at least once. The work takes half of `Step::hold`.
+    /// Do the work of the current period at least once. The work lasts half of the time `Step::hold`.
     AtLeast,
-    /// Like `Once`, but in separate calls: acquire the lock, read the record, write the record, release the lock.
+    /// The steps of `Once` as four separate calls: acquire the lock, read the record, write the record, release the
+    /// lock.
     Turn,
 }
 
 impl ValueStep {
-    /// The number of units that this use takes from the quota; zero for other uses.
+    /// The number of units that this operation takes from the quota; zero unless the operation is `Take`.
     pub(crate) fn units(self) -> u64 {
         match self {
             Self::Take(units) => units.into(),
@@ -64,15 +64,16 @@ impl ValueStep {
     }
 }
 
-/// The class of a hold. Holds of the same class may share a resource: the holds of all readers, or those of one owner.
+/// The class of a shared hold. Holds of one class may share a resource. All readers are one class, and each owner is a
+/// class of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Readers,
     Owner(u8),
 }
 
-/// The places that a hold locks (bit n is place n), and the class of the hold. A place is a resource or a slot of a
-/// semaphore.
+/// The places that a hold locks, and the class of the hold. A place is a resource or one slot of a semaphore. In
+/// `resources`, bit n is the place with the number n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
     resources: u32,
@@ -95,14 +96,14 @@ impl Scope {
         self.resources & other.resources != 0
     }
 
-    /// Whether two holds with these scopes may share a resource, because they have the same class.
+    /// Whether both holds have the same class, and may therefore share a resource. False for exclusive holds.
     pub(crate) fn beside(self, other: Self) -> bool {
         self.class.is_some() && self.class == other.class
     }
 }
 
 impl Kind {
-    /// The note that the holder of a lock of this kind stores; `None` if the holder stores none.
+    /// Returns the note that the holder of a lock of this kind stores; `None` if the holder stores no note.
     pub(crate) fn note(self) -> Option<String> {
         match self {
             Self::Noted(number) | Self::Lead(number) => Some(format!("note {number}")),
@@ -110,7 +111,7 @@ impl Kind {
         }
     }
 
-    /// The number of the place for which a client waits: the resource, or for a permit the first slot of the resource's
+    /// Returns the number of the place that the client wants: the resource. For a permit, returns the first slot of the
     /// semaphore.
     pub(crate) fn place(self, resource: u8) -> u8 {
         match self {

@@ -17,10 +17,10 @@
 //! - No key is leaked.
 //! - No renewed lock is lost.
 //! - No lock stays free while a client waits for it.
-//! - Waiters get the lock in order.
+//! - Waiters get the lock in the order of its queue.
 //! - A holder that has lost its lock is notified immediately.
 //!
-//! Each rule counts the cases that it has checked ([`RULES`]). A rule without a case has tested nothing.
+//! Each rule counts the cases that it has checked ([`RULES`]). A rule that checked no case has tested nothing.
 //!
 //! # What is simulated
 //!
@@ -29,11 +29,12 @@
 //! - A clock for each master, which decides when the master's keys expire. The clock has an offset and a rate error,
 //!   and may jump.
 //! - Servers that read commands and write replies (`world/server.rs`). A server may lose its cached scripts, refuse
-//!   requests, close a connection at its first command, or send unsolicited replies.
+//!   requests, close a connection when the first command arrives, or send unsolicited replies.
 //! - One connection for each client and master: two streams of bytes with delay and jitter. Writes are split into
 //!   packets at any byte, and packets are lost. The bytes of a connection are never reordered.
-//! - Broken connections: reset in the middle of a reply, forgotten by one side, or partitioned in one or both
-//!   directions. Bytes in flight may arrive after the connection has ended. A master may execute a command twice.
+//! - Broken connections. A connection may be reset in the middle of a reply, a master may forget it, or a partition may
+//!   delay its packets in one or both directions. Bytes in flight may arrive after the connection has ended.
+//! - Commands that a master executes twice.
 //! - Client processes with up to six tasks, which use up to twenty resources. Processes pause and are killed. At any
 //!   await, a task may be delayed, and a future may be dropped.
 //! - Readings of clocks, which take time, and preemption of the client's thread before a reading.
@@ -46,8 +47,8 @@
 //! - Quotas and once-per-period records under locks (`draw/values.rs`). These scenarios last longer, and masters crash
 //!   one after another.
 //! - Notes of holders, elected leaders, and observers of elections (`draw/notes.rs`).
-//! - Days in which nobody uses the masters (`draw/days.rs`). Before these days, the clock of a master often shows a
-//!   wrong date for some time, which can leave fencing counters far in the future.
+//! - Days in which nobody uses the masters (`draw/days.rs`). Before these days, a master's clock often shows a wrong
+//!   date. This can leave fencing counters far in the future.
 //!
 //! # Stores
 //!
@@ -55,8 +56,8 @@
 //! stores (`world/session.rs`):
 //!
 //! - A commit compares the versions of several records and then writes the records.
-//! - A commit may be late, or wait behind other commits. If the client's session is lost, the store may execute only a
-//!   part of the commit.
+//! - A commit may be late, or wait at the server. If the client's session is lost, the store may execute only a part of
+//!   the commit.
 //! - A lagging follower may answer reads.
 //! - Wake-ups may be lost, late, or sent twice.
 //! - A store has a clock of its own, or none.
@@ -74,13 +75,12 @@
 //! - One or two operators call the library's functions for the steps. An operator may be late, repeat a step, or be
 //!   killed between two steps.
 //! - Some requests from operators to masters are lost. These requests do not use simulated byte streams.
-//! - Operators copy values to the new masters, and remove lost values.
+//! - Operators copy values to the new masters, and remove values that have no majority.
 //!
 //! # Untested combinations
 //!
-//! `crossings.rs` keeps a table with a row for each kind of lock or value, and a column for each happening (an event
-//! that may interfere). A cell counts how often a rule was checked for this kind after this happening.
-//! `tests/all/crossings.rs` requires a reason for every empty cell.
+//! `crossings.rs` counts how often rules were checked after an event such as a restart, for each kind of lock or value
+//! and each kind of event. `tests/all/crossings.rs` requires a reason for every zero.
 //!
 //! # What is not simulated
 //!

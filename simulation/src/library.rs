@@ -16,8 +16,7 @@ use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// Only with the seeded bug `LocalCountAnswers`: the holds that this process shares among its tasks without a
-    /// request to the masters.
+    /// The holds of owners, which the tasks of this process share. `None` without the seeded bug `LocalCountAnswers`.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,
@@ -44,8 +43,7 @@ impl Library {
         }
     }
 
-    /// Acquires a counted hold of an owner. If the process already has a hold of this owner on the resource, shares
-    /// that hold.
+    /// Acquires a lock for the owner with the number `id`. All tasks of this process share one hold of this lock.
     async fn counted(&self, id: u8, resource: u8) -> Result<Arc<dyn Hold>, Miss> {
         let place = (id, resource);
         let counted = self.counted.as_ref();
@@ -72,8 +70,8 @@ impl Library {
             .map_err(|error| self.missed(order.resource, error))
     }
 
-    /// Returns a callback for an acquire that waits. The callback receives the note of the lock's holder, and reports
-    /// it to the checkers.
+    /// Returns a callback for a waiting acquire. The callback reports the note of the present lock holder to the
+    /// checkers.
     fn shown(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
         let process = self.process.clone();
         move |seen| {

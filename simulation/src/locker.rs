@@ -51,7 +51,7 @@ pub(crate) trait Locker: Send + Sync {
         None
     }
 
-    /// The small client with which a seeded bug replaces the library for values under locks. `None` without such a bug.
+    /// The small client that reads and writes values instead of the library. `None` unless the seeded bug needs it.
     fn register(&self) -> Option<&WrongRegister> {
         None
     }

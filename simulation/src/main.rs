@@ -157,8 +157,8 @@ fn table(options: &Options, summary: &Summary) {
     }
 }
 
-/// Replays one seed and prints the trace. If the run breaks a rule, also prints the violation, and a smaller scenario
-/// that breaks the same rule, with its trace.
+/// Replays one seed. If the run breaks no rule, prints its trace. Otherwise shrinks the scenario, and prints the
+/// violation and the trace of the smaller scenario.
 fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     let scenario = worlds.draw(seed);
     let outcome = play.run(&scenario);
@@ -193,11 +193,11 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints a table with one line for each seeded bug. The columns are:
+/// Prints a table of the seeded bugs. The columns are:
 ///
 /// - the name of the bug;
-/// - the first seed whose run breaks a rule, and the name of this rule;
-/// - the first seed whose run breaks a rule that protects users (`HARM`), and the name of this rule.
+/// - the first seed that breaks any rule, and this rule;
+/// - the first seed that breaks a rule in `HARM` (the rules that protect users), and this rule.
 fn seeded_bugs(options: &Options) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!(

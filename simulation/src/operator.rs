@@ -62,8 +62,8 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage of a change of masters. `goal` is the increase of the number in the generation markers since the
-/// change began. A whole change increases this number by 4.
+/// Returns the stage that a change of masters has reached after `goal` increases of the generation number. A whole
+/// change increases the number by 4.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Begun,
@@ -73,15 +73,15 @@ fn stage_at(goal: u64) -> ChangeStage {
     }
 }
 
-/// A part of the library's error message about a value that cannot be copied to the new masters. If an error contains
-/// this text, the operator removes the value.
+/// A part of the library's error message about a value that no majority of the old masters stores. The operator removes
+/// this value.
 const LOST: &str = "lost, or only partly created or removed";
 
-/// The length of a period, which the library needs to access a once-per-period record. The operator only removes the
-/// record, so any length will do.
+/// The period with which the operator opens a once-per-period record. The operator only removes the record, so any
+/// period will do.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether `error` lists unmet conditions, and the description of one of them contains `what`.
+/// Whether `error` lists an unmet condition whose description contains `what`.
 fn misses(error: &ChangeError, what: &str) -> bool {
     matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
 }
@@ -95,8 +95,8 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// The services (clock, timers, tasks) of an operator's process. With some seeded bugs, the clock jumps ahead, so the
-/// operator skips a wait.
+/// The clock, timers and tasks of an operator's process. Some seeded bugs set this clock ahead, to skip the wait for
+/// old leases.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -166,8 +166,8 @@ impl Operator {
 
     /// Takes the steps of one change of masters until it has reached the stage `stage_at(goal)`.
     ///
-    /// Returns false if masters have lost the generation markers of the previous change. The operator must then repeat
-    /// that change.
+    /// Returns false if masters have lost the generation markers of the previous change. The caller must then repeat
+    /// the previous change.
     async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
         let change_of = redlock
@@ -187,8 +187,8 @@ impl Operator {
             };
             let Err(error) = step else { continue };
             self.note_not_yet(&error);
-            // While faults happen, remove lost values only with probability 1/2. After the faults, always remove them:
-            // the change must end in time.
+            // Remove lost values with probability 1/2. After the faults, always remove them: otherwise the change would
+            // not end.
             if self.rng.chance(500_000) || !self.is_early() {
                 self.drop_lost(&redlock, &error).await;
             }
@@ -197,7 +197,7 @@ impl Operator {
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
             if later && misses(&error, "belongs to other masters") {
-                // A master already has a generation marker of the next change. So continue with the next change.
+                // A master already has a generation marker of the next change. So stop working on this change.
                 return true;
             }
         }
@@ -302,8 +302,7 @@ impl Operator {
         }
     }
 
-    /// Repeats a step of the change of masters that has already been taken. `stage` is the stage that the change has
-    /// reached.
+    /// Repeats an earlier step of a change of masters. The change has reached the stage `stage`.
     async fn again(
         &mut self,
         change: &MastersChange<'_>,
@@ -331,8 +330,8 @@ impl Operator {
 }
 
 impl Operator {
-    /// Whether the operator waits for old leases to end before it opens the new masters. Always true, except with the
-    /// seeded bugs `OpenWithoutWait` and `LeftoverLock`.
+    /// Whether the operator waits for old leases to end before it opens the new masters. Only the seeded bugs
+    /// `OpenWithoutWait` and `LeftoverLock` skip this wait.
     fn waits(&self, closed: &Survey) -> bool {
         let clients = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);

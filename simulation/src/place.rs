@@ -4,7 +4,7 @@
 /// The largest number of resources in a run.
 pub(crate) const RESOURCES: usize = 20;
 
-/// The largest number of semaphores in a run. They are named `r0` to `r3`, like the first four resources.
+/// The largest number of semaphores in a run. Their names are `r0` to `r3`.
 pub(crate) const SEMAPHORES: usize = 4;
 
 /// The largest number of permits of each semaphore.
@@ -77,8 +77,8 @@ pub(crate) fn is_line(key: &[u8]) -> bool {
     key.starts_with(b"quorate:slot:line:")
 }
 
-/// Returns the place number of a slot of the semaphore for `resource`. Resources whose numbers differ by a multiple of
-/// `SEMAPHORES` share one semaphore.
+/// Returns the place number of a slot of the semaphore for `resource`. Resource n uses the semaphore with the number n
+/// modulo `SEMAPHORES`.
 pub(crate) fn place_of_slot(resource: u8, slot: usize) -> u8 {
     let semaphore = usize::from(resource) % SEMAPHORES;
     (RESOURCES + PERMITS * semaphore + slot) as u8

@@ -21,8 +21,8 @@ use crate::store_node::WatchedStore;
 use crate::store_plan::StorePlan;
 use crate::world::{Event, Link, Shared};
 
-/// One life of a client process: from its start until its tasks have ended or the process is killed. A restart begins a
-/// new life.
+/// One life of a client process: from its start until it is killed or its tasks have ended. A restart begins a new
+/// life.
 pub(crate) struct Process {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: usize,
@@ -143,8 +143,8 @@ impl Runtime for Process {
         let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
         self.steps.store(drawn, Ordering::Relaxed);
         let (ppm, lasts) = self.preempt;
-        // The low bits of `drawn` repeat after few draws. So the middle bits decide about a preemption, and the highest
-        // bits give durations.
+        // The low bits of `drawn` repeat early. The middle bits decide whether to preempt; the highest bits give
+        // durations.
         if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
             self.shared.preempt(lasts / 1_000 * (drawn >> 54));
         }

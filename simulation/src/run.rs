@@ -24,10 +24,11 @@ pub struct Outcome {
     pub coverage: Coverage,
     /// How many cases each rule has judged in the run. The order is that of [`RULES`](crate::RULES).
     pub judged: Judged,
-    /// For each kind of lock or value, and each happening (an event that may interfere): how many checks of rules
-    /// followed this happening.
+    /// How often rules were checked after an event such as a restart, for each kind of lock or value and each kind of
+    /// event.
     pub crossings: Crossings,
-    /// The call that used the largest share of its allowed lateness; `None` if the rule "calls end" checked no call.
+    /// The call that used the largest share of the time by which it may exceed its timeout. `None` if no call was
+    /// checked.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,
@@ -55,8 +56,7 @@ struct Run {
 
 impl Run {
     fn new(scenario: &Scenario, play: Play) -> Self {
-        // Some seeded bugs replace the library by a small client, which supports only plain exclusive locks. So the
-        // scenario is reduced to such locks.
+        // Some seeded bugs replace the library with a small client that supports only exclusive locks.
         let scenario = Arc::new(match play.flaw {
             Some(flaw) if flaw.is_locker() => scenario.plain(),
             _ => scenario.clone(),
@@ -204,7 +204,7 @@ impl Run {
         }
     }
 
-    /// Handles an event in the executor: wakes tasks, and kills or starts processes.
+    /// Wakes tasks, and kills or starts processes, as `event` requires.
     fn follow_up(&mut self, event: Event) {
         match event {
             Event::Wake(task) => self.executor.wake([task as usize]),

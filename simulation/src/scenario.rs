@@ -1,5 +1,5 @@
-//! The scenario of one run, as plain data. It is drawn from a seed or written by hand. If a scenario fails, the
-//! shrinker removes parts of it and plays it again.
+//! The scenario of one run, as plain data. A seed or a test determines the scenario. If the run breaks a rule, the
+//! shrinker removes parts of the scenario and plays it again.
 
 use std::fmt;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub struct MasterPlan {
     pub ppm: i64,
     /// How much of the master's memory a restart preserves.
     pub disk: Disk,
-    /// The plan of the store (database or ZooKeeper); `None` for a Redis master.
+    /// The plan of this master if it is a store (database or ZooKeeper); `None` for a Redis master.
     pub store: Option<StorePlan>,
 }
 
@@ -148,8 +148,8 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "valid settings")]
 pub enum FaultKind {
-    /// A master crashes, and restarts after `down`. A stale disk restores the state that the master had `age` before
-    /// the crash.
+    /// A master crashes, and restarts after `down`. If its disk is stale, the restart restores the state from the time
+    /// `age` before the crash.
     Crash { master: u8, down: u64, age: u64 },
     /// A master executes nothing for `lasts`, and then continues.
     Stall { master: u8, lasts: u64 },
@@ -173,8 +173,7 @@ pub enum FaultKind {
     },
     /// All connections of one master are reset, even in the middle of a transfer.
     Reset { master: u8 },
-    /// One side of each connection of a master forgets the connection. The other side receives no notice of it, and so
-    /// keeps a half-open connection.
+    /// A master forgets all its connections without notifying the clients. The clients keep half-open connections.
     Forget { master: u8 },
     /// A master refuses all lock requests for `lasts`.
     Refuse {
@@ -182,8 +181,8 @@ pub enum FaultKind {
         how: Refusal,
         lasts: u64,
     },
-    /// For the time `lasts`, a master has no memory for one lock. It refuses the requests that need memory for this
-    /// lock, and executes all other requests.
+    /// For the time `lasts`, a master refuses all requests that need new memory for one lock. It executes all other
+    /// requests.
     Fill {
         master: u8,
         resource: u8,
@@ -208,8 +207,8 @@ pub enum FaultKind {
     /// Nobody uses the masters for the time `by`. All client processes end, all clocks advance by `by`, and the
     /// processes start again after `down`.
     Skip { by: u64, down: u64 },
-    /// A client is reconfigured while masters are replaced: its process stops, and starts again after `down`. The
-    /// client is then at step `step` of the replacement (see `change_plan.rs`).
+    /// A client process stops, and starts again after `down` with the masters of step `step` of the replacement (see
+    /// `change_plan.rs`).
     Tell { client: u8, step: u8, down: u64 },
 }
 
@@ -273,38 +272,38 @@ pub struct Settings {
     pub guard: bool,
 }
 
-/// The promises of the library that hold in a run. Each is true unless the scenario violates an assumption on which the
-/// promise depends.
+/// The promises of the library that the checkers check in a run. A promise is false if the scenario violates one of its
+/// assumptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promises {
-    /// At most one client at a time believes that it holds a lock. This requires:
+    /// No two clients hold the same lock at the same time, unless they may share it. This requires:
     ///
     /// - No lock is force-released.
     /// - The masters' clocks do not jump.
-    /// - The masters forget nothing, or have a restart guard.
+    /// - No master loses data when it restarts, or the restart guard is on.
     pub exclusion: bool,
     /// Fencing tokens are unique and rise. L is 2 s (`TWICE_SLACK_US`) plus the largest difference between two clocks.
     /// This promise requires:
     ///
     /// - The setting `fencing` is on.
-    /// - No master's clock jumps forward by almost a day and back within the time L. Such a jump can expire fencing
-    ///   counters.
+    /// - No master's clock jumps forward by almost a day or more, and jumps back within the time L. Such jumps can
+    ///   expire fencing counters.
     ///
     /// If masters lose data when they restart, this promise also requires:
     ///
-    /// - The masters have a restart guard, and their clocks do not jump.
-    /// - The fencing counters are not ahead of the masters' clocks at the beginning of the run.
+    /// - The restart guard is on, and the masters' clocks do not jump.
+    /// - At the beginning of the run, no fencing counter is ahead of the masters' clocks.
     /// - `max_ttl` is longer than L.
     pub tokens: bool,
     /// No unit of a quota is taken twice, and the work of a period is done at most once. This requires the same as
     /// `tokens`.
     pub stock: bool,
-    /// The restart guard is on and the masters' clocks do not jump. A jump would falsify the uptime that a master
-    /// reports, and the checkers could not check the guard.
+    /// Restarted masters do not vote for the time `max_ttl`. This requires that the restart guard is on and that no
+    /// master's clock jumps, because a jump changes the uptime that a master reports.
     pub guard: bool,
-    /// The clocks of masters do not jump. So an expired heartbeat of a waiter stays expired.
+    /// The masters' clocks do not jump. A backward jump could revive a waiter whose heartbeat has expired.
     pub steady: bool,
-    /// A holder is notified of the loss of its lock in time, and calls return in time. This requires that tasks are
+    /// Calls return by a deadline, and a holder is notified of a lost lock by a deadline. This requires that tasks are
     /// never preempted or delayed.
     pub punctual: bool,
     /// Waiters get a lock in the order in which a majority of the masters has queued them. This requires:
@@ -313,14 +312,17 @@ pub struct Promises {
     /// - There are no faults, and operators replace no masters.
     /// - No message is lost, repeated or late.
     pub order: bool,
-    /// No renewed lock is lost and no key is left behind. This requires that there are no faults, that no message is
-    /// lost or late, and that no masters are replaced.
+    /// No renewed lock is lost, and no key is leaked. This requires:
+    ///
+    /// - There are no faults.
+    /// - No message is lost, repeated or late.
+    /// - No masters are replaced.
     pub calm: bool,
-    /// When a lock is force-released, its holder is notified as soon as a majority of the masters has reported the loss
-    /// to it. This requires:
+    /// The holder of a force-released lock is notified as soon as a majority of the masters has reported the loss. This
+    /// requires:
     ///
     /// - There are no faults except force-releases.
-    /// - No message is lost or late.
+    /// - No message is lost, repeated or late.
     /// - No masters are replaced.
     pub prompt: bool,
 }
@@ -335,8 +337,8 @@ pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 /// library allows for 1 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Masters clamp each fencing counter that a client proposes: it may differ from the master's clock by at most 1 s.
-/// This is twice that difference, in microseconds (docs/protocol.md, "Fencing tokens").
+/// Each master clamps a proposed fencing counter to within 1 s of its own clock. This is twice that distance, in
+/// microseconds (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 /// The smallest forward jump of a clock that counts as almost a day, in microseconds: 20 hours. Masters keep unused
@@ -397,8 +399,8 @@ impl Scenario {
         }
     }
 
-    /// The scenario for measuring speed: 5 masters, and 5 clients that acquire 10 locks each with ordered waiting. The
-    /// network loses one packet in a thousand, and masters execute one message in a thousand twice.
+    /// The scenario for measuring speed: 5 masters, and 5 clients that acquire 10 locks each. The network loses one
+    /// packet in a thousand, and masters execute one message in a thousand twice.
     pub fn bench(seed: u64) -> Self {
         let mut rng = Rng::stream(seed, 2);
         let mut scenario = Self::quiet(seed, 5, 5);
@@ -425,7 +427,7 @@ impl Scenario {
             _ => false,
         });
         let walls = self.clients.iter().map(|client| client.wall_us);
-        // The wall clocks of clients matter only for stores without a clock.
+        // Only clients of a store without a clock depend on their wall clocks.
         let walls: Vec<i64> = walls.filter(|_| self.has_clockless()).collect();
         let offsets = || {
             let masters = self.masters.iter().map(|master| master.offset_us);
@@ -466,8 +468,8 @@ impl Scenario {
         }
     }
 
-    /// Whether the clock of some master jumps forward by almost a day or more, and jumps back within `limit_us`
-    /// microseconds. Fencing counters may then expire although little time has passed.
+    /// Whether a master's clock jumps forward by almost a day or more, and jumps back within `limit_us` microseconds.
+    /// Fencing counters may expire in between.
     fn shows_a_later_day_briefly(&self, limit_us: i64) -> bool {
         let jump = |fault: &Fault| match fault.kind {
             FaultKind::Jump { master, by_us } => Some((fault.at, usize::from(master), by_us)),
@@ -475,8 +477,8 @@ impl Scenario {
         };
         let mut jumps: Vec<_> = self.faults.iter().filter_map(jump).collect();
         jumps.sort_by_key(|(at, ..)| *at);
-        // For each master: how far jumps have set its clock ahead (microseconds), and since when that has been at least
-        // `LATER_DAY_US`.
+        // For each master: how far its clock is ahead, in microseconds, and since when it is ahead by `LATER_DAY_US` or
+        // more.
         let mut clocks = vec![(0, None); self.masters.len()];
         jumps.into_iter().any(|(at, master, by_us)| {
             let (ahead_us, since) = &mut clocks[master];
@@ -503,7 +505,7 @@ impl Scenario {
         ahead.is_some_and(|ahead| ahead > 0)
     }
 
-    /// Returns the masters that a client uses if it is at step `step` of the replacement of masters.
+    /// Returns the masters that a client uses at step `step` of the replacement of masters.
     pub(crate) fn named(&self, step: u8) -> Named {
         match &self.change {
             None => Named::all(self.masters.len()),
@@ -522,14 +524,13 @@ impl Scenario {
         steps.map_or(0, |(first, _)| *first)
     }
 
-    /// The longest time that the operators need to finish the changes after the faults have ended, in nanoseconds. For
-    /// each change it includes the time that the operator waits for old leases to end.
+    /// The longest time that the operators need for all changes after the faults have ended, in nanoseconds. It
+    /// includes the waits for old leases.
     fn change_bound(&self) -> u64 {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // An acquire of a counted hold may still wait for replaced masters that have stopped. It ends after
-        // `COUNTED_WAIT`.
+        // An acquire of `Kind::Counted` may wait up to `COUNTED_WAIT` for masters that were replaced and stopped.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
@@ -561,7 +562,8 @@ impl Scenario {
         self.faults.iter().any(jumps)
     }
 
-    /// Whether some step takes a lock that is not a plain exclusive lock.
+    /// Whether some step takes a lock of readers, of an owner or on several resources, takes a permit, or downgrades a
+    /// lock.
     pub(crate) fn is_mixed(&self) -> bool {
         self.takes(|kind| {
             !matches!(
@@ -619,9 +621,9 @@ impl Scenario {
     /// The longest time, in nanoseconds, from [`heal_at`](Self::heal_at) until every waiter must have its lock. It
     /// includes:
     ///
-    /// - `max_ttl`, because restarted masters do not vote before;
+    /// - `max_ttl`, because restarted masters do not vote for this time;
     /// - the time until the keys of ended clients have expired;
-    /// - one turn for each waiter;
+    /// - one hold for each task;
     /// - the time that operators need to finish their changes;
     /// - a reserve of 4 s.
     pub fn bound(&self) -> u64 {
@@ -634,7 +636,7 @@ impl Scenario {
         let turns = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
-        // Clients of a store without a clock wait longer before they consider the lock of a dead client expired.
+        // A store may have no clock. Clients then need longer to detect that a dead client's lock has expired.
         let seen_anew = if self.stores() == 0 {
             0
         } else {
@@ -671,8 +673,7 @@ impl Settings {
             .node_timeout(Duration::from_nanos(self.node_timeout))
             .retry(Retry::new(first, Duration::from_nanos(self.retry_most)))
             .restart_guard(guard)
-            // Disable the default note. No decision depends on it, but its length differs from run to run, and would
-            // change the sizes of packets.
+            // Disable the default note. Its length differs from run to run, and would change the sizes of packets.
             .note(None)
             .fencing(self.fencing);
         let builder = quorate::testing::known_as(builder, "host", 1, "simulated");
@@ -685,7 +686,7 @@ impl Settings {
 }
 
 impl Step {
-    /// A step that waits for the first resource without a limit, holds it for 10 ms and releases it.
+    /// A step that waits up to 30 s for the first resource, holds it for 10 ms and releases it.
     pub fn plain() -> Self {
         Self {
             think: MS,

@@ -1,4 +1,4 @@
-//! Shrinks a failing scenario: removes parts, as long as the scenario without the part still breaks the same rule.
+//! Shrinks a failing scenario: removes parts while the rest still breaks the same rule.
 
 use crate::play::Play;
 use crate::scenario::{FaultKind, Scenario, Step};
@@ -6,7 +6,7 @@ use crate::scenario::{FaultKind, Scenario, Step};
 /// The largest number of simulation runs for shrinking one scenario.
 const MOST: usize = 4_000;
 
-/// Returns the smallest found scenario that breaks the rule named `rule` if it is played with the options `play`.
+/// Returns the smallest scenario found that still breaks the rule `rule` with the options `play`.
 pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     let mut shrinker = Shrinker {
         best: scenario.clone(),
@@ -29,7 +29,7 @@ struct Shrinker<'a> {
 }
 
 impl Scenario {
-    /// Whether the jumps of each master's clock add up to zero. Otherwise a clock would stay wrong after the faults.
+    /// Whether the clock jumps of every master sum to zero. Otherwise a clock stays wrong after the faults.
     fn clocks_end_right(&self) -> bool {
         (0..self.masters.len()).all(|of| {
             let jumps = self.faults.iter().filter_map(|fault| match fault.kind {
@@ -95,8 +95,8 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Removes clients, the last client first, together with the faults that name them. Then tries to remove all steps
-    /// of each remaining client.
+    /// Removes the last client and its faults, as long as the same rule still breaks. Then tries to remove all steps of
+    /// each remaining client.
     fn clients(&mut self) -> bool {
         let mut smaller = false;
         while self.best.clients.len() > 1 {

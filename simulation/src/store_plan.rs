@@ -13,15 +13,15 @@ pub struct StorePlan {
     pub batch: u8,
     /// Whether the store sends wake-ups to waiters.
     pub wakes: bool,
-    /// Whether the store reports that a restart loses nothing. Only stores whose disk keeps everything report this.
+    /// Whether the store reports that a restart loses nothing. True only if the store's disk keeps everything.
     pub durable: bool,
-    /// Whether the store's wake-ups do not name a lock. Such a wake-up wakes all waiters of the process.
+    /// Whether a wake-up of the store names no lock. It then wakes all waiters of the client process.
     pub vague: bool,
     /// The number of reads per million that a lagging follower answers, possibly with an older state.
     pub lag_ppm: u32,
     /// The number of wake-ups per million that are lost, late, or sent twice.
     pub deaf_ppm: u32,
-    /// The number of commits per million that wait at the server, as if for a row lock.
+    /// The number of commits per million that the server delays, like a wait for a row lock.
     pub stuck_ppm: u32,
     /// The longest time that a commit waits at the server, in nanoseconds.
     pub stuck: u64,

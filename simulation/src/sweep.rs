@@ -1,5 +1,5 @@
-//! Plays many seeds in several threads. Each simulation run has one thread and is independent of other runs, so the
-//! result does not depend on which thread plays which seed.
+//! Plays many seeds in several threads. Each run is independent of the other runs, so the threads do not change the
+//! result.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -39,7 +39,7 @@ pub enum Worlds {
     Stores,
     /// Masters are replaced during the run.
     Changes,
-    /// Scenarios for measuring speed. They differ only in the random times of their steps.
+    /// Scenarios for measuring speed. They differ only in their random times.
     Bench,
 }
 
@@ -75,11 +75,11 @@ pub struct Summary {
     pub coverage: Coverage,
     /// The number of cases that each rule has judged in all runs together, in the order of [`RULES`](crate::RULES).
     pub judged: Judged,
-    /// For each kind of lock or value, and each happening (such as a restart): how many checks of rules followed this
-    /// happening.
+    /// How often rules were checked after an event such as a restart, for each kind of lock or value and each kind of
+    /// event.
     pub crossings: Crossings,
-    /// The call that used the largest share of its allowed lateness, and the seed of its run. `None` if the rule "calls
-    /// end" checked no call.
+    /// The call that used the largest share of the time by which it may exceed its timeout, and the seed of its run.
+    /// `None` if no call was checked.
     pub worst: Option<(u64, Lateness)>,
     /// The wall-clock time that the sweep took.
     pub took: Duration,
@@ -109,20 +109,19 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Keeps the call that used the larger share of its allowed lateness, from `self.worst` and `worst`. If the shares
-    /// are equal, keeps the call with the smaller seed.
+    /// Keeps the call with the larger [`Lateness::used`], from `self.worst` and `worst`. If both are equal, keeps the
+    /// call with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
-    /// Whether these runs contain cases for a rule. False for the rule about stores if no run had stores; otherwise
-    /// true.
+    /// Whether the rule can be checked in these runs. The rule about stores needs a run with stores.
     fn may_judge(&self, rule: &str) -> bool {
         rule != OF_STORES || self.coverage.sessions > 0
     }
 
-    /// Returns the names of the rules that checked no case, although these runs contain cases for them.
+    /// Returns the names of the rules that could be checked in these runs, but checked no case.
     pub fn idle_rules(&self) -> Vec<&'static str> {
         let rules = RULES.into_iter().zip(self.judged);
         rules
@@ -189,8 +188,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
-                // When one thread has found a failing seed, the other threads still finish their seeds. So the smallest
-                // failing seed is always found.
+                // When a thread finds a failing seed, the other threads finish the seeds that they are playing. So the
+                // smallest failing seed is found.
                 while !found.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds {
@@ -208,8 +207,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // A bug in the replacement of masters may lock a client out until the end of the run. So ignore the
-                    // rule `healing` for these bugs.
+                    // A bug in the replacement of masters may exclude a client from all locks. So ignore the rule
+                    // `healing`.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

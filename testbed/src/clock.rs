@@ -53,7 +53,7 @@ impl ClockShim {
     /// The environment variables that make a process add `offset` to its wall clock.
     ///
     /// For a server, use [`ServerOptions::clock`](crate::ServerOptions::clock) instead. It also keeps the library and
-    /// the offset file until the server is dropped, so that restarts find them.
+    /// the offset file until the server is dropped, because a restarted server needs them.
     pub fn env(&self, offset: &OffsetFile) -> [(OsString, OsString); 2] {
         [
             ("LD_PRELOAD".into(), self.library.clone().into()),
@@ -117,7 +117,8 @@ impl OffsetFile {
         self.file.write_all_at(&nanos.to_ne_bytes(), 0)
     }
 
-    /// Sets the clocks that read this file to the true time. For their readers, this is a clock jump as well.
+    /// Sets the offset to zero, so that the clocks that read this file show the true time. Their programs see a clock
+    /// jump.
     ///
     /// # Errors
     ///

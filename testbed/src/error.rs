@@ -36,7 +36,7 @@ pub enum Error {
         "the server was not ready after {waited:?} (last check: {last}); its log ends with:\n{log}"
     )]
     NotReady {
-        /// How long the start has waited for the server to become ready.
+        /// How long the testbed waited for the server to become ready.
         waited: Duration,
         /// The result of the last readiness check of the server.
         last: String,

@@ -61,9 +61,10 @@ pub enum Fault {
         /// Bytes per second for each connection; 0 means 1.
         bytes_per_second: u64,
     },
-    /// Resets each connection when its client has received this number of bytes under the fault. The last reply may be
-    /// truncated. With 0, the client gets a reset instead of its next byte. If several such faults are injected, the
-    /// newest one applies.
+    /// Resets each connection when its client has received this number of bytes since the fault was injected. The last
+    /// reply may be truncated. With 0, the client gets a reset instead of its next byte.
+    ///
+    /// If several such faults are injected, only the newest one applies.
     ResetAfter(u64),
     /// New connections are accepted and then closed immediately. Existing connections continue.
     Refuse,
@@ -76,8 +77,8 @@ pub enum Fault {
     /// The proxy holds all events from the clients of existing connections (requests, close, reset), including events
     /// in transit. New connections work.
     ///
-    /// When the fault is healed, the held requests arrive in order. Requests of newer connections may have overtaken
-    /// them, as at a server that was stopped and then reads old buffers.
+    /// When the fault is healed, the held requests arrive in order. The server may have received requests of newer
+    /// connections before them.
     Strand,
     /// New connections lead to this address, as if a name or a route pointed to the wrong server.
     ///
@@ -141,16 +142,17 @@ pub(crate) struct Rules {
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
-    /// The id of the newest `ResetAfter` fault, and its number of bytes; `None` without such a fault. When the id
-    /// changes, each connection counts its bytes from 0 again.
+    /// The id and the number of bytes of the newest `ResetAfter` fault; `None` without such a fault. If the id changes,
+    /// each connection starts a new count of its bytes.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// Counts the events that end or hold all existing connections: one counter for each kind of event. A connection keeps
-/// a copy from its start. If a counter is now higher than the copy, the event has affected the connection.
+/// Counts the events that end or hold all existing connections, with one counter for each kind of event. Each
+/// connection stores a copy of the counters when it is accepted. If a counter has risen since, the event affects the
+/// connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -159,12 +161,12 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether a connection from the era `born` may continue: no event has ended all connections since that era.
+    /// Whether a connection may continue: no event has ended it since it was accepted in the era `born`.
     pub(crate) fn spares(self, born: Self) -> bool {
         self.severed == born.severed && self.reset == born.reset
     }
 
-    /// Whether each counter is at least as high as in `other`.
+    /// Whether this era is the same as `other` or later: no counter is lower.
     pub(crate) fn reaches(self, other: Self) -> bool {
         self.severed >= other.severed
             && self.reset >= other.reset

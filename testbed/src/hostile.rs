@@ -23,8 +23,8 @@ use tokio::task::LocalSet;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Script {
-    /// Forwards bytes between the clients and a real server. Closes every connection that received a command under a
-    /// different script, so that the client reconnects.
+    /// Forwards bytes between the clients and a real server. If a command arrived on a connection while the server
+    /// followed another script, closes this connection, so that the client reconnects.
     Relay {
         /// The real server.
         target: SocketAddr,
@@ -58,10 +58,10 @@ pub enum Tampering {
     Slip(Words),
     /// Sends these bytes in reply to every question, and forwards no question to the real server.
     Say(Words),
-    /// Forwards the question with this number, and hangs up before its reply. Questions are counted from 1 on each
-    /// connection. Replies to earlier questions may be lost as well.
+    /// Forwards this number of questions on each connection, and hangs up before the reply to the last of them. Earlier
+    /// replies may be lost as well.
     ///
-    /// With 0, hangs up after the handshake: at the first question, or after 20 ms without a command.
+    /// With 0, hangs up at the first question, or when no command has arrived for 20 ms after the handshake.
     HangUpAt(usize),
 }
 
@@ -98,7 +98,7 @@ pub enum Then {
 pub enum Words {
     /// Exactly these bytes.
     These(Vec<u8>),
-    /// Random bytes, different in each answer. The field is an upper limit of their number.
+    /// Random bytes, different in each answer. The field is the maximum number of bytes.
     Garbage(usize),
 }
 

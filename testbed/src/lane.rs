@@ -51,11 +51,12 @@ enum Step {
     Wrote(usize),
     /// A rule discards the item.
     Lost,
-    /// The item is not due before this time. With `None`, it is not due before the rules change.
+    /// The item must wait until this time, or until the rules change. With `None`, only a change of the rules ends the
+    /// wait.
     Wait(Option<Instant>),
     /// The receiver accepts no more bytes for now.
     Full,
-    /// A write to the receiver failed: its connection is closed.
+    /// A write failed: the receiver's connection is closed.
     Gone,
     HangUp,
     /// The connection must be reset, because the sender reset it or a rule demands it.
@@ -100,8 +101,8 @@ impl<'a> Lane<'a> {
         self.filled.notify_one();
     }
 
-    /// Removes the first `n` bytes of the first item. Removes the item if no bytes of it are left, or if it has no
-    /// bytes.
+    /// Removes `n` bytes from the first item of the queue. Removes the whole item if it has no more bytes, or if it is
+    /// a close or a reset.
     fn pop(&self, n: usize) {
         let mut items = self.items.borrow_mut();
         if let Some(Item {
@@ -145,7 +146,7 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // A sender that has closed may still answer data with a reset: wait for the reset.
+        // If data reaches a sender that has closed, the sender sends a reset. Wait for this reset.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
@@ -167,7 +168,7 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let step = {
-                // Keep the rules locked during the write. Otherwise a write could follow the old rules after `inject`.
+                // Keep the rules locked during the write. So no write follows old rules after `inject` returned.
                 let rules = view.borrow_and_update();
                 if rules.era.spares(born) {
                     let shape = rules.shape(self.way, born);
@@ -189,7 +190,7 @@ impl<'a> Lane<'a> {
                     () = writable(to.as_ref()) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver has closed. Answer each item with a reset to the sender, as TCP would.
+                // The receiver has closed. Discard the item and send a reset to the sender, as TCP would.
                 Step::Gone => {
                     self.lose();
                     back.push(Deed::Reset, 0.0);
@@ -209,7 +210,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Decides by the rules what happens to the first item of the queue, and writes it if it is due.
+    /// Applies the rules to the first item of the queue. Writes the item if it is due.
     fn step(
         &self,
         shape: Shape,
@@ -229,7 +230,7 @@ impl<'a> Lane<'a> {
             Deed::HangUp => return Step::HangUp,
             Deed::Bytes(_) if countdown.is_over() => return Step::Reset,
             Deed::Bytes(bytes) => {
-                // Write at most the bytes of 20 ms at a time, so that the bytes flow steadily.
+                // Write at most the number of bytes that the rate allows in 20 ms, so that the bytes flow steadily.
                 let slice = shape
                     .rate
                     .map_or(usize::MAX, |rate| (rate / 50).max(1) as usize);

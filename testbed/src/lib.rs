@@ -2,7 +2,7 @@
 //!
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, and restarted with or
 //!   without its data; [`Masters`] are several of them. Dropping a value removes its servers.
-//! - [`MariaDb`] is one real MariaDB process with the same methods; a [`Console`] is a session of its administrator.
+//! - [`MariaDb`] is one real MariaDB process with the same methods. A [`Console`] is an administrator's session on it.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.
 //! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, or floods its

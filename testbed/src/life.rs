@@ -24,7 +24,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// The life cycle of a server process that was not started yet.
+    /// The life cycle of a server process that has not been started yet.
     pub(crate) fn new(log: PathBuf, patience: Duration) -> Self {
         Self {
             child: Mutex::new(None),

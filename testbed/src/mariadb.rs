@@ -123,7 +123,7 @@ impl Programs {
         static FOUND: OnceLock<Result<Programs, &'static str>> = OnceLock::new();
         let found = FOUND.get_or_init(|| {
             let program = |name: &'static str| find(OsStr::new(name)).ok_or(name);
-            // The server program is often in a folder that is not on the `PATH` of ordinary users.
+            // Try `/usr/sbin` as well, because it is often not on the `PATH` of ordinary users.
             let server = program("mariadbd")
                 .or_else(|name| find(OsStr::new("/usr/sbin/mariadbd")).ok_or(name))?;
             Ok(Self {
@@ -412,10 +412,10 @@ impl MariaDb {
     }
 }
 
-/// Returns the path of the template: a data directory that is copied for each new server of this user.
+/// Returns the path of this user's template: a data directory that is copied for each new server.
 ///
 /// If there is no template yet, creates one in a temporary directory and renames it to its final path. If another
-/// process has created it first, returns that one.
+/// process has created the template first, uses the template of that process.
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);

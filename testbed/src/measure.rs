@@ -8,8 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::resp::Reply;
 use crate::server::Server;
 
-/// The times of one client's cycles, in nanoseconds. In each cycle, the client acquires and then releases a lock or
-/// something else.
+/// The times of one client's cycles, in nanoseconds. In each cycle, the client acquires and then releases a resource,
+/// such as a lock.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     /// The time to acquire, for each cycle.
@@ -116,7 +116,8 @@ pub struct Usage {
     pub took: Duration,
     /// The processor time that this process used for the work.
     pub client: Duration,
-    /// The processor time that all running servers together used during the work. Zero if `/proc` does not show it.
+    /// The processor time that all running servers together used during the work. Zero if it cannot be read from
+    /// `/proc`.
     pub servers: Duration,
 }
 
@@ -194,8 +195,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Reads the current counters. `sends_set` states whether `sent` includes `SET`. If only scripts call `SET`, it
-    /// must be false.
+    /// Reads the current counters. If `sends_set` is false, `sent` does not count `SET`. Choose false if only scripts
+    /// call `SET`.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {

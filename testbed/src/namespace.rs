@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
-/// The interface at the program's end of a link has this prefix and the number of the link as its name.
+/// The prefix of the interface names at the program's end of the links. The number of the link follows.
 const OURS: &str = "qv";
 /// The name of the interface at the server's end of a link.
 const THEIRS: &str = "wire";
@@ -92,8 +92,8 @@ impl Namespace {
         run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &link])?;
         run("ip", &["link", "set", "dev", &link, "up"])?;
         namespace.inside(&["ip", "addr", "add", &format!("{theirs}/30"), "dev", THEIRS])?;
-        // Add a permanent ARP entry for the server. Otherwise, while the link is down, the kernel would report
-        // "unreachable" to clients, which must get no answer at all.
+        // Add a permanent ARP entry for the server. Without it, the kernel would report "unreachable" while the link is
+        // down. With it, clients get no answer at all.
         let hardware = namespace.inside(&["ip", "-brief", "link", "show", "dev", THEIRS])?;
         let hardware = hardware.split_whitespace().nth(2).unwrap_or_default();
         let at = theirs.to_string();

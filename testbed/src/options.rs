@@ -89,7 +89,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Options of a server without persistence, password and TLS. The server program is the one that
+    /// Options of a server that has no persistence, no password and no TLS. The server program is the one that
     /// [`available`](crate::available) finds.
     pub fn new() -> Self {
         Self::default()

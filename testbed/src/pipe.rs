@@ -61,8 +61,8 @@ async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
-    // If the proxy drops this socket before `connect` returns, the server must receive a reset, because it may already
-    // have accepted the connection.
+    // If this future is dropped during `connect`, close the socket with a reset. The server may already have accepted
+    // the connection.
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
     let stream = socket.connect(target).await?;
     SockRef::from(&stream).set_linger(None)?;
@@ -124,8 +124,7 @@ async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> E
     }
 }
 
-/// Waits until `so` returns true for the rules. If the proxy has been dropped, waits forever: the runtime of the proxy
-/// drops this task.
+/// Waits until `so` returns true for the proxy's rules. Waits forever if the proxy has been dropped.
 async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
     if view.wait_for(so).await.is_err() {
         pending::<()>().await;

@@ -57,7 +57,7 @@ impl Proxy {
     }
 
     /// Starts a proxy as [`start`](Self::start) does, with a seed for the random jitter. With the same seed, the n-th
-    /// chunk of a connection gets the same jitter. TCP determines the chunks.
+    /// read from a connection always gets the same jitter. The number of bytes of each read depends on TCP.
     ///
     /// # Errors
     ///
@@ -133,8 +133,7 @@ impl Proxy {
 impl Proxy {
     /// Changes the rules of the proxy.
     ///
-    /// If the change begins a new [`Era`], waits until the accepting thread uses the new era. Otherwise a connection
-    /// that is made after this call could get the old era.
+    /// If the change begins a new [`Era`], waits until the accepting thread assigns this era to new connections.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
@@ -150,7 +149,7 @@ impl Proxy {
     }
 }
 
-/// The [`Era`] that the accepting thread assigns to new connections.
+/// The [`Era`] that the accepting thread stores with each new connection.
 #[derive(Debug, Default)]
 struct SeenEra {
     era: Mutex<Era>,
@@ -202,8 +201,7 @@ struct Door {
 impl Door {
     /// Accepts connections until the proxy is dropped.
     async fn keep(mut self) {
-        // Both handles are for one socket. `waiting` waits for the next connection. `self.listener` takes only
-        // connections that are already in the backlog.
+        // Two handles for one socket: `waiting` waits for the next connection, and `self.listener` does not block.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -223,7 +221,7 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // Connections that were made before the change belong to the old era, so accept them first.
+                    // Connections that were made before the rules changed belong to the old `era`. Accept them first.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {
@@ -235,7 +233,7 @@ impl Door {
                 }
                 knock = waiting.accept() => match knock {
                     Ok((client, _)) => self.admit(client, era),
-                    // The usual reason is that no file descriptor is free. Try again later.
+                    // Accepting failed, usually because no file descriptor is free. Try again later.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
             }

@@ -214,7 +214,7 @@ impl Server {
         self.life.wait_ready(self.options.patience, pause, probe)
     }
 
-    /// Sends the server a command over its Unix socket. So the command passes no proxy and does not use TLS.
+    /// Sends a command over the server's Unix socket. The command uses neither TLS nor a proxy.
     ///
     /// ```no_run
     /// # use quorate_testbed::{Reply, Server, ServerOptions};
@@ -294,7 +294,7 @@ impl Server {
         }
     }
 
-    /// Connects to the server's port. The time limit ends the attempt if the network link is down.
+    /// Connects to the server's port. Fails after one second, for example if the network link is down.
     fn knock(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }

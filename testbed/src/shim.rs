@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-/// Compiles a C library in a new temporary directory. The compiler is the first of `$CC`, `cc` and `gcc` that exists.
+/// Compiles a C library in a new temporary directory, with `$CC`, `cc` or `gcc`, whichever is found first.
 ///
-/// The error is:
+/// # Errors
 ///
 /// - `Unsupported` on systems other than Linux
 /// - `NotFound` if there is no C compiler
-/// - otherwise the message of the compiler, or the error of the system
+/// - `Other` with the compiler's messages if the compilation fails
+/// - otherwise the error of a file operation or of the start of the compiler
 pub(crate) fn compile(name: &str, source: &str) -> io::Result<(PathBuf, Arc<TempDir>)> {
     if !cfg!(target_os = "linux") {
         let why = format!("the {name} shim works on Linux only");

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-/// Reports that the test `test` did not run, for the reason `why`. Prints this, and appends it to the file that the
-/// environment variable `QUORATE_NOT_RUN` names. `scripts/test` counts the lines of that file.
+/// Prints that the test `test` did not run, and the reason `why`. If the environment variable `QUORATE_NOT_RUN` names a
+/// file, appends a line to it. `scripts/test` counts these lines.
 pub fn not_run(test: &str, why: &str) {
     println!("NOT RUN: {test}: {why}");
     let Some(file) = std::env::var_os("QUORATE_NOT_RUN") else {

@@ -1,6 +1,6 @@
 //! Starts child processes that do not outlive this process.
 //!
-//! - Dropping the owner of a child kills the child.
+//! - Dropping a value that owns a child process, such as `Server`, kills the child.
 //! - If this process is killed, the kernel kills the child. This requires the program `setpriv` (`--pdeathsig KILL`).
 //!
 //! With `--pdeathsig`, a child also dies when the *thread* that spawned it ends. So one thread, which never ends,
@@ -41,8 +41,8 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().map_err(|_| gone())?
 }
 
-/// A command that starts `program` in the namespace, if there is one. If `setpriv` works, the program dies when this
-/// process ends.
+/// Returns a command that starts `program`, in the given network namespace if there is one. If `setpriv` works, the
+/// program dies when this process ends.
 pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let tied = *SETPRIV.get_or_init(|| {
@@ -63,7 +63,7 @@ pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
     }
     words.push(program.into());
-    // Each program in `words` executes the next one in its own process, so the child has the process id of the server.
+    // Each program in `words` replaces itself with the next one (`exec`), so the child's process id is the server's.
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     command

@@ -44,7 +44,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Formats a ratio as its median, with its minimum and maximum over the rounds of a benchmark.
+/// Formats a benchmark ratio: its median over all rounds, and its minimum and maximum in brackets.
 pub fn ratio(spread: Spread) -> String {
     format!(
         "{} [{}-{}]",

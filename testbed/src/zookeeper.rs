@@ -1,7 +1,7 @@
 //! Temporary ZooKeeper servers on loopback: a single server or an ensemble.
 //!
-//! Methods such as [`ZooKeeper::kill`] return only after their signal has taken effect. They block. The start of a Java
-//! program takes a second or two.
+//! Methods block: [`ZooKeeper::kill`], for example, returns only when the process is dead. A server takes a second or
+//! two to start.
 
 use std::fmt::Write as _;
 use std::fs;

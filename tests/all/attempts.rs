@@ -260,8 +260,8 @@ async fn unsuccessful_wait_ends_on_time_even_if_the_next_poll_is_due_later() {
             assert_eq!(is_outage, all_off, "{error}");
         }
     }
-    // This waiter is queued behind a holder in its own process, so it sends no request to the masters. Its wait must
-    // also end on time.
+    // The lock is held by the waiter's own process, so the waiter sends no request to the masters. Its wait must also
+    // end on time.
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let _guard = support::take(&redlock, "job").await;
@@ -273,14 +273,13 @@ async fn unsuccessful_wait_ends_on_time_even_if_the_next_poll_is_due_later() {
         .expect_err("held");
 }
 
-/// A confirm request could arrive after the owner has released the lock. It would then raise the fencing counter of a
+/// A confirm request of the second hold could arrive after the release. It would then raise the fencing counter of a
 /// free lock.
 #[tokio::test]
 async fn second_hold_of_an_owner_reuses_the_first_fencing_token_without_a_confirm_request() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // The first master is down during the first acquire, so it does not know this hold. Later it grants the second hold
-    // with a fencing number of its own.
+    // The first master misses the first acquire. Later it grants the second hold with a different fencing number.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");

@@ -128,7 +128,7 @@ async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exist
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
-    // The failed creation must store no value, not even on the masters that can be reached.
+    // The failed `create` must store no value on any master.
     let value = |master: &mut Master| {
         let key = b"quorate:value:prizes";
         master.peek(u64::MAX / 2, key).holder.map(<[u8]>::to_vec)

@@ -215,7 +215,7 @@ fn blocking_scopes_can_be_nested_and_report_lost_locks() {
         redlock.scope("inner", |guard| guard.is_valid())
     });
     assert_eq!(inner, Ok(Ok(true)));
-    // This lock is not renewed. It expires after 500 ms, but the scope takes 700 ms.
+    // This lock expires after 500 ms, but the closure runs for 700 ms.
     let told = Arc::new(Mutex::new(None));
     let tell = told.clone();
     let brief = redlock.lock("brief").ttl(ms(500)).renewal(false);

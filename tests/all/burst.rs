@@ -109,7 +109,7 @@ async fn most_open(takes: [u64; 3]) -> usize {
 
 #[tokio::test]
 async fn five_thousand_locks_are_kept_while_all_masters_answer_renewals_slowly() {
-    // All masters are slow, so the client must send more than two batches to a master before the first answer.
+    // The client must send a third batch to a slow master before that master answers the first batch.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 

@@ -59,8 +59,8 @@ impl Far {
         Self { nodes, redlock }
     }
 
-    /// The number of masters on which the lock has a holder or a queued waiter. The fencing counter and the ticket key
-    /// are not counted, because they are meant to outlive a lock.
+    /// The number of masters on which the lock has a holder or a queued waiter. Keys that outlive the lock, such as the
+    /// fencing counter, are not counted.
     fn locks(&self, resource: &str) -> usize {
         let held = |node: &Arc<SlowNode>| {
             let key = support::asking::look(resource.as_bytes());
@@ -409,14 +409,14 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         take(&near, "job").await.release().await;
         near.flush().await;
         real.masters[0].stop().expect("stopped");
-        // The first poll sends the request to every master. On the stopped master, it stays in the socket buffer.
+        // The first poll sends an acquire request to every master. The stopped master does not read its request yet.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
-        // The connect timeout is 500 ms. The master is stopped for a shorter time, about this time, or a longer time.
+        // The master is stopped for less than the connect timeout (500 ms), for about that time, or for longer.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no master may have a key left", || real.left() == 0).await;
-        // The master reads these requests after all earlier ones. So no request of the dropped acquire can follow.
+        // The master reads the requests of this acquire last. So the dropped acquire can create no key afterwards.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
         assert_eq!(real.left(), 0);
@@ -433,8 +433,8 @@ async fn release_deletes_the_lock_key_after_a_stopped_master_resumes() {
     })
     .await;
     masters[0].stop().expect("stopped");
-    // During this acquire, the client notices that the stopped master does not answer. So the client does not send the
-    // release of `job` to that master immediately.
+    // During this acquire, the client notices that one master does not answer. It then delays the release of `job` to
+    // that master.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
     let started = Instant::now();

@@ -42,8 +42,8 @@ fn text(leader: &Leader) -> Option<&str> {
     leader.note.as_ref()?.text.as_deref()
 }
 
-/// Settings whose timers all fire after ten minutes. So an observer can be notified in time only by an announcement of
-/// the masters, not by polling.
+/// A client builder with timers of ten minutes. During a test, observers of these clients learn of a change only from
+/// messages that the masters publish, not by polling.
 fn woken(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
         .max_ttl(FAR)
@@ -53,8 +53,8 @@ fn woken(masters: &Masters) -> RedlockBuilder {
         .node_timeout(secs(5))
 }
 
-/// Becomes the leader through the proxies, and returns the term. Then the proxies hold all data, so the masters receive
-/// neither renewals nor a release, as after a crash of the leader.
+/// Becomes the leader through the proxies, and returns the term. Then the proxies stop forwarding data. To the masters,
+/// this looks like a crash of the leader.
 async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
     let urls = masters.iter().zip(proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
@@ -264,7 +264,7 @@ async fn campaign_with_wait_none_or_fencing_off_fails_while_the_lock_is_held() {
     leads.resign().await;
     let classic = settings(masters.urls()).fencing(false).build();
     let classic = classic.expect("good settings");
-    // The lock is held, but the error must be about fencing, which the client checks first.
+    // The campaign must fail because of the missing fencing tokens, not because the lock is held.
     let held = classic.acquire("job").await.expect("the lock must be free");
     let error = classic
         .election("job")
@@ -336,7 +336,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
 async fn leader_with_a_note_of_the_maximum_length_is_reported() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    // Each control character of a note is replaced by a character of three bytes. So this note needs the most space.
+    // A line break is replaced by U+FFFD, which has three bytes. So this note becomes the longest text.
     let note = "\n".repeat(quorate::MAX_NOTE_LEN);
     let leads = campaign(&redlock, &note).await;
     let leader = led(&mut observe(&redlock)).await;

@@ -49,8 +49,7 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     got.saturating_duration_since(released)
 }
 
-/// The waiter retries at least every 250 ms. Without retries, only its fallback timer would notice the release, 0.83 s
-/// late on average.
+/// The waiter retries at least every 250 ms. Without these retries, it would notice the release 0.83 s late on average.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_notices_the_release_by_a_foreign_client_within_450_ms() {
     let masters = masters(3);
@@ -93,8 +92,8 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
             .expect("the waiter must get the lock after its release")
     });
     tokio::time::sleep(secs(3)).await;
-    // After the first seven retries, the waiter pauses at least 125 ms before each retry. The limit allows 16 more
-    // scripts, for earlier requests and for renewals.
+    // The waiter makes seven fast retries. All later retries are at least 125 ms apart. The limit allows 16 scripts
+    // more than one per 125 ms.
     let (count, passed) = looked(start);
     let most = passed.as_millis() / ms(125).as_millis() + 16;
     assert!(
@@ -107,7 +106,7 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     let start = (scripts(&masters), Instant::now());
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });
     tokio::time::sleep(secs(3)).await;
-    // In 3 s, at most 8 scripts are allowed. Regular retries would cause at least 12.
+    // The waiter must send only heartbeats: at most 8 scripts in 3 s. Retries would cause at least 12.
     let (count, passed) = looked(start);
     assert!(
         count <= passed.as_secs() + 5,

@@ -1,7 +1,7 @@
 //! Tests of one message that renews ten locks. The masters cannot renew the first lock, but must renew all others.
 //!
-//! The renewal of the first lock fails because the masters are full (`maxmemory-policy noeviction`), or because an ACL
-//! forbids the user a key of this lock.
+//! The renewal of the first lock fails because the masters are out of memory (`maxmemory-policy noeviction`), or
+//! because the user lacks the right to one of the lock's keys.
 
 use std::time::Duration;
 
@@ -65,8 +65,7 @@ async fn renewals_continue_if_masters_without_free_memory_cannot_restore_another
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // The first lock is not checked. A full master may restore its key, because Redis checks the memory limit only
-        // until the first write of a script.
+        // The first lock is not checked, because a full master may still restore the key of this lock.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }

@@ -31,8 +31,8 @@ const MARGIN: Duration = secs(1);
 /// The number of tasks that acquire locks while the fault is active.
 const TASKS: usize = 64;
 
-/// The number of attempts to acquire a lock between the injection of the fault and the start of the tasks. Each attempt
-/// leaves a pending release for every master that does not answer.
+/// The number of attempts to acquire a lock that a scene makes right after it injects the fault. Each attempt leaves a
+/// pending release for every master that does not answer.
 const PENDING: usize = 704;
 
 /// The number of concurrent attempts. The [`PENDING`] attempts are made in batches of this size.
@@ -84,8 +84,7 @@ enum Company {
 /// The results of all calls in one test scene.
 #[derive(Default)]
 struct Tally {
-    /// One entry for each kind of call: the name of the call, the longest time by which a call of this kind ended after
-    /// its time limit, and the number of calls.
+    /// For each kind of call: its name, the largest delay beyond the time limit, and the number of calls.
     beyond: Vec<(&'static str, Duration, u32)>,
     /// For each acquire that got its lock: the time from the call to the acquisition.
     paces: Vec<Duration>,
@@ -273,8 +272,8 @@ impl Scene {
             ));
         }
         if matches!(company, Company::TwoGood) {
-            // If the machine stalls for longer than the node timeout, all calls of a batch fail. So a quarter of the calls
-            // may fail, which is less than three batches. With the bugs that these tests look for, nearly all calls fail.
+            // A stall of the machine can fail one or two batches of calls, so a quarter of all calls may fail. With the
+            // bugs that these tests look for, nearly all calls fail.
             let calls: u32 = tally.beyond.iter().map(|(.., count)| count).sum();
             if tally.in_vain.len() > control.in_vain.len() + calls as usize / 4 {
                 let (count, first) = (tally.in_vain.len(), &tally.in_vain[0]);
@@ -357,8 +356,8 @@ fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'sta
     outcome.expect("the test must end within a minute, without a panic")
 }
 
-/// A test holds this mutex while it runs, because each of these tests makes thousands of calls with short time limits.
-/// In .config/nextest.toml, the same rule applies to test processes.
+/// A test holds this mutex while it runs, so only one of these tests runs at a time. Each makes thousands of calls with
+/// short time limits. For test processes, `.config/nextest.toml` ensures the same.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Defines one test for each kind of fault.
@@ -431,8 +430,8 @@ async fn connections_of_a_client_in_four_seconds(script: Script) -> u64 {
     hostile.accepted()
 }
 
-/// Runs each script against a client. Returns the names of the scripts that caused `most` or more connections in four
-/// seconds.
+/// Runs each script on a separate hostile master. Returns the scripts with which the client connected to this master at
+/// least `most` times in four seconds.
 async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String> {
     let calls = scripts.into_iter().map(|(kind, script)| async move {
         let calls = connections_of_a_client_in_four_seconds(script).await;
@@ -576,7 +575,7 @@ async fn idle_connection_that_stops_responding_is_replaced_before_the_next_call(
     })
     .await;
     println!("noticed after {:.1?}", started.elapsed());
-    // The client should notice the silence in less than 5 s. The limit of 7 s allows for a busy machine.
+    // The client should notice within 5 s that the master is silent. The limit of 7 s allows for a busy machine.
     assert!(started.elapsed() < secs(7), "{:?}", started.elapsed());
     assert_eq!(
         proxies[0].counters().accepted,

@@ -74,8 +74,7 @@ async fn inspection_does_not_close_the_connections_that_locks_use() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // Connect to all masters. Then wait until the connections are closed that the testbed opened at the start of the
-    // masters.
+    // Let the client connect to all masters, and wait until the testbed has closed its own connections.
     redlock.status("job").await.expect("the name must be valid");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;
@@ -105,7 +104,7 @@ async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
     let mut heard = Vec::new();
     let mut greeted = false;
     while let Ok(1..) = stream.read_buf(&mut heard).await {
-        // Find the names of all commands received since the last answer.
+        // Collect the names of the commands that wait for an answer.
         let text = String::from_utf8_lossy(&heard).into_owned();
         let lines: Vec<&str> = text.split("\r\n").collect();
         let names: Vec<&str> = lines

@@ -136,8 +136,7 @@ async fn client_without_fencing_refuses_every_kind_of_lock_that_needs_fencing() 
         "semaphores",
     ];
     assert_eq!(said, words.map(line));
-    // The locks of the quota and of the once job are held. But the error must be about fencing, which `create` checks
-    // first.
+    // `create` must report the missing fencing tokens, not that the locks are held.
     let held = ["prizes", "nightly"].map(|name| redlock.acquire(name));
     let held = futures::future::join_all(held).await;
     let quota = redlock.quota("prizes").create(1).await;

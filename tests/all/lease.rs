@@ -68,7 +68,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
             Ok(TryAcquire::Acquired(second)) => {
                 panic!("only one client may hold the lock: {guard:?}, {second:?}")
             }
-            // A master was too slow, so this attempt shows nothing about the lock.
+            // This attempt failed because a master was too slow. Ignore it.
             Err(error) => println!("{error}"),
         }
     }
@@ -157,7 +157,7 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     for master in &masters {
         master.stop().expect("stopped");
     }
-    // Wait for answers to renewals that the client sent before the stop: these answers extend the lock.
+    // Wait for the answers to earlier renewals, which still extend the lock.
     tokio::time::sleep(ms(100)).await;
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
@@ -248,7 +248,7 @@ async fn lock_key_lost_by_a_minority_is_restored_by_the_next_renewal() {
     })
     .await;
     let healed = Instant::now().saturating_since(since);
-    // The next renewal restores both lost keys. A renewal is due at the latest after a third of the TTL.
+    // The next renewal restores the key on both masters. It is due after at most a third of the TTL (6 s).
     assert!(healed < secs(2) + MARGIN, "{healed:?}");
     for master in &masters {
         let value = ask_server(master, &["GET", "job"]);
@@ -633,7 +633,7 @@ async fn master_under_the_restart_guard_answers_queries_and_accepts_releases() {
         .expect("free");
     let gone = ask(&*young, release(&lock)).await;
     assert_eq!(gone, Ok(Answer::Released(true)));
-    // Send more requests than the client combines into one message to a master.
+    // Send 3,000 requests, which is more than the client combines into one message.
     let mut ears = Ears::new();
     for n in 0..3_000 {
         let claim = claim(format!("job {n}").as_bytes(), 1);

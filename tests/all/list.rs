@@ -164,7 +164,7 @@ async fn list_shows_each_permit_with_its_slot_and_holder_and_waiters() {
         let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
         assert!(permit.status.nodes.iter().all(one_waits));
     }
-    // The waiter waits for a permit. So the plain lock with the same name must have no waiter.
+    // The waiter waits for the semaphore, so the plain lock of the same name must have no waiter.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
         let state = node.state.as_ref().expect("the master must answer");
         state.queue.is_empty()

@@ -182,8 +182,7 @@ async fn local_waiters_send_no_request_while_their_process_is_queued_on_the_mast
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
-    // The first local waiter was queued on the masters by its second attempt. It sends no more requests until it is
-    // woken.
+    // The waiter makes two attempts of three requests each. The second attempt puts it into the queue at the masters.
     eventually("the waiter must be queued", || world.asked() == 6).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     tokio::time::sleep(ms(200)).await;

@@ -61,7 +61,7 @@ async fn extension_of_a_lost_lock_deletes_its_remaining_lock_keys() {
         || !has_key(&masters[2], "job"),
     )
     .await;
-    // A second failed extension must not let another caller of this process ask the masters.
+    // Delete the foreign lock values, so that the waiter gets the lock. A second failed extension must have no effect.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }

@@ -168,8 +168,8 @@ async fn mark_masters_fails_if_a_master_has_a_different_generation_marker() {
         );
         assert_eq!(numbers(&servers)[..2], [""; 2]);
     }
-    // All masters get the marker of generation 0. Then `mark_masters` of a client of generation 1 must fail, because
-    // these masters would refuse this client.
+    // Write the markers of generation 0. Masters with these markers refuse clients of generation 1, so `mark_masters`
+    // of such a client must fail.
     ask_server(&servers[2], &["DEL", MARK]);
     all.mark_masters()
         .await
@@ -179,7 +179,7 @@ async fn mark_masters_fails_if_a_master_has_a_different_generation_marker() {
     let later = later.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
-    // The next masters, which replace the old ones, get their markers from the step `begin`, not from `mark_masters`.
+    // `mark_masters` must refuse a client with next masters, because a change of masters must write their markers.
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);

@@ -98,8 +98,7 @@ async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
     guard
 }
 
-/// Makes one attempt with the second client while the lease of the first holder is valid. Returns true if the second
-/// client gets the lock as well.
+/// Makes one attempt with `client` while `first` still holds the lock. Returns true if `client` gets the lock as well.
 async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
     assert!(

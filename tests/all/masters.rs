@@ -207,7 +207,7 @@ async fn held_lock_can_be_released_but_not_extended_after_step_close() {
     let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     assert!(is_refused(&old).await);
-    // The report must show that the masters refused the renewals of `lasts` after the step `close`.
+    // The report of the lost lock must show that the masters refused its renewals after the step `close`.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
 }
@@ -256,8 +256,8 @@ async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Restart two of the three old masters without data. `open` must then fail, even after a second `close`: it
-    // requires that the masters stayed closed since `closed`.
+    // Restart two of the three old masters without data. The result of `closed` is then outdated, so `open` must fail,
+    // even after a second `close`.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -276,7 +276,7 @@ async fn masters_are_not_confirmed_as_closed_while_a_client_without_marker_check
     let change = both.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
-    // Older versions of the library do not know generation markers. They name their connections like this.
+    // Imitate a connection of an older version of the library, which does not know generation markers.
     let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
     before
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
@@ -359,8 +359,8 @@ async fn fencing_counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
-    // Set the fencing counter an hour ahead, as a client with a wrong clock would. No client acquires the lock during
-    // the change, so only the change itself can copy the counter.
+    // Set the fencing counter an hour ahead, as a client with a wrong clock would. No client acquires the lock, so the
+    // change of masters must copy the counter.
     let hour = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("a date")
@@ -405,8 +405,8 @@ async fn client_configured_with_wrong_masters_is_refused_after_a_change() {
     assert!(is_refused(&classic).await);
 }
 
-/// Tests clients of two users. The user `unread` may not read the generation marker. The user `unnamed` may not name
-/// its connections.
+/// Tests two clients. The client `unread` may not read the generation marker, so `close` must fail while it is
+/// connected. The client `unnamed` may not name its connections.
 #[tokio::test]
 async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_marker() {
     let scene = Scene::start();
@@ -537,8 +537,8 @@ impl Book {
     }
 }
 
-/// Replaces a set of three masters with five, and then with three. Five clients run: one for each of the three sets,
-/// and one for each of the two changes. One old master is killed.
+/// Replaces three masters with five, and then the five with three. Each of the three sets has a client that uses only
+/// this set. Each of the two changes has a client that uses its old and its new set. One old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
     let servers = masters(7);

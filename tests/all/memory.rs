@@ -73,8 +73,7 @@ async fn child_process_measures_its_memory_while_a_master_is_stopped() {
     }
     let grown = memory().saturating_sub(before);
     println!("grown by {grown} kB");
-    // Requests in transit and pending releases take a few megabytes. If 200,000 messages were queued, they would take
-    // far more than 40 MB.
+    // If the client kept all 200,000 requests of this test in memory, it would need far more than 40 MB.
     assert!(
         grown < 40_000,
         "the memory must grow by less than 40 MB, but grew by {grown} kB"

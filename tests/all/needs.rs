@@ -1,5 +1,5 @@
 //! Tests that clients and operators need exactly the rights that `docs/operations.md` lists. If a user lacks one of
-//! these rights, inspections and the errors of locks name the missing right.
+//! these rights, inspections and lock errors name it.
 //!
 //! The tests run on the machine's default server program, and on each program that `QUORATE_TEST_SERVERS` names.
 
@@ -105,8 +105,7 @@ fn settings_of(urls: Vec<String>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
         .prefix(PREFIX)
-        // The test servers have just started. This setting trusts them, and still needs all rights of the restart
-        // guard.
+        // Trust the test servers, which have just started. This setting needs the same rights as the default.
         .restart_guard(RestartGuard::AfterFirstContact)
         // A generous timeout for a busy machine.
         .node_timeout(secs(5))
@@ -170,7 +169,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // A queued waiter can create the lock key first and delete it again. So repeat the extension.
+        // A queued waiter may hold the key on this master for a moment. So repeat the extension.
         assert!(
             began.elapsed() < PATIENCE,
             "the test could not restore the lock key in time"
@@ -347,8 +346,7 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         let permit = locker(&masters).semaphore("api", 2).acquire().await;
         let permit = permit.expect("free");
         let slot = permit.slot().expect("one");
-        // The operator gets the commands of all scripts, but only the key patterns of the row for `status`, `break` and
-        // `doctor`.
+        // Give the operator the commands of the lock scripts, and the keys that `status`, `break` and `doctor` need.
         let (scripts, _) = row("taking, renewing, releasing");
         let (commands, keys) = row("`status`, `break`, `doctor`");
         let user = documented()[2].clone();
@@ -584,7 +582,8 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
     assert!(seen.all(|seen| seen.run_id.is_some()));
 }
 
-/// The operator's settings have an empty key prefix. The operator's user has rights only to the key prefixes in use.
+/// The operator's key prefix is empty, so the change of masters handles the keys of all prefixes. Rights to the
+/// prefixes in use must be enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_with_an_empty_key_prefix_needs_rights_only_to_existing_keys() {
     let masters = three(None);
@@ -908,7 +907,8 @@ async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
         .fencing(fencing)
         .order(Order::Unordered);
     let unordered = unordered.build().expect("good settings");
-    // Repeat the cycle. On a slow machine, a lock that is held for 100 ms gets a note, and the script must release it.
+    // Repeat this five times. On a slow machine, a lock may be held for 100 ms. It then gets a note, and only the
+    // script can release it.
     for _ in 0..5 {
         let guard = unordered.acquire("job").await.expect("free");
         let released = guard.release().await;

@@ -217,8 +217,7 @@ async fn note_of_a_dead_holder_is_not_shown() {
         .election("job")
         .observe()
         .expect("the name must be valid");
-    // Delete the lock keys. So the masters look as if the holder's machine had failed, and the lease had expired
-    // without a release.
+    // Delete the lock keys, as if the holder had crashed and its lease had expired.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -346,7 +345,7 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
         assert_eq!(note_keys(&masters), 0);
         guard.release().await;
     }
-    // The `note` of a single lock overrides the `note(None)` of its `Redlock`. Unordered locks have notes too.
+    // `note` on a lock overrides `note(None)` on the builder. This also works without ordered waiters.
     let unordered = settings(masters.urls())
         .order(quorate::Order::Unordered)
         .note(None)

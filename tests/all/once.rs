@@ -71,7 +71,7 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // The last recorded run was for a period that began before the current hour. So an hourly job is due.
+    // With an hourly period, the job is due, because the recorded ten-year period began before the current hour.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -253,7 +253,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
         "the second check whether the job is due must succeed, because all masters can be reached",
     );
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
-    // The record was already written with the fencing token of this guard. A second write with this token must fail.
+    // This guard has already written the record. A second write with the same fencing token must fail.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
         panic!("the job must be due, because the period of one hour is over");
@@ -278,7 +278,7 @@ async fn once_record_lost_by_one_master_is_restored_by_the_methods_refill_and_re
     })
     .await;
     assert_eq!(last("DEL"), Some(1));
-    // The last recorded run was for a period that began before the current hour. So an hourly job is due.
+    // With an hourly period, the job is due, because the recorded ten-year period began before the current hour.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");

@@ -424,7 +424,7 @@ mod readme {
     }
 
     async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        // If another client holds the lock, this is a normal result, not an error.
+        // If another client holds the lock, `try_acquire` returns `Held`, not an error.
         match redlock.try_acquire("invoice-42").await? {
             TryAcquire::Acquired(guard) => { /* ... */ }
             TryAcquire::Held(refusal) => println!("held: expires in {:?} unless renewed", refusal.ttl_left),

@@ -417,7 +417,7 @@ async fn dropped_permit_request_leaves_no_slot_marked_as_requested() {
     ] {
         for polls in 1.. {
             let both = Both::new(fair, taken).await;
-            // A second task requests a permit concurrently with the first task.
+            // Two tasks request a permit. The request of the first task is dropped after `polls` polls.
             let cut_off = polled(both.ask(tries), polls);
             let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
             for permit in both.held {

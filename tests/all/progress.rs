@@ -253,7 +253,7 @@ async fn lock_of_another_process_is_not_reported_as_held_by_this_process() {
     }
 }
 
-/// Collects trace output in the usual format: one line per event, which begins with the fields of its span.
+/// Collects trace output in the usual format: one line per event. Each line begins with the fields of the event's span.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -297,7 +297,7 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
         let last = missed
             .next_back()
             .expect("a failed attempt must have been reported");
-        // Each field occurs twice in the line: once in the span and once in the event.
+        // A log line shows each field twice: in the span and in the event. Unordered waiters have no field `ahead`.
         let queued = if unordered { 0 } else { 2 };
         assert_eq!(last.matches("answering=").count(), 2, "{last}");
         assert_eq!(last.matches("ahead=").count(), queued, "{last}");
@@ -382,7 +382,7 @@ async fn error_contains_no_note_of_a_resource_that_the_caller_did_not_request() 
         .expect("an attempt")
         .expect("the task must be waiting for the lock");
     assert!(waiting.note.is_some(), "{waiting:?}");
-    // Another task waits for `a` and `b`, and is first in the queue for `a`. Only the lock on `b` has a note.
+    // The task `both` is ahead in the queue for `a`. Only the lock on `b` has a note, so the error about `a` has none.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error
         .map(drop)

@@ -15,10 +15,8 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-/// Tests fencing counters that another client with a fast clock has set. The masters accept these counters.
-///
-/// In the first case, all counters are equal. In the second case they differ, so the client needs a second round of
-/// requests.
+/// Another client with a fast clock has raised the fencing counters of one lock. From then on, this process must
+/// propose larger tokens for other locks too.
 #[tokio::test]
 async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clock() {
     const AHEAD: u64 = 400_000;
@@ -49,7 +47,7 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // The clock advances during the test, so a proposal is ahead of it by less than `AHEAD`.
+        // Require only a quarter of `AHEAD`, because the clock advances during the test.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
@@ -87,8 +85,8 @@ async fn fencing_token_is_raised_again_if_another_client_gets_a_larger_token_dur
     guard.release().await;
 }
 
-/// Tests a reader that joins a shared lock and gets the existing fencing token of that lock. Later token proposals of
-/// this process must still follow the clock.
+/// Tests a reader that joins a shared lock and gets the lock's old fencing token. The process must not estimate the
+/// masters' clocks from this token.
 #[tokio::test]
 async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
@@ -122,7 +120,6 @@ async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() 
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // A proposal that follows the clock is less than 900 ms behind it. The existing token of the shared lock would be a
-    // second behind.
+    // If the process learned from the old token, its proposals would be at least 1 s behind the clock.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

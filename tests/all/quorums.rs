@@ -116,7 +116,7 @@ fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
     quorums(["a", "b", "c"]).into_iter().chain([last]).collect()
 }
 
-/// A clock difference in microseconds. It exceeds the largest allowed difference between a token and a master's clock.
+/// A clock difference, in microseconds. A master changes a proposed token that is this far from its clock.
 const APART_US: i64 = 1_100_000;
 
 /// The names of four locks. If the last of the four sets of masters is added or removed, three of these locks move to
@@ -128,8 +128,8 @@ fn locks(four: &[Quorum]) -> Vec<String> {
     moved.chain(same.into_iter().take(1)).collect()
 }
 
-/// Runs four clients concurrently. Each client acquires every lock three times. Two clients use `first`, and two use
-/// `second`. Returns the violations that occurred.
+/// Runs four clients concurrently: two copies of the client `first` and two of the client `second`. Each client
+/// acquires every lock three times. Returns the violations that occurred.
 async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     let names: Arc<Vec<String>> = Arc::new(names.to_vec());
     let resources: Arc<Vec<Mutex<Resource>>> =
@@ -192,8 +192,8 @@ fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     ]
 }
 
-/// Regression test: during a change, clients once took their token from the old set of masters. Such a token could be
-/// smaller than an earlier token of the new set.
+/// Regression test: while the sets of masters changed, clients once took their tokens from the old set. Such a token
+/// could be smaller than an earlier token from the new set.
 #[tokio::test]
 async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
     let changes = [0, APART_US, -APART_US].map(async |ahead| {
@@ -220,7 +220,7 @@ async fn adding_masters_breaks_exclusion_or_token_order_if_a_step_is_skipped() {
     // Skip the first step of the change. Some clients then get smaller tokens than earlier holders.
     let without_first = play(&names, &steps[0], &steps[2]).await;
     assert!(without_first.refusals > 0, "{without_first:?}");
-    // Skip the second step. The two clients then ask different sets of masters for the lock, so both get it.
+    // Skip the second step. Two clients get the lock, because they ask different sets of masters.
     let four = quorums_with_clock(0);
     let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
     let first = steps[1].acquire(&names[0]).await.expect("free");

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// The longest TTL. It must be above 2 s, so that tokens increase even after all masters have lost their data.
+/// The longest TTL. Fencing tokens are guaranteed to rise only if it is above 2 s.
 const MAX_TTL: Duration = secs(4);
 
 /// A simple random generator. Its seed determines all random decisions of a test run.
@@ -167,7 +167,7 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // Like a real driver, do not send requests that are withdrawn, outdated or meant for an earlier run of the server.
+    // Do not send withdrawn requests, writes after their deadline, or writes for an earlier run of the server.
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();

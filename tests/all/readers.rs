@@ -254,7 +254,7 @@ async fn writer_that_downgrades_to_a_reader_lets_no_other_writer_in() {
     let (here, there) = (waits(&masters), waits(&masters));
     let writer = take(&here, "doc").await;
     let old = writer.fencing_token();
-    // Another writer and a reader are already queued for the lock.
+    // Queue a second writer behind the first writer.
     let next = {
         let there = there.clone();
         tokio::spawn(async move {
@@ -362,7 +362,7 @@ async fn shared_mode_is_refused_for_kinds_of_locks_without_readers() {
     let _beside = beside.expect("the reader must share the lock with the other readers");
 }
 
-/// The number of connections that a master has accepted since its start. The connection of this request is included.
+/// The number of connections that a master has ever accepted, including the connection of this `INFO` request.
 fn connections_ever(master: &Server) -> u64 {
     let stats = ask_server(master, &["INFO", "stats"]);
     let stats = stats.text().expect("text").into_owned();

@@ -259,8 +259,8 @@ fn no_section_is_cited_by_a_number() {
     );
 }
 
-/// Returns true if a word in backticks is a path of this repository: if it begins with the name of a folder in the
-/// root.
+/// Returns true if a word in backticks looks like a path in this repository. The first part of such a path is a folder
+/// in the root.
 fn is_own_path(word: &str) -> bool {
     let Some((first, _)) = word.split_once('/') else {
         return false;

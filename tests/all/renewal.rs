@@ -112,7 +112,7 @@ async fn lock_acquired_after_all_earlier_locks_were_released_is_renewed() {
     let world = World::new();
     for _ in 0..2 {
         world.take("first", ms(900)).await.release().await;
-        // At this time, a renewal of the first lock would be due. It must not be sent, because the lock was released.
+        // Sleep for longer than the renewal interval of the released lock, which is 300 ms.
         tokio::time::sleep(ms(700)).await;
     }
     let _guard = world.take("second", TTL).await;
@@ -150,8 +150,8 @@ async fn dropping_the_guard_of_a_lost_lock_does_not_stop_other_renewals() {
         .expect("the force-release must succeed");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
-    // The second lock reuses the lost lock's entry in the renewal schedule. The drop of the lost guard must keep the
-    // entry.
+    // The second lock gets the entry of the lost lock in the renewal schedule. Dropping the lost guard must not remove
+    // this entry.
     let _guard = world.take("second", TTL).await;
     drop(lost);
     eventually("the lock must be renewed", || {
@@ -191,7 +191,7 @@ async fn extension_computes_the_validity_from_its_send_time_not_its_reply_time()
     let asked = world.extensions.all()[0].at;
     let extended = guard.valid_until();
     assert!(extended <= valid_from(asked, TTL * 2), "{extended:?}");
-    // The lease must not end more than 300 ms before the latest allowed time.
+    // The lease may be up to 300 ms shorter than the longest allowed lease.
     assert!(extended + ms(300) > valid_from(asked, TTL * 2));
 }
 
@@ -284,8 +284,8 @@ async fn max_hold_shorter_than_the_ttl_limits_the_validity_of_a_new_lock() {
     assert!(guard.valid_until() <= Instant::now() + most);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::MaxHold));
-    // The client releases the lock at `max_hold`, although the guard still exists. So the keys are deleted before they
-    // expire.
+    // When `max_hold` has passed, the client releases the lock, although the guard still exists. So the keys are
+    // deleted before they expire.
     eventually("the lock keys must be gone", || {
         world.nodes.iter().all(|node| {
             let free = |master: &mut quorate::node::memory::Master, now| {

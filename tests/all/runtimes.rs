@@ -55,7 +55,6 @@ fn redlock_serves_many_short_lived_runtimes_on_several_threads() {
                     for round in 0..25 {
                         runtime().block_on(async {
                             for n in 0..4 {
-                                // Each thread uses each of its lock names once in every runtime.
                                 match redlock.acquire(format!("{thread} {n}")).await {
                                     Ok(guard) => drop(guard),
                                     Err(error) => failed.push(format!("{round}: {error}")),
@@ -226,7 +225,6 @@ fn redlock_works_while_its_tokio_runtime_executes_no_tasks() {
                 thread::sleep(secs(5));
                 assert!(guard.is_valid(), "the lock must be renewed");
                 drop(guard);
-                // This acquire succeeds only after the masters have answered the releases.
                 drop(block_on(redlock.acquire("job")).expect("free"));
                 drop(idle);
             });

@@ -47,8 +47,8 @@ async fn future_of_a_generic_function_that_calls_scope_is_send() {
     clippy::manual_async_fn,
     reason = "the signature must show that the future is `Send`"
 )]
-/// A helper function that passes only the fencing token to `body`, and not the guard. So `body` need not return a boxed
-/// future.
+/// A helper function that passes the fencing token to `body` instead of the guard. The future of `body` borrows no
+/// guard, so it needs no box.
 fn with_number<T, Body, Work>(
     redlock: Redlock,
     body: Body,

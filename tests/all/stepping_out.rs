@@ -52,16 +52,16 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
             }
         }
     };
-    // The waiter `first` gets the first ticket and then stops waiting. So the queue is empty when the waiter `old`
-    // leaves it temporarily.
+    // The waiter `first` draws the first ticket and stops waiting after 2 s. Then `old`, with the second ticket, is
+    // alone in the queue.
     let first = waiting("first", secs(2));
     queued(1).await;
     let old = waiting("old", secs(60));
     queued(2).await;
     first.await.expect("no panic");
     queued(1).await;
-    // Two of the three masters fail acquires for a moment. The waiter `old` notices this with its next heartbeat, and
-    // leaves the queue.
+    // Two of the three masters answer acquires with a fault. At its next heartbeat, the waiter `old` gets these answers
+    // and leaves the queue.
     for node in &nodes[..2] {
         node.change(|request| match request {
             Request::Acquire { .. } => Fails(Fault::Stalled, Duration::ZERO),

@@ -102,8 +102,8 @@ async fn waiter_at_stores_is_woken_by_the_release() {
     }
 }
 
-/// Polls for wake-ups, and remembers each wake-up. Counts the commits that failed because another client had
-/// changed the record.
+/// A store whose clients poll for wake-ups. It remembers each wake-up, and counts the commits that failed because
+/// another client had changed the record.
 #[derive(Clone)]
 struct Counting {
     table: Table,
@@ -200,8 +200,8 @@ async fn woken_waiter_reads_the_record_before_it_writes_it() {
                 .await
                 .expect("no panic")
                 .expect("the waiter must get the lock");
-            // The first commit of the holder's release may fail, because the waiter has changed the record. The
-            // waiter's commit must not fail.
+            // At most one commit may fail: the first commit of the holder's release, if the waiter has changed the
+            // record.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,

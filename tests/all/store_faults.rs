@@ -15,14 +15,13 @@ use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard, Take, ValueErro
 
 use crate::support::{eventually, ms, secs};
 
-/// A store that gives each change of any record the next version number, like a database. After a restart with old
-/// data, it continues from the last number in that data.
+/// A store with one version counter for all records, like a database. After a restart with old data, the counter
+/// continues from the last number in that data.
 #[derive(Clone)]
 struct Books {
     name: NodeName,
     clocked: bool,
-    /// The time between the moment at which the store reads its clock and the moment at which it answers, in
-    /// milliseconds.
+    /// The delay between the store's clock reading and its answer, in milliseconds.
     late: Arc<AtomicU64>,
     state: Arc<Mutex<State>>,
 }
@@ -257,8 +256,8 @@ async fn cached_records_are_read_again_after_a_restart_of_the_store() {
         .extend(secs(4))
         .await
         .expect("the extension must succeed, because the lock is still held");
-    // The store has repeated the version numbers that the crash lost. So the records have the versions that the client
-    // remembers, but different contents.
+    // The restarted store has used the lost version numbers again. So a record can have the version that the client has
+    // cached, but different contents.
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
@@ -326,7 +325,7 @@ async fn lock_whose_record_was_overwritten_does_not_end_the_renewal_of_other_loc
     let (version, state) = (books.state().last + 1, junk);
     let record = Record::new(version, state);
     books.state().records.insert(b"bad".to_vec(), record);
-    // Wait for two renewals. Otherwise only 1.2 s of the lease would be left.
+    // Without a renewal, only 1.2 s of the lease would be left after this sleep.
     tokio::time::sleep(ms(2_800)).await;
     assert!(good.remaining() > ms(1_800), "{:?}", good.report());
     let said = format!("{:?}", bad.report());

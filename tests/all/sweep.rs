@@ -1,8 +1,8 @@
-//! Tests of background work of clients at a store:
+//! Tests of background tasks in clients whose masters are stores. These tasks:
 //!
-//! - removal of unused records;
-//! - registration of observers of elections;
-//! - release of locks whose handles were dropped.
+//! - remove unused records;
+//! - keep observers of elections registered;
+//! - release locks whose handles were dropped.
 //!
 //! The tests use tokio's clock, which advances only when no task can run. So simulated days take seconds.
 
@@ -178,8 +178,8 @@ struct Reachable {
     ahead: Arc<AtomicI64>,
 }
 
-/// A session with the store, and the date that the store reported last in this session. `None` if the store reports no
-/// dates.
+/// A session with the store. The second field is the last date that the store reported in this session (`None`: no
+/// date).
 struct ReachableSession(Reachable, Option<u64>);
 
 impl Reachable {
@@ -361,8 +361,8 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// The session `idle` last saw a store date that was 30 hours too early. Its next token must follow the store's current
-/// date.
+/// The session `idle` last saw a store date that was 30 hours too early. Its next token must be based on the store's
+/// current date.
 #[tokio::test(start_paused = true)]
 async fn idle_session_uses_the_current_date_of_the_store_for_its_next_token() {
     let world = Arc::new(World::new());
@@ -382,8 +382,8 @@ async fn idle_session_uses_the_current_date_of_the_store_for_its_next_token() {
     held.release().await;
 }
 
-/// Tests a store like a ZooKeeper ensemble whose leading server has a clock that is two days ahead. Then another
-/// server, which has a correct clock, becomes the leading server.
+/// Simulates a ZooKeeper ensemble. The clock of its leading server is two days ahead. Then a server with a correct
+/// clock becomes the leading server.
 #[tokio::test(start_paused = true)]
 async fn store_record_with_a_token_from_a_future_date_outlives_that_date() {
     let world = Arc::new(World::new());

@@ -177,7 +177,7 @@ fn arrows(package: &str) -> Arrows {
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
                 let at = target(&from, path, &modules, folders);
-                // Skip a path such as `crate::Name`: an item of the crate root.
+                // Skip items of the crate root, such as `crate::Name`, unless `folders` is true.
                 to.extend(at.filter(|at| (folders || !at.is_empty()) && *at != from));
             }
         }
@@ -396,8 +396,8 @@ fn functions_have_at_most_seventy_lines() {
 /// Reason: a new kind of lock should need changes in only a few files.
 const KIND_QUESTIONS: usize = 15;
 
-/// The files that define the kinds of locks. Their lines are not counted. `memory/group.rs` is the part of the memory
-/// master for shared locks and for locks on several resources.
+/// The files that define the kinds of locks. [`KIND_QUESTIONS`] does not count their lines. In the memory master,
+/// `memory/group.rs` implements shared locks and locks on several resources.
 const KIND_FILES: [&str; 6] = [
     "node/request.rs",
     "node/shape.rs",

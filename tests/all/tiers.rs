@@ -19,7 +19,7 @@ fn without_comments(name: &str) -> String {
     lines.collect()
 }
 
-/// The three cells of the table row with this name: for `scripts/test`, for `.ci/run` and for `scripts/test --all`.
+/// The three cells of a table row in CONTRIBUTING.md: `scripts/test`, `.ci/run` and `scripts/test --all`.
 fn row(name: &str) -> [String; 3] {
     let page = text("CONTRIBUTING.md");
     let start = format!("| {name} |");
@@ -41,7 +41,7 @@ fn grouped(number: u64) -> String {
     }
 }
 
-/// Checks the cells of the table row `name`. The cells for `scripts/test` and `.ci/run` must contain the number
+/// Checks the table row `name` in CONTRIBUTING.md. The cells for `scripts/test` and `.ci/run` must contain the number
 /// `short`, and the cell for `scripts/test --all` must contain the number `all`.
 fn shows(name: &str, short: u64, all: u64) {
     let (short, all) = (grouped(short), grouped(all));
@@ -56,7 +56,7 @@ fn numbers(code: &str) -> Vec<u64> {
         .collect()
 }
 
-/// The constants in the simulation that contain numbers of seeds: for each constant, the name of its table row.
+/// Constants in the simulation that contain numbers of seeds, each with the name of its table row in CONTRIBUTING.md.
 const SEEDS: [(&str, &str); 4] = [
     ("REDIS", "seeds of Redis masters"),
     ("CHANGES", "seeds of masters that are replaced"),
@@ -64,7 +64,7 @@ const SEEDS: [(&str, &str); 4] = [
     ("CROSSINGS", "seeds of each of these for the crossings"),
 ];
 
-/// The steps that the scripts run: for each step, the name of its table row and the command by which a script runs it.
+/// The steps of the scripts: for each step, the name of its table row in CONTRIBUTING.md, and its command.
 const STEPS: [(&str, &str); 11] = [
     ("examples on pages and in rustdoc", "cargo test --doc"),
     ("programs in `examples/`", "scripts/examples"),
@@ -79,7 +79,7 @@ const STEPS: [(&str, &str); 11] = [
     ("documentation builds", "cargo doc"),
 ];
 
-/// The names of the table rows that no test compares with code. These rows contain goals, measured times, or tests that
+/// The table rows in CONTRIBUTING.md that no test compares with code. They contain goals, measured times, or tests that
 /// every tier runs.
 const NOT_COMPARED: [&str; 4] = [
     "goal in a fresh clone on a machine with two cores",
@@ -218,7 +218,7 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
-        // In the files `mixes` and `changes`, count only the nightly tests, because only they start chaos runs.
+        // Of the tests in `mixes.rs` and `changes.rs`, only the nightly tests start chaos runs.
         if file == "runs" {
             short = tests as u64 - nightly;
         }

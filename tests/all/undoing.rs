@@ -41,7 +41,7 @@ impl Times {
     }
 }
 
-/// An acquire of a withdrawn claim that still waits in the client's mailbox for a master is never sent.
+/// The client never sends a queued acquire of a withdrawn claim.
 #[tokio::test]
 async fn client_marks_a_failed_attempt_as_withdrawn_before_sending_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -66,8 +66,7 @@ async fn client_marks_a_failed_attempt_as_withdrawn_before_sending_its_releases(
     assert_eq!(*released.lock().expect("no panic"), [true, true]);
 }
 
-/// An extension of a withdrawn claim that still waits in the client's mailbox for a master is never sent. A late
-/// extension could restore the deleted key.
+/// The client never sends a queued extension of a withdrawn claim. A late extension could restore the deleted key.
 #[tokio::test]
 async fn client_marks_a_released_lock_as_withdrawn_before_sending_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -88,8 +87,7 @@ async fn client_marks_a_released_lock_as_withdrawn_before_sending_its_releases()
     assert_eq!(*released.lock().expect("no panic"), [true; 6]);
 }
 
-/// Tests that a waiter makes its next attempt only after every master has undone the failed attempt. A key that is left
-/// on one master could block the attempts of other waiters.
+/// If one master kept a key of the failed attempt, this key could block the attempts of other waiters.
 #[tokio::test]
 async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_attempt() {
     for unordered in [false, true] {

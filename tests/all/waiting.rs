@@ -252,7 +252,7 @@ async fn status_shows_which_process_waits_and_since_when() {
     let who = (&unknown.host, unknown.pid, unknown.since);
     assert_eq!(who, (&None, None, None));
 
-    // After two releases, `hidden` holds the lock, and the queue on the masters contains `hidden` and `second`.
+    // After two releases, the task `hidden` holds the lock. It stays in the queue, in front of `second`.
     guard.release().await;
     let guard = first.await.expect("no panic").expect("released");
     guard.release().await;

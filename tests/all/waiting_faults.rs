@@ -295,7 +295,6 @@ async fn waiters_that_reach_only_one_master_do_not_starve_a_waiter_that_reaches_
             .release()
             .await;
     }
-    // When the proxies let messages pass again, the waiters behind them must get the lock as well.
     proxies.iter().for_each(Proxy::heal);
     for task in stuck {
         task.await

@@ -129,7 +129,7 @@ pub(crate) async fn lock_key_expires_after_its_ttl_and_the_fencing_counter_after
     assert_about(arm.ttl(&fence(KEY)), DAY);
 }
 
-/// Tests TTLs that are not whole milliseconds. A rounded-down TTL could be zero, or end before the holder's lease.
+/// Tests TTLs that are not whole milliseconds. Rounded down, a TTL could be zero or shorter than the holder's lease.
 pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     let brief = std::time::Duration::from_micros(100);
     for asked in [claim(b"a", 1), queued(b"b", 1, 7)] {

@@ -27,13 +27,13 @@ pub(crate) struct Times {
     heartbeats: [Duration; TICKETS.len()],
 }
 
-/// Durations that outlast every test. Their differences are larger than the delays of a slow machine.
+/// Durations that outlast every test. The TTLs differ by far more than [`BLUR`], so the test notices a wrong TTL.
 pub(crate) const LASTING: Times = Times {
     ttls: [secs(60), secs(240), LONG],
     heartbeats: [secs(240); TICKETS.len()],
 };
 
-/// Durations of which some end during a test. So locks expire, and some waiters die while others stay in the queue.
+/// Durations for tests of expiry. Some of them end during a test, so some locks expire and some waiters die.
 pub(crate) const FLEETING: Times = Times {
     ttls: [BLINK, BLINK, LONG],
     heartbeats: [BLINK, BLINK, secs(240), secs(240)],
@@ -43,8 +43,8 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// The largest allowed difference between the two masters in the expiry of a key with the same TTL. Each master rounds
-/// to whole milliseconds.
+/// The largest allowed difference between the expiry times of a key on the two compared masters. Each master rounds to
+/// whole milliseconds.
 const GRAIN: Duration = ms(2);
 
 /// The largest allowed difference between the remaining times of a key on the two masters. The test reads the two times
@@ -139,7 +139,7 @@ enum As {
     Owner(&'static str),
 }
 
-/// The groups of keys that claims lock: several resources, readers, both together, and two owners.
+/// The groups of keys that a claim can lock, with the mode of each key.
 const SHAPES: [&[(usize, As)]; 7] = [
     &[(0, As::Exclusive), (1, As::Exclusive)],
     &[(1, As::Exclusive), (0, As::Exclusive)],
@@ -301,8 +301,8 @@ pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// A random operation on a lock on several resources, on a lock that readers or holds of one owner share, on a permit,
-/// or on a plain lock.
+/// A random operation on a lock on several resources, a shared lock (readers or holds of one owner), a semaphore, or a
+/// plain lock.
 pub(crate) fn group_deed() -> impl Strategy<Value = Deed> {
     let waiter = || prop::option::weighted(0.6, 0..TICKETS.len());
     let stand = prop_oneof![
@@ -361,8 +361,8 @@ fn shifted(by: i64) -> u64 {
     now().saturating_add_signed(by)
 }
 
-/// An operation in a form that can be applied to both masters: a request, a direct change of the keys, or a pause
-/// (`None`: until everything short-lived has expired).
+/// An operation that can be applied to both masters: a request, a direct change of the keys, or a pause. `Pass(None)`
+/// waits until all short TTLs and heartbeat times have ended.
 enum Act {
     Ask(Request),
     Do(Box<dyn Fn(&Arm)>),
@@ -441,7 +441,7 @@ fn extend_act(items: &[(Who, usize)], model: &Arm, times: &Times) -> Act {
     let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
     for claim in &claims {
         if let Some(group) = claim.group() {
-            // Set the claim's fencing number to the current counter, or to one below or above it.
+            // Set the claim's fencing number to the current counter, or to a number that differs from it by one.
             let stands = counter(model, claim.key());
             let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
             group.agreed(stands.saturating_add_signed(by));
@@ -478,7 +478,7 @@ fn value_act(deed: ValueDeed, model: &Arm, times: &Times) -> Act {
     }
 }
 
-/// The fencing counter of a lock on the master `model`. If the lock has no counter, about the current time.
+/// The fencing counter of a lock on `model`, or the current time if the counter is missing or has another data type.
 fn counter(model: &Arm, key: &[u8]) -> u64 {
     match model.read(&fence(key)).as_deref() {
         None | Some(b"foreign") => now(),
@@ -488,7 +488,7 @@ fn counter(model: &Arm, key: &[u8]) -> u64 {
 
 fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        // If a store has no clock, the reported remaining time can be too long by up to 1/32.
+        // A store without a clock may report a remaining time that is too long by up to 1/32 of itself.
         (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
         (a, b) => a.is_none() && b.is_none(),
     }
@@ -612,7 +612,7 @@ impl Dusk {
         is_clear
     }
 
-    /// Waits while something may be expiring now, or may expire during the next operation.
+    /// Waits while a key may expire before the next operation ends.
     async fn pass(&self) {
         let soon = self.longest + GRAIN;
         while let Some(to) = self.ends.iter().find_map(|(from, to)| {
@@ -643,7 +643,7 @@ struct Pair {
     heard: [Heard; 2],
     /// The number of operations that were compared.
     compared: AtomicUsize,
-    /// The number of sequences that ended early because an operation took too long.
+    /// The number of sequences that were aborted because an operation took too long.
     cut: AtomicUsize,
 }
 
@@ -733,15 +733,15 @@ impl Pair {
                     );
                 }
             }
-            // The connection of `look` also delivers wake-ups, so all earlier wake-ups have arrived.
+            // The requests of `look` used the connections that deliver wake-ups, so all earlier wake-ups have arrived.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Sends a request to the compared master. A store gets one request per lock if locks share a key, because it
-    /// processes the items of a request in any order.
+    /// Sends a request to the compared master. If locks in the request share a key, a store gets one request for each
+    /// lock. Otherwise the store could process the locks in any order.
     async fn ask_server(&self, request: Request) -> Said {
         let parts = match self.server.master {
             Master::Store(_) => one_by_one(&request),

@@ -166,7 +166,7 @@ impl Arm {
     pub(crate) fn delete(&self, key: &[u8]) {
         match &self.master {
             Master::Memory(memory) => memory.with_master(|master, now| {
-                // A key with a TTL of zero does not exist.
+                // A TTL of zero deletes the key.
                 master.put_text(now, key, b"", Some(Duration::ZERO));
             }),
             Master::Store(records) => records.change(key, &mut |master, now| {

@@ -1,4 +1,4 @@
-//! The list of all contract cases, by module. Packages with other kinds of masters use this list as well.
+//! The list of all contract cases, by module. The packages in `nodes/` use this list as well.
 
 /// Calls a macro with the list of all cases.
 macro_rules! all_cases {

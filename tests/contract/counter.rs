@@ -16,8 +16,8 @@ const DAY: Duration = secs(86_400);
 /// The fencing counters in these tests are ahead of the clock by this much.
 const AHEAD: Duration = secs(30 * 86_400);
 
-/// A claim on several keys for an ordered lock, without a ticket. `number` is the agreed fencing number of the claim
-/// (0: not agreed yet).
+/// A claim without a ticket for an ordered lock on `keys`. `number` is the fencing number on which the masters have
+/// agreed (0: none yet).
 fn group(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
     let part = |key: &&[u8]| Part {
         key: (*key).into(),
@@ -95,8 +95,8 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
     }
 }
 
-/// Tests counters from the current period of 1,000 s and from earlier periods. The first grant in a period must renew
-/// the expiry of the counter (`src/scripts/fence/raise.lua`).
+/// A master renews the expiry of a fencing counter only at the first grant in each period of 1,000 s
+/// (`src/scripts/fence/raise.lua`). This test uses counters from the current period and from earlier periods.
 pub(crate) async fn counter_expires_at_least_a_day_after_each_grant(arm: &Arm) {
     let period = 1_000_000_000;
     let claims = [b"k0", b"k1", b"k2", b"k3"].map(|key| claim(key, 1));
@@ -136,7 +136,7 @@ pub(crate) async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_ti
     let said = arm.ask(read(&holder, number)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
     assert_kept(arm, KEY, "the number of a value");
-    // If a renewal restores the key of a reader, the master increases the fencing counter by one.
+    // A renewal that restores a reader's key must increase the fencing counter by one.
     arm.clear();
     arm.put(&fence(KEY), ahead.to_string().as_bytes(), Some(LONG));
     let reader = group(&[KEY], &Mode::Class(Class::Shared), number);

@@ -15,10 +15,10 @@ use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
 
-/// A heartbeat time that ends during a test, but not before the test sleeps.
+/// A short heartbeat time. It is long enough for the requests of a test, and short enough to wait for its end.
 const BLINK: Duration = ms(300);
 
-/// A claim for an ordered lock that has no ticket.
+/// A claim without a ticket for an ordered lock.
 fn no_place(key: &[u8], n: u8) -> Arc<Claim> {
     let claim = Claim::new("", key, token(n), true);
     Arc::new(claim.with_fairness(Fairness::Fair(None)))
@@ -88,7 +88,7 @@ pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
     }
 }
 
-/// Tests a waiter whose request arrives late. It drew a smaller ticket than the waiters that are queued now.
+/// Tests a waiter whose request arrives late. Its ticket is smaller than the tickets of the queued waiters.
 pub(crate) async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one(
     arm: &Arm,
 ) {
@@ -160,7 +160,7 @@ pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_h
 
 pub(crate) async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(arm: &Arm) {
     arm.put(KEY, b"another client", Some(LONG));
-    // The first waiter leaves the queue. Its long heartbeat time must not affect the queue of the second waiter.
+    // The first waiter leaves the queue. Its long heartbeat time must not extend the lifetime of the new ticket key.
     let first = queued_for(7, 5, secs(240));
     ticket(arm, acquire(&first, LONG, now())).await;
     let left = arm.ask(release(&first)).await;

@@ -269,7 +269,7 @@ pub(crate) async fn forced_release_does_not_delete_a_lock_key_of_another_data_ty
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
-    // If the fencing counter has another data type, the forced release must fail and keep the lock key.
+    // Now the fencing counter has another data type. The forced release must again fail and keep the lock key.
     arm.put(b"second", b"holder", None);
     arm.put_foreign(&fence(b"second"));
     assert_eq!(arm.ask(smash(b"second")).await, Err(Fault::WrongType));

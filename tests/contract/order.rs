@@ -76,7 +76,7 @@ pub(crate) async fn node_is_idle_when_every_request_is_answered(arm: &Arm) {
         }
         let idle = tokio::time::timeout(PATIENCE, arm.node.idle()).await;
         assert!(idle.is_ok(), "round {round}: the node must become idle");
-        // The node is idle, so it has answered all 100 requests.
+        // An idle node must have answered all 100 requests.
         for _ in 0..100 {
             assert!(
                 !ears.is_silent(),

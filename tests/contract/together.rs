@@ -297,8 +297,8 @@ impl Pair {
         }
         self.spoil();
         let said = Self::ask_at_once(&self.together, &requests).await;
-        // A master changes a proposal that is more than one second behind its clock. The oldest is already 400 ms
-        // behind.
+        // A master changes a proposal that is more than 1 s behind its clock. Some proposals are 400 ms behind from the
+        // start, so reject slow runs.
         if began.elapsed() > ms(500) {
             return Err(TestCaseError::reject("too slow to compare"));
         }
@@ -378,8 +378,7 @@ impl Pair {
                 arm.delete(&key(lock));
             }
         }
-        // If a heartbeat expired before all waiters were queued, the masters may have granted the lock to different
-        // waiters.
+        // If a heartbeat time has already ended, the two masters may have granted different requests.
         if began.elapsed() > BRIEF / 2 {
             return Err(TestCaseError::reject("too slow to compare"));
         }
@@ -419,8 +418,8 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // Delete all queues. Otherwise the removal of a dead waiter could be the first write of a script,
-                    // and a full server then executes all later writes of this script too.
+                    // Delete all queues. Otherwise a script might first remove a dead waiter. A full server accepts
+                    // this removal, and then also all later writes of the script.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;

@@ -1,5 +1,5 @@
-//! Contract cases: the value that is stored for a lock on one master. Only the holder can read the value. The master
-//! accepts or refuses a write by the fencing number of the write.
+//! Contract cases: the value that is stored for a lock on one master. Only the holder can read the value. The fencing
+//! number of a write decides whether the master accepts the write.
 
 use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun, StoredValue};
 use quorate::{Instant, Token};
@@ -117,7 +117,7 @@ pub(crate) async fn stored_value_with_a_number_ahead_of_its_reader_can_be_read_o
     arm: &Arm,
 ) {
     let (first, number) = held(arm, 1).await;
-    // The stored value was written with a fencing number from a clock that was a day ahead.
+    // Write the value with a fencing number that is a day ahead, as a client with a fast clock would.
     let ahead = number + 86_400_000_000;
     written(arm, write(&first, ahead, b"3")).await;
     arm.put(&fence(KEY), number.to_string().as_bytes(), Some(secs(600)));

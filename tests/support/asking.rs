@@ -100,7 +100,7 @@ pub(crate) fn token(n: u8) -> Token {
     Token::from_bytes([n; 16])
 }
 
-/// A claim with a fencing counter and the token `n`.
+/// A claim with a fencing counter. `token(n)` is its lock token.
 pub(crate) fn claim(key: &[u8], n: u8) -> Arc<Claim> {
     Arc::new(Claim::new("", key, token(n), true))
 }
@@ -110,7 +110,7 @@ pub(crate) fn classic(key: &[u8], n: u8) -> Arc<Claim> {
     Arc::new(Claim::new("", key, token(n), false))
 }
 
-/// A claim with a fencing counter, the token `n` (see [`token`]) and the ticket `number`.
+/// A claim with a fencing counter and the ticket `number`. `token(n)` is its lock token.
 pub(crate) fn queued(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
     let place = Ticket {
         waiter: format!("{n:016x}:1").into(),

@@ -35,8 +35,8 @@ impl Listener {
 
 /// Sends the trace output of this thread to `subscriber` until the guard is dropped.
 ///
-/// A second subscriber, which ignores everything, prevents `tracing` from caching that a callsite is off. With only one
-/// subscriber, a thread without a subscriber could cause this.
+/// Creates a second subscriber, which ignores everything. With only one subscriber, `tracing` could disable a callsite
+/// for good when a thread without a subscriber reaches it first.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
     LazyLock::force(&SECOND);

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// A node that executes every request after the delay `there`, and delivers the reply after the further delay `back`.
 /// It keeps the order of requests, like one connection to a distant master.
 ///
-/// The node executes a request even if its claim was withdrawn while the request was on its way to the master. The
+/// The node executes a request even if the coordinator withdrew the claim while the request was in flight. The
 /// coordinator must handle this case.
 pub(crate) struct SlowNode {
     pub(crate) master: MemoryNode,

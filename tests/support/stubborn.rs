@@ -1,4 +1,5 @@
-//! A master in memory that treats each request by a rule: it answers immediately, late, with an error, or never.
+//! A master in memory. A rule decides for each request whether the answer comes immediately, late, as an error, or
+//! never.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub(crate) enum Treatment {
 
 type Rule = Box<dyn FnMut(&Request) -> Treatment + Send>;
 
-/// A node that treats every request by a rule, which a test can replace.
+/// A node with a rule that decides how each request is answered. A test can replace the rule.
 pub(crate) struct Stubborn {
     pub(crate) master: MemoryNode,
     rule: Mutex<Rule>,

@@ -1,5 +1,9 @@
-//! A web service whose instances share locks. Each request takes a lock for its customer. The status code distinguishes
-//! contention from an outage. Locks are released before the process ends, and `/metrics` has the metrics.
+//! A web service whose instances share locks.
+//!
+//! - Each request takes a lock for its customer.
+//! - The status code is 409 if another client holds the lock, and 503 if the lock is unavailable or lost.
+//! - All locks are released before the process ends.
+//! - `/metrics` serves the metrics.
 //!
 //! `cargo run -p quorate-service --features service --example axum` starts the service, sends some requests to it, and
 //! ends.
@@ -38,7 +42,7 @@ impl From<ScopeError> for Failure {
         let status = match &error {
             // Another request holds the lock, so the client can try again.
             ScopeError::NotAcquired(AcquireError::HeldByOther(_)) => StatusCode::CONFLICT,
-            // The lock was not acquired or was lost. If it was lost, the work under the lock may be half done.
+            // The lock could not be acquired, or was lost during the work. If it was lost, the work can be half done.
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
         // Operators need the masters' addresses and the holder's host; users must not see them.
@@ -122,7 +126,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             told = try_out(bound, &redlock) => told?,
         }
     }
-    // A dropped request handler releases its lock in the background. Wait for such releases.
+    // A cancelled request releases its lock in the background. Wait for such releases.
     let _ = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
     Ok(())
 }

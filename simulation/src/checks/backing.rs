@@ -11,8 +11,8 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Backing {
     fencing: bool,
-    /// The masters that are stores (databases or ZooKeeper; bit n is master n). The checker assumes that every store
-    /// has voted, because the checkers do not read the records of stores.
+    /// The masters that are databases or ZooKeeper (bit n is master n). The checker does not see their votes, and
+    /// assumes that all of them have voted.
     stores: u16,
     /// The votes for each lock value: (resource, fencing counter, masters). Bit n is set if master n had this fencing
     /// counter while its lock key contained the lock value.

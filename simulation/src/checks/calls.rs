@@ -16,7 +16,7 @@ const CONNECT_STEPS: u64 = 3;
 /// The time limit of one attempt, in rounds. A round is one request to all masters.
 ///
 /// An attempt has at most five rounds: the acquire, three confirmations, and a request for the reason of a failure. The
-/// limit is one round longer. The library completes an attempt even after the caller's timeout.
+/// sixth round is a margin.
 const ROUNDS: u64 = 6;
 
 /// The number of rounds of a call that reads and writes a lock-protected value, without the rounds of the acquire: a
@@ -100,7 +100,7 @@ impl Check for Calls {
             Call::Acquire {
                 wait: Some(wait), ..
             } => *wait,
-            // An acquire without a time limit has no timeout; the rule `healing` bounds how long it waits.
+            // An acquire without a time limit has no timeout that it could exceed.
             Call::Acquire { wait: None, .. } => return Ok(()),
             Call::Value { wait } => *wait + VALUE_ROUNDS * self.round,
             Call::Extend | Call::Downgrade | Call::Release => 0,
@@ -113,8 +113,8 @@ impl Check for Calls {
         // The client measures its timeout on its own clock, which may run up to 1 % slow. So the timeout may last 1 %
         // longer in true time.
         let by_itself = wait + wait / 100;
-        // The call may also wait for the process to connect. A process connects at its first request; a pause delays
-        // this until the process resumes.
+        // The time for connecting does not count as lateness. A process connects at its first request. A paused process
+        // connects when it resumes.
         let resumed = at.awake_since[*client];
         let connected = first_request.map_or(0, |first| {
             first.max(resumed) + (CONNECT_STEPS - 1) * CONNECT

@@ -4,8 +4,8 @@
 //! - keep the lock key, or
 //! - give no votes, because of its restart guard.
 //!
-//! The rule `exclusion` alone would miss most keys that expire a few milliseconds too early. It notices them only if
-//! another client acquires the lock in this short time.
+//! The rule `exclusion` (at most one holder) notices a key that expires too early only if another client then acquires
+//! the lock.
 
 use super::{Check, Moment};
 use crate::change_plan::is_majority;
@@ -120,8 +120,8 @@ impl Check for Cover {
                 let kept = &mut self.masters[*master].members;
                 if !members.is_empty() || !kept.is_empty() {
                     kept.retain(|(of, _)| of != resource);
-                    // Shared holds protect the lock only if the lock key marks it as shared. The marker (of readers or
-                    // of an owner) ends with a zero byte.
+                    // Shared holds protect the lock only if the lock key contains the marker of a shared lock. Such a
+                    // marker ends with a zero byte.
                     let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
                     let all = members.iter().filter(|_| marked);
                     kept.extend(all.map(|member| (*resource, *member)));

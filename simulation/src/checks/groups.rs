@@ -1,9 +1,9 @@
-//! Checks shared locks (docs/protocol.md, "Several resources, readers, owners, semaphores"). Only holds of the same
-//! class may share a lock: readers, or holds of one owner. The lock key then contains a marker of this class.
+//! Checks shared locks (docs/protocol.md, "Several resources, readers, owners, semaphores"). Readers may share a lock,
+//! and so may the holds of one owner. The key of a shared lock contains a marker of the readers or of the owner.
 //!
-//! - On every master, the marker lives at least as long as each shared hold.
+//! - On every master, the key with the marker does not expire before a hold that shares the lock.
 //! - No client removes the hold of another client.
-//! - No master refuses an owner a lock that the owner already holds.
+//! - No master refuses a lock to an owner that already holds it.
 
 use std::collections::HashMap;
 
@@ -46,8 +46,7 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     })
 }
 
-/// Checks the masters' confirmations of fencing tokens. A master may confirm the token of a hold only if the master
-/// keeps this hold. It must keep the hold's lock value and, for a shared hold, also the marker of the hold's class.
+/// Checks that a master confirms the fencing token of a lock value only if the master stores this lock value.
 fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -81,10 +80,9 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
 
 /// Checks three rules for shared holds:
 ///
-/// - A master extends no hold of an owner after another client has acquired the lock.
-/// - If another client has acquired the lock after a reader, a master that restores the reader's lost hold raises the
-///   fencing counter.
-/// - A master refuses no owner a lock that the owner already holds.
+/// - A master does not extend an owner's hold whose token is smaller than the fencing counter.
+/// - A master that restores a reader's lost hold raises its fencing counter if the reader's token is smaller.
+/// - No master refuses a lock to an owner that already holds it.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,

@@ -32,7 +32,7 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            // Nobody has used the masters for days, so the restart guards of all masters have ended.
+            // Simulated time has skipped some days, so the restart guards of all masters have ended.
             Fact::Happened {
                 what: Happening::Unused,
                 ..

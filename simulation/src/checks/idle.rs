@@ -12,21 +12,20 @@ use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
 /// The longest time that a lock may be idle, as a number of one-way network delays. It covers a release, a wake-up, a
-/// failed attempt with its withdrawal, another attempt, and a confirmation.
+/// failed attempt and its release, another attempt, and a confirmation.
 const WAYS: u64 = 12;
 
 /// The longest total of the pauses that the library makes between a wake-up and the next attempt, in nanoseconds.
 const SLACK: u64 = 15 * MS;
 
-/// The factor that lengthens the bound: 20 if at least one master is a store (a database or ZooKeeper), otherwise 1.
-/// A store needs several requests for each step. Waiters poll a store without wake-ups only every 200 ms.
+/// The factor for the longest idle time of a lock: 20 if at least one master is a store (a database or ZooKeeper),
+/// otherwise 1. A store needs several requests for each step.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
 
 pub(crate) struct Idle {
-    /// Whether the rule applies: every lock in the scenario is on one resource, and is exclusive or for readers. Other
-    /// locks may be idle for longer. For example, a lock on two resources leaves one idle while it waits for the other.
+    /// Whether the rule applies: every lock in the scenario is on a single resource, and is exclusive or for readers.
     on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],

@@ -10,15 +10,15 @@ use crate::locker::{SEMAPHORES, semaphore_of};
 use crate::scenario::Scenario;
 
 /// The longest time that a permit may be idle, as a number of one-way network delays. It covers a release, a wake-up,
-/// attempts on three slots, the withdrawal of failed attempts, a confirmation, and the time until earlier waiters have
+/// attempts on three slots, the release of failed attempts, a confirmation, and the time until earlier waiters have
 /// left the queue.
 const WAYS: u64 = 20;
 
 /// The longest total of the pauses that the library makes between a wake-up and the next attempt, in nanoseconds.
 const SLACK: u64 = 25 * MS;
 
-/// The factor that lengthens the bound: 20 if at least one master is a store (a database or ZooKeeper), otherwise 1.
-/// A store needs several requests for each step. Waiters poll a store without wake-ups only every 200 ms.
+/// The factor for the longest idle time of a permit: 20 if at least one master is a store (a database or ZooKeeper),
+/// otherwise 1. A store needs several requests for each step.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }

@@ -1,7 +1,8 @@
 //! Checks that no lock key is left behind in a calm scenario. A client is done with a lock value when it has released
 //! or dropped the lock, or has failed to acquire it. Soon afterwards, no master may store a key with this lock value.
 //!
-//! The rule `healing` would not notice such leaked keys, because it waits until keys expire.
+//! The rule `healing` (every waiter gets its lock) does not notice leaked keys: its deadline leaves time
+//! for them to expire.
 
 use std::collections::{HashMap, VecDeque};
 

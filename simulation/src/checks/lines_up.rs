@@ -1,5 +1,5 @@
-//! The masters that must queue a waiter before its place in the queue counts: a majority of its set of masters. While
-//! masters are replaced, a waiter may have two sets, and needs a majority of each.
+//! Finds the masters that a waiter uses. A waiter counts as queued when a majority of these masters has queued it.
+//! While masters are replaced, a waiter may use two sets of masters, and then needs a majority of each set.
 
 use std::collections::HashMap;
 use std::sync::Arc;

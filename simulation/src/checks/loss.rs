@@ -1,5 +1,5 @@
-//! Checks that a holder is notified that its lock is lost as soon as the validity ends. The library has a timer for
-//! this, and does not wait for the next renewal.
+//! Checks that a holder is notified of the loss as soon as the validity of its lock ends. The library sets a timer for
+//! this notice, and does not wait for the next renewal.
 
 use quorate_promises::LossNotice;
 

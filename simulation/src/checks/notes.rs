@@ -1,8 +1,9 @@
-//! Checks notes and the terms of leaders (docs/protocol.md, "Notes and leaders"):
+//! Checks notes and the terms of leaders (docs/protocol.md, "Notes and leaders"). A note is a text that a holder stores
+//! to describe itself. A term is the fencing token of a leader.
 //!
 //! - The terms that an observer receives never fall.
-//! - A note belongs to the holder of its lock.
-//! - A note outlives its lock by at most three times the largest TTL.
+//! - A note is shown only for the holder that wrote it.
+//! - A note expires at most `3 * max_ttl` after its lock.
 //! - A note is deleted when its lock is released.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -22,8 +23,8 @@ pub(crate) struct Notes {
     terms: HashMap<usize, u64>,
     /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
-    /// The value of `largest` when simulated time last skipped several days. Terms that are received later must not be
-    /// smaller.
+    /// A copy of `largest` from the last time at which simulated time skipped some days. Terms that observers receive
+    /// later must not be smaller.
     floor: HashMap<usize, u64>,
     /// The leader's note that observers have received, by resource and term.
     received: HashMap<(usize, u64), String>,
@@ -164,8 +165,8 @@ impl Notes {
         Ok(())
     }
 
-    /// Checks the holder's note that a waiter received with a refusal. If the waiter also received the holder's lock
-    /// value (`holder`), this holder must have left the note. Otherwise, any holder of the resource may have left it.
+    /// Checks the note that a refused waiter received. If the waiter also received the lock value of the holder, the
+    /// note must be from this holder. Otherwise, the note may be from any holder of the resource.
     fn refused(
         &mut self,
         resource: usize,

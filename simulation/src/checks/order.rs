@@ -23,12 +23,12 @@ use quorate::node::{Answer, Claim, Class as NodeClass, Fairness, Ticket};
 pub(crate) struct Order {
     fair: bool,
     lines_up: LinesUp,
-    /// The queue on each master, by resource, reconstructed from the messages.
+    /// The queue on each master, by resource, computed from the requests that the master has executed.
     queues: Vec<[Queue; RESOURCES]>,
     /// The masters on which each waiter is queued (bit n is master n), by resource and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that a majority has queued, by resource, each with the number of the event that completed the
-    /// majority. Waiters for a reader's lock are in `readers` instead.
+    /// The waiters that a majority has queued, by resource, each with the number of the event at which the
+    /// majority was reached. Waiters for a reader's lock are in `readers` instead.
     lines: [Line<Arc<str>>; RESOURCES],
     /// The waiters for a reader's lock that are queued on a majority, by resource. Other readers may overtake them.
     readers: [Line<Arc<str>>; RESOURCES],
@@ -80,8 +80,8 @@ impl Order {
         self.stands_on(event, (master, resource), place, reads);
     }
 
-    /// Records that a waiter is queued on this master. If this master completes a majority, adds the waiter to those
-    /// that no later task may overtake.
+    /// Records that a waiter is queued on this master. When a majority has queued the waiter, adds the waiter to
+    /// `lines` or `readers`.
     fn stands_on(
         &mut self,
         event: u64,
@@ -182,7 +182,7 @@ impl Order {
             return Ok(());
         }
         let value = claim.token().to_hex();
-        // A grant that repeats an earlier grant does not count as a heartbeat of the waiter.
+        // If the grant only repeats an earlier grant, the client is not queued again.
         let again = granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),
@@ -284,7 +284,7 @@ impl Check for Order {
                     }
                 }
             }
-            // An extension may restore a lost shared hold. A later grant of this hold is then only a repetition.
+            // An extension may restore a lost shared hold. Count this hold as granted.
             Fact::Applied {
                 master,
                 resource,

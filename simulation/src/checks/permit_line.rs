@@ -24,14 +24,14 @@ use quorate::node::{Answer, Ticket};
 pub(crate) struct PermitLine {
     on: bool,
     lines_up: LinesUp,
-    /// The queue on each master, by semaphore, reconstructed from the messages.
+    /// The queue on each master, by semaphore, computed from the requests that the master has executed.
     queues: Vec<[Queue; SEMAPHORES]>,
     /// The masters that have restarted (bit n is master n). After a restart, a master's queue may differ from `queues`.
     restarted: u16,
     /// The masters on which each waiter is queued (bit n is master n), by semaphore and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that a majority has queued, by semaphore, each with the number of the event that completed the
-    /// majority.
+    /// The waiters that a majority has queued, by semaphore, each with the number of the event at which the
+    /// majority was reached.
     lines: [Line<Arc<str>>; SEMAPHORES],
     /// For each task that asks for a permit: the number of the event at which its first attempt began, and its name in
     /// the queue.
@@ -62,8 +62,8 @@ impl PermitLine {
         self.stands_on(event, (master, line), place);
     }
 
-    /// Records that a waiter is queued on this master. If this master completes a majority, adds the waiter to those
-    /// that no later task may overtake.
+    /// Records that a waiter is queued on this master. When a majority has queued the waiter, adds the waiter to
+    /// `lines`.
     fn stands_on(&mut self, event: u64, (master, line): (usize, usize), place: &Ticket) {
         let masters = self.stands.entry((line, place.waiter.clone())).or_default();
         let before = *masters;
@@ -96,8 +96,8 @@ impl PermitLine {
         };
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         let place = place(claim);
-        // If the client already holds this slot, the grant only repeats an earlier grant. The repeated request does not
-        // count as a heartbeat of the waiter.
+        // If the client already holds this slot, the grant only repeats an earlier grant, and the client is not queued
+        // again.
         let again = granted && before.holder == Some(claim.token().to_hex());
         if let Some(place) = place.filter(|_| !again) {
             self.stand(at.event, (*master, line), *now_ms, place);

@@ -28,7 +28,7 @@ struct Taken {
 impl Prompt {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            // A database or ZooKeeper needs several requests for each step, so the bound is longer.
+            // A database or ZooKeeper needs more time, because each step needs several requests.
             bound: if scenario.stores() == 0 { 2 } else { 10 }
                 * (scenario.net.delay + scenario.net.jitter)
                 + MS,
@@ -43,7 +43,8 @@ impl Prompt {
         let held = believers.find(|one| one.value.to_hex() == value);
         let taken = self.taken.entry(value).or_default();
         taken.masters |= 1 << master;
-        // A client that uses two sets of masters has lost its lock once a majority of either set has denied the lock.
+        // If a client uses two sets of masters, its lock is lost as soon as a majority of one set has replied that the
+        // client does not hold the lock.
         let denied = |believer: &Believer| {
             let mut sets = believer.sets.into_iter();
             sets.any(|set| is_majority(taken.masters, [set, set]))
@@ -74,8 +75,7 @@ impl Check for Prompt {
                 claim,
                 extended: Some(Extended::NotOurs),
                 ..
-                // A lock on several resources is lost only if a majority denies the same resource. This rule looks only
-                // at the first resource.
+                // For a lock on several resources, check only the first resource.
             } if *resource == resource_of(claim.key()) => {
                 self.denied(at, *master, claim.token().to_hex());
             }

@@ -1,4 +1,4 @@
-//! The queue of waiters for one lock on one master, reconstructed from the messages.
+//! The queue of waiters for one lock on one master, computed from the requests that the master has executed.
 
 use std::sync::Arc;
 

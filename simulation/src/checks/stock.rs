@@ -3,7 +3,7 @@
 //! - A quota hands out each of its units at most once, and no other units.
 //! - The work of a period starts at most once.
 //! - The number of remaining units that a call reports agrees with the units taken so far.
-//! - No units are handed out from a value that was reported as lost.
+//! - A quota that was reported as lost hands out no units. The same rule applies to the work of a period.
 //! - No value is lost unless a master restarts.
 
 use std::collections::{HashMap, HashSet};
@@ -24,11 +24,9 @@ pub(crate) struct Stock {
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// The values that were reported as lost after their creation, by resource, as (event, step):
-    ///
-    /// - event: the number of the event at which the loss was first reported.
-    /// - step: the first step in the replacement of masters at which a client received such a report. Clients at this
-    ///   or a later step must not find the value again.
+    /// By resource, the reports that the value is lost: the number of the event of the first report, and the smallest
+    /// step (see `change_plan`) of a client that received a report. Later calls of clients at or after this step must
+    /// not find the value.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
@@ -66,7 +64,7 @@ struct Removals {
 }
 
 impl Removals {
-    /// Whether a removal may explain the result of the call `ask`: the value was removed, or a client is removing it.
+    /// Whether a removal of the value may have overlapped in time with the call `ask`.
     fn cover(&self, resource: usize, ask: Ask) -> bool {
         let since = self.since.get(&resource).copied().unwrap_or(0);
         since > ask.began || self.open.get(&resource).is_some_and(|open| *open > 0)

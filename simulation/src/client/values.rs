@@ -157,7 +157,7 @@ impl Client {
         result.unwrap_or_else(|error| failed(&error))
     }
 
-    /// Like `right_turn`, but the record is read and written by the code of a seeded bug instead of the library.
+    /// Does the same as `right_turn`, but with a faulty implementation (a seeded bug) instead of the library.
     async fn wrong_turn(
         &self,
         step: &Step,

@@ -30,8 +30,8 @@ const SHAPES: [[u16; 2]; 11] = [
     [0b00_0001, 0b00_0111],
 ];
 
-/// The possible leads of the fencing counters over the clocks at the beginning of a scenario, in microseconds; `None`
-/// if there are no counters yet. A scenario draws one of them.
+/// How far the fencing counters are ahead of the clocks at the beginning of a scenario, in microseconds; `None` if
+/// there are no counters yet. A scenario draws one of these values.
 const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
 /// Draws the generation marker that the operators write last. At least half of the draws return the last of `marks`.

@@ -16,19 +16,15 @@ impl Scenario {
             return;
         }
         if rng.chance(800_000) {
-            // If restarts lose data and clocks jump, the library promises nothing about fencing tokens.
+            // Keep all data on disk. If restarts lose data and clocks jump, fencing tokens are not guaranteed.
             for master in &mut self.masters {
                 master.disk = Disk::Always;
             }
         }
         let heal = self.heal_at / MS;
-        // Two masters may give no votes for a long time:
-        //
-        // - the master with the wrong date: a lock that it grants may expire far in the future;
-        // - a master that was down when the operator wrote the generation markers.
-        //
-        // Without these two, a set of fewer than five masters has no majority. For such a set, remove the faults drawn
-        // so far: then every master gets its marker.
+        // A master with a wrong date may give no votes for a long time. The same is true for a master that is down when
+        // the operator writes the generation markers. Without two masters, a set of fewer than five has no majority. So
+        // for such a set, remove the faults drawn so far.
         let wrong = rng.below(self.masters.len() as u64) as u8;
         let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
         let least = sets.iter().filter_map(masters).min().unwrap_or(5);
@@ -37,8 +33,8 @@ impl Scenario {
             self.faults.clear();
         }
         if dates {
-            // Do not restart the master with the wrong date. After a correction of the date, its uptime could seem too
-            // short, and clients would ignore its votes.
+            // Do not restart the master with the wrong date. The correction of its date could shorten the uptime that
+            // it reports, and so lengthen its restart guard.
             let restarts =
                 |kind| matches!(kind, FaultKind::Crash { master, .. } if master == wrong);
             self.faults.retain(|fault| !restarts(fault.kind));

@@ -1,6 +1,6 @@
 //! Adds "unused days" to scenarios: a time of several days in which nobody uses the masters. In many of these
-//! scenarios, the clock of a master shows a wrong date for some time before the unused days. Fencing counters and locks
-//! with the wrong date may then remain on the master.
+//! scenarios, the clock of a master shows a wrong date for some time before the unused days. The master may then keep
+//! fencing counters and locks that it wrote during this time.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
@@ -43,7 +43,7 @@ impl Scenario {
         // must therefore be a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
-                // If restarts lose data and clocks jump, the library promises nothing about fencing tokens.
+                // Keep all data on disk. If restarts lose data and clocks jump, fencing tokens are not guaranteed.
                 master.disk = Disk::Always;
             }
             let masters = self.masters.len() as u64;

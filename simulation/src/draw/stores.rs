@@ -5,7 +5,7 @@ use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;
 use crate::store_plan::StorePlan;
 
-/// The share of stores among the masters of a scenario, and the faults of stores that occur in it.
+/// The properties of the stores in a scenario: how many masters are stores, and which faults the stores may have.
 #[derive(Clone, Copy)]
 struct Family {
     /// The share of masters that are stores, in percent.

@@ -62,8 +62,8 @@ impl Scenario {
         }
     }
 
-    /// Adds calls to some scenarios with values. The first client removes a value and creates it again, and clients
-    /// call `at_least_once`. `rng` is a separate random stream, so these draws do not change the other draws.
+    /// Changes some scenarios that have values: clients call `at_least_once`, or the first client removes a value and
+    /// creates it again. `rng` is a separate random stream, so these draws do not change the other draws.
     pub(super) fn add_removals(&mut self, rng: &mut Rng) {
         if !self.has_values() {
             return;
@@ -122,7 +122,7 @@ impl Scenario {
         settings.ttl = rng.range(200, 500) * MS;
         settings.node_timeout = settings.ttl / rng.range(5, 12);
         settings.max_ttl = rng.pick(&[3_200 * MS, 4_000 * MS]);
-        // The scenario becomes more than twice as long, so the code below also doubles the times of the faults.
+        // Make the scenario more than twice as long. The times of its faults are doubled, too.
         self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(5_000, 15_000) * MS;
         self.net.again = self.net.again.min(settings.ttl / 2);
         for fault in &mut self.faults {

@@ -16,8 +16,8 @@ use crate::world::{Heard, Word, number_of};
 /// How long an operator waits for a master's answer to one order.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// For the seeded bug `CloseMinority`: the masters that the operator wrongly considers closed. Maps the number of such
-/// a master to the generation marker (number and text) of a closed master.
+/// For the seeded bug `CloseMinority`: the masters that the operator falsely reports as closed, by number. The value is
+/// the generation marker that the operator reports: its number, and its text.
 pub(super) type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
 /// The `Node` through which an operator uses a master. It opens one connection for each [`ChangeOrder`]. Lock requests
@@ -135,7 +135,7 @@ impl Talk {
     /// Closes the connections of all clients that are at an earlier step than `step` in the replacement of masters.
     /// Returns the number of closed connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // The generation marker has already been raised, so no further client can connect at an earlier step.
+        // The generation marker already refuses new connections of these clients.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -164,8 +164,8 @@ impl Talk {
         Ok(())
     }
 
-    /// For the seeded bug `CloseMinority`: whether the operator only pretends to close this master. The operator really
-    /// closes only the first old master.
+    /// Whether the operator reports this master as closed without closing it. With the seeded bug `CloseMinority`, the
+    /// operator closes only the first old master.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

@@ -1,4 +1,4 @@
-//! A snapshot of a hold, for a seeded bug. If the library ends the hold later, the snapshot still reports it as held.
+//! For a seeded bug: a snapshot of a hold. It reports the lock as held, even after the library has ended the hold.
 
 use std::sync::Arc;
 use std::time::Duration;

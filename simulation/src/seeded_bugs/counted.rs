@@ -1,5 +1,5 @@
-//! The seeded bug `LocalCountAnswers`: if an owner in this process has a hold, a further acquire does not ask the
-//! masters. So the process does not notice if the masters have lost the hold.
+//! The seeded bug `LocalCountAnswers`: a process that already has a hold of an owner does not ask the masters when the
+//! owner acquires the lock again. If the masters have lost the lock, the process does not notice.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +26,7 @@ impl CountedHolds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a further clone of the hold of this owner on this resource; `None` if the process has counted no such
-    /// hold.
+    /// Returns a further clone of the owner's hold on the resource; `None` if this process has no such hold.
     pub(crate) fn join(&self, place: Place) -> Option<Arc<dyn Hold>> {
         let mut holds = self.holds();
         let (count, hold) = holds.get_mut(&place)?;
@@ -49,8 +48,7 @@ impl CountedHolds {
     }
 }
 
-/// One clone of a counted hold. Unless the hold is lost, dropping a clone decreases the count, and dropping the last
-/// clone drops the hold.
+/// One clone of an owner's hold. Dropping the last clone drops the hold, unless the lock is lost.
 struct Counted {
     all: CountedHolds,
     place: Place,

@@ -1,6 +1,6 @@
 //! A small Redlock client. Each variant of this client except `Sound` has one flaw.
 //!
-//! The client uses the library's nodes (connections to masters) and their types, and makes all decisions itself:
+//! The client sends its requests through the library's nodes, and makes all decisions itself:
 //!
 //! - It never waits in a queue.
 //! - It retries without wake-ups.
@@ -89,8 +89,7 @@ impl Core {
         bytes
     }
 
-    /// Whether a majority of the masters has given an answer that `yes` accepts; `None` as long as outstanding answers
-    /// can change the result.
+    /// Whether a majority of the masters has given an answer that `yes` accepts; `None` while this is undecided.
     fn verdict(&self, answers: &Answers, yes: impl Fn(&Answer) -> bool) -> Option<bool> {
         let n = self.nodes.len();
         let (yes, no, faults) = counts(answers, yes);
@@ -175,12 +174,12 @@ impl Core {
         }
     }
 
-    /// Chooses the fencing token. If a majority of the masters has granted the lock with the same counter, this counter
-    /// is the token. Otherwise the token is the largest counter, and a majority must confirm it. Returns:
+    /// Chooses the fencing token: the counter that a majority has granted. If no majority has granted one counter,
+    /// chooses the largest counter and asks a majority to confirm it. Returns:
     ///
     /// - `Some(Some(token))` if a token was chosen;
     /// - `Some(None)` for a lock without a fencing token;
-    /// - `None` if no master granted a counter, or if the confirmation failed.
+    /// - `None` if no master granted a counter, or if no majority confirmed the token.
     async fn agree(&self, claim: &Arc<Claim>, votes: &Votes) -> Option<Option<u64>> {
         if !claim.fenced() {
             return Some(None);
@@ -212,7 +211,7 @@ impl Core {
     }
 }
 
-/// Releases the keys of an attempt if the future of the attempt is dropped.
+/// Releases the keys that an acquire attempt may have locked, if the attempt's future is dropped.
 struct Undo<'a> {
     core: &'a Core,
     claim: Option<Arc<Claim>>,
@@ -308,7 +307,7 @@ struct Lease {
     fencing: Option<u64>,
     until: AtomicU64,
     released: AtomicBool,
-    /// Whether a majority has replied that this client does not hold the lock.
+    /// Whether a majority of the masters has replied that this client does not hold the lock.
     taken: AtomicBool,
     notified: AtomicWaker,
 }

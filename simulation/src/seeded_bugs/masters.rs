@@ -1,5 +1,5 @@
-//! Seeded bugs in the replacement of masters. Clients count votes wrongly, masters admit the wrong clients, or
-//! operators take wrong steps.
+//! Seeded bugs in the replacement of masters. Clients count votes wrongly, masters admit clients that they should
+//! refuse, or operators take wrong steps.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Flaw {
         }
     }
 
-    /// Whether this bug concerns the copying of values to new masters.
+    /// Whether this bug is in the copying of values to the new masters.
     pub fn is_of_carrying(self) -> bool {
         matches!(
             self,
@@ -79,13 +79,13 @@ impl Flaw {
         )
     }
 
-    /// Whether this bug replaces masters by reconfiguring the clients only, without the steps of an operator.
+    /// Whether this bug replaces a master only by reconfiguring the clients, without an operator.
     pub(crate) fn replaces(self) -> bool {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// Adds the masters in `named` to the settings of a client. Some bugs reduce the old and the new set to one set:
-    /// the old, the new, or the union of both.
+    /// Adds the client's masters (`named`) to its settings. Some bugs merge the old and the new set into one set: the
+    /// old set, the new set, or the union.
     pub(crate) fn counted_by(
         self,
         named: &Named,
@@ -108,8 +108,8 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// For the seeded bugs `FenceOneSet` and `TicketOneSet`: sets the fencing counter or the ticket in an answer to its
-    /// lowest value. The answer comes from a master that is only in the new set.
+    /// For the seeded bugs `FenceOneSet` and `TicketOneSet`: resets the fencing counter or the ticket in an answer to
+    /// its lowest value. The answer comes from a master that is only in the new set.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
@@ -128,8 +128,8 @@ impl Flaw {
 }
 
 impl ChangePlan {
-    /// For the bugs that replace masters without an operator: returns `sets[0]` for a client at step 0, and `sets[1]`
-    /// at later steps. The client checks no generation markers.
+    /// For the bugs that replace a master without an operator: returns the client's masters, without generation
+    /// markers. At step 0 these are the first set, later the second set.
     pub(crate) fn replaced(&self, step: u8) -> Named {
         Named::unmarked(self.sets[usize::from(step > 0)])
     }

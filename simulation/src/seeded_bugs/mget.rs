@@ -1,5 +1,5 @@
-//! A seeded bug: the master reads all lock keys with one MGET. A key with a value of another type then looks like a
-//! free lock, and a grant overwrites it.
+//! A seeded bug: the master reads lock keys with MGET, which reports a value of another type as missing. The lock then
+//! looks free, and a grant overwrites the value.
 
 use quorate::node::{Answer, Fault, Request};
 

@@ -1,8 +1,8 @@
-//! Seeded bugs (wrong implementations) that the checkers must catch. If a seeded bug is not caught, a checker is wrong.
+//! Seeded bugs (wrong implementations) that the checkers must catch. An uncaught bug means that a checker is wrong.
 //!
-//! Some bugs are in the simulated masters, in connections or in operators; the clients then use the real library. Other
-//! bugs are variants of a small client of this package, [`WrongLocker`], which replaces the library. One variant of
-//! this client has no flaw, and must break no rule. So if another variant breaks a rule, the cause is its flaw.
+//! Some bugs are in the simulated masters, connections or operators; the clients then use the real library. Other bugs
+//! are variants of a small client, [`WrongLocker`], which replaces the library. The variant without a flaw must break
+//! no rule.
 
 mod as_it_stands;
 mod counted;
@@ -62,8 +62,7 @@ pub enum Flaw {
     GuardOff,
     /// The restart guard receives an uptime that is two seconds longer than the master's real uptime.
     UptimeAhead,
-    /// To allow for clock drift, a client shortens the validity only by a share of the TTL. It does not subtract the
-    /// fixed amount that allows for rounding to milliseconds.
+    /// A client shortens the validity by a share of the TTL, but not by the fixed amount for rounding to milliseconds.
     NoFixedDrift,
     /// The client reads the clock after it has sent the request, and counts the validity from this reading. A correct
     /// client reads the clock before it sends the request.
@@ -80,13 +79,12 @@ pub enum Flaw {
     OverstaysWait,
     /// Masters send no wake-up when a lock becomes free.
     NobodyWoken,
-    /// When a master refuses a waiter, it reports a ticket that is one below the largest ticket in its queue.
+    /// A refusal reports a ticket that is one below the largest ticket in the master's queue.
     TicketNotRaised,
-    /// For a lock that readers or one owner share, a master stores only the number of holds, and not the lock value of
-    /// each hold.
+    /// For a shared lock, a master stores only the number of holds, not the lock value of each hold.
     CountedHolds,
-    /// The lock key of a shared lock expires together with the hold that was granted or extended last. A correct key
-    /// expires together with the hold that ends last.
+    /// The key of a shared lock expires with the hold that was granted or extended last. It should expire with the hold
+    /// that ends last.
     NewestExpiry,
     /// Readers store no marker in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
@@ -94,20 +92,19 @@ pub enum Flaw {
     ReaderNoRaise,
     /// A master confirms a reader's fencing token even if the master's counter is above the token.
     ReaderAtLeast,
-    /// When a master restores the lost hold of a reader with an old fencing token, it does not raise its fencing
-    /// counter.
+    /// When a master restores a reader's lost hold with an old fencing token, it does not raise its fencing counter.
     KeepNoRaise,
-    /// A master restores an owner's lost hold, although other clients have held the lock since the loss.
+    /// A master restores a hold that an owner has lost, even if another client has held the lock since.
     LateKeep,
     /// A downgrade does not raise the fencing counter.
     DowngradeNoRaise,
-    /// A writer that downgrades still believes that it is a writer until the downgrade is confirmed.
+    /// A writer that downgrades considers itself a writer until the downgrade is confirmed.
     DowngradeWritesOn,
     /// Readers overtake waiting writers.
     ReadersPassWriters,
     /// Writers overtake waiting readers.
     WritersFirst,
-    /// A client that wants one resource overtakes a client that waits for several.
+    /// A client that waits for one resource overtakes a client that waits for several resources.
     SinglePassesMulti,
     /// A master gives each resource of a lock on several resources its own counter value, instead of one value for all.
     MultiOwnCounter,
@@ -120,11 +117,10 @@ pub enum Flaw {
     OwnerInLine,
     /// A master confirms a new fencing token for an owner that already has a hold with an older token.
     OwnerWritesBack,
-    /// A master extends or restores a hold of an owner, even if the owner's lock has a newer fencing token than this
-    /// hold.
+    /// A master does not check the fencing token of an owner's hold when it extends or restores the hold.
     OwnerAnyNumber,
-    /// If an owner in a process has a hold and acquires the lock again, the process does not ask the masters. So the
-    /// process does not notice if the masters have lost the owner's lock.
+    /// A process that already has a hold of an owner does not ask the masters when the owner acquires the lock again.
+    /// So it does not notice that the masters have lost the lock.
     LocalCountAnswers,
     /// A master accepts a note that a former holder sends late, and stores it as the note of the present holder.
     NoteOfAnybody,
@@ -145,13 +141,13 @@ pub enum Flaw {
     ReadNoRaise,
     /// A read returns the value with the smallest fencing token instead of the largest.
     SmallerNumberRead,
-    /// A client counts a master without a value as a master with the initial value.
+    /// A client treats a master without a value as if it had returned the initial value.
     MissingIsInitial,
-    /// A client counts values that a master stored before its last restart.
+    /// A client accepts values that a master stored before its last restart.
     NoRunStamp,
-    /// A client counts its write on a master that has restarted since the client read the value there.
+    /// A client counts a write even if the master has restarted since the client read the value from it.
     LateRefill,
-    /// A client counts its write on a master from which it has read no value.
+    /// A client counts a write on a master from which it has not read the value.
     WriteElsewhere,
     /// Each resource of a lock on several resources has a ticket of its own, instead of one ticket for all.
     TicketPerResource,
@@ -163,25 +159,23 @@ pub enum Flaw {
     MasterPicksSlot,
     /// Semaphores have no queue.
     NoSemaphoreLine,
-    /// The version numbers of a store's record repeat after a few changes.
+    /// The version number of a record in a store repeats after a few changes.
     VersionsAgain,
     /// When a session ends, the store removes the records that the session wrote.
     SessionIsLease,
     /// A client of a store without a clock considers another client's lease expired after a third of the lease time.
     EarlyEnd,
-    /// After the loss of a session, a client does not rewrite the records that an unanswered commit may still change.
-    /// Such a commit may then take effect later.
+    /// After the loss of a session, a client does not rewrite the records that a late commit of this session may still
+    /// change.
     Unsoiled,
     /// Masters that are stores vote immediately after a restart.
     StoreGuardOff,
-    /// A client considers its estimate of a store's clock exact. If the estimate is too low, a lease in the store
-    /// expires too early.
+    /// A client assumes that its estimate of a store's clock is exact. If the estimate is too low, a lease expires too
+    /// early.
     NoSlack,
-    /// A client uses a session again that it abandoned during a request. It then treats each answer as the answer to
-    /// the next request.
+    /// A client reuses a session after an unanswered request. It takes each answer for the answer to the next request.
     KeptSession,
-    /// Clients that use the old and the new masters need a majority of all masters together, instead of a majority of
-    /// each set.
+    /// Clients that use the old and the new masters need a majority of the union, instead of a majority of each set.
     JointUnion,
     /// Clients that use the old and the new masters need only a majority of the old masters.
     JointOldOnly,
@@ -189,8 +183,8 @@ pub enum Flaw {
     JointNextOnly,
     /// Masters ignore their generation markers, so they refuse no client.
     NextBesideOld,
-    /// If no client that uses just the old masters is connected, the operator opens the new masters without a wait. So
-    /// it ignores the leases of disconnected clients.
+    /// The operator opens the new masters without waiting for old leases if no client of just the old masters is
+    /// connected. Disconnected clients may still hold leases.
     LeftoverLock,
     /// While masters are replaced, only the old masters decide the fencing token.
     FenceOneSet,
@@ -208,22 +202,20 @@ pub enum Flaw {
     CloseMinority,
     /// The operator opens the new masters immediately, without waiting until old leases have ended.
     OpenWithoutWait,
-    /// A closed master already votes for clients that need an open master.
+    /// A closed master votes like an open master.
     ClosingOpens,
     /// A master extends the locks of a client even if the master no longer admits the client.
     ExtendUnrefused,
     /// The operator does not close the connections of clients that a master no longer admits.
     MarkWithoutKill,
-    /// Replaced masters restart, although an operator should have stopped them for good. They lose their generation
+    /// Replaced masters restart, although an operator should have stopped them. Restarted masters lose their generation
     /// markers, and no client restores the markers.
     MarkLostOnRestart,
-    /// A master that has died is replaced immediately by reconfiguring the clients, without the steps of an operator.
+    /// A dead master is replaced immediately by reconfiguring the clients, without an operator.
     ReplaceDeadAtOnce,
-    /// A master that has died is replaced by reconfiguring the clients, without the steps of an operator. Later the
-    /// dead master starts again.
+    /// A dead master is replaced by reconfiguring the clients, without an operator. Later the dead master starts again.
     DeadComesBack,
-    /// A restarted master reports its old run id, and an uptime that includes the time before the restart. Clients do
-    /// not notice the restart.
+    /// After a restart, a master reports its old run id, and an uptime that includes the time before the restart.
     WarmSpare,
     /// Masters report to the operator that they store no values. So the operator copies no values to the new masters.
     ValuesLeftBehind,
@@ -232,10 +224,9 @@ pub enum Flaw {
     CarryOneShown,
     /// The operator copies values without taking their locks, so clients may write while the operator copies.
     CarryWithoutLock,
-    /// Masters delete each unused fencing counter after a day, even if the counter is ahead of the master's clock.
+    /// Masters delete an unused fencing counter after a day, even if the counter is ahead of the master's clock.
     CounterForADay,
-    /// A grant never renews the expiry of a fencing counter. Correct masters renew the expiry with the first grant in
-    /// each period of 1,000 s.
+    /// A grant never renews the expiry of a fencing counter. Correct masters renew it at most once in 1,000 s.
     CounterKeepsExpiry,
 }
 
@@ -322,7 +313,7 @@ impl Flaw {
         Self::OF_STORES.contains(&self)
     }
 
-    /// The flaw that this bug puts into the library's driver for stores; `None` if the driver works correctly.
+    /// The flaw in the library's driver for stores; `None` if this bug is elsewhere.
     pub(crate) fn of_driver(self) -> Option<StoreFlaw> {
         match self {
             Self::EarlyEnd => Some(StoreFlaw::EarlyEnd),
@@ -450,7 +441,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether this bug concerns values under locks. Only scenarios with values can reveal it.
+    /// Whether this bug concerns quotas or once-per-period records. Only scenarios with such values can reveal it.
     pub fn is_of_values(self) -> bool {
         matches!(
             self,

@@ -9,7 +9,7 @@ use quorate::node::{Answer, Claim, Request};
 use super::Flaw;
 use super::turn::Outcome;
 
-/// Returns the reply of a faulty master to a request about notes; `None` if the flaw does not change the reply.
+/// Returns the reply of a master with a seeded bug in notes; `None` if the bug does not change the reply.
 pub(crate) fn wrong_note(
     flaw: Flaw,
     memory: &mut Master,

@@ -13,8 +13,7 @@ use crate::facts::Believer;
 use crate::kind::Kind;
 use crate::locker::{PERMITS, RESOURCES};
 
-/// For each lock value, the slot that a faulty master has assigned to it. This need not be the slot for which the
-/// client asked.
+/// For each lock value: the slot that a faulty master has assigned to it. The client may have asked for another slot.
 #[derive(Default)]
 pub(super) struct SlotsTaken(HashMap<[u8; 32], Permit>);
 
@@ -35,10 +34,8 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
 
-/// Returns the place that the checkers use for a hold if the masters only count permits, and so assign no slots:
-///
-/// - for a permit, the first slot of its semaphore that no client believes to hold;
-/// - `place` if there is no such slot, or if the lock is not a permit.
+/// Returns the place that the checkers use for a permit if the masters only count permits: the first slot of the
+/// semaphore that no client holds. Returns `place` if there is no such slot, or if the lock is not a permit.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;
@@ -160,8 +157,8 @@ impl SlotsTaken {
     }
 }
 
-/// If the client asks for a slot other than the lowest free slot, refuses the request and offers only the lowest free
-/// slot. Otherwise returns `None`, so that the correct master answers.
+/// Refuses an acquire of a slot that is not the lowest free slot, and offers only the lowest free slot. Returns `None`
+/// for other acquires, so that the correct master answers.
 fn picked(turn: &mut Turn<'_>, claim: &Claim, (ttl, proposal): (Duration, u64)) -> Option<Outcome> {
     let permit = claim.permit()?;
     let free = |slot: &Permit| turn.holder(&slot.key()).is_none();

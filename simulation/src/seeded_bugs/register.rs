@@ -114,7 +114,7 @@ impl WrongRegister {
     }
 
     /// Reads the once-per-period record, and returns the content with the largest fencing token. Returns `None` if the
-    /// lock has no fencing token, or if fewer than a majority of the masters return a valid value.
+    /// lock has no fencing token, or if no majority of the masters returns a value that counts.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
@@ -163,7 +163,7 @@ impl Known<'_> {
     ///
     /// - `None` if the record already contains this period or a later one, or if it is not a once-per-period record;
     /// - `Some(true)` if a majority of the masters has written the record;
-    /// - `Some(false)` if not.
+    /// - `Some(false)` if no majority has written it.
     pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
         let began = began_us / 1_000;
         let last = self.bytes.strip_prefix(b"once ")?;
@@ -198,8 +198,7 @@ impl Known<'_> {
         Some(votes.until(written).await)
     }
 
-    /// Returns the run id of the server process that answered the read on this master; `None` if the master returned no
-    /// value. A restart changes the run id.
+    /// Returns the run id of the server process that answered the read; `None` if this master returned no value.
     fn run(&self, node: usize) -> Option<ServerRun> {
         match &self.read[node] {
             Some(Ok(Answer::Value { run, .. })) => Some(run.clone()),

@@ -13,8 +13,8 @@ use super::permits::SlotsTaken;
 use super::tickets::Tickets;
 use super::turn::{Outcome, Turn, ticket};
 
-/// Masters clamp each fencing counter that a client proposes: it may differ from the master's clock by at most this
-/// time, in microseconds.
+/// The largest difference between a proposed fencing counter and the master's clock, in microseconds. The master limits
+/// the counter to this distance.
 const SLACK_US: u64 = 1_000_000;
 
 /// The state that a faulty master has in addition to its keys.
@@ -30,7 +30,7 @@ pub(crate) struct WrongScripts {
     tickets: Tickets,
 }
 
-/// Returns the class of a claim: readers, or one owner; `None` for an exclusive claim.
+/// Returns the class of a shared claim (readers, or one owner); `None` for an exclusive claim.
 fn class(claim: &Claim) -> Option<&Class> {
     match &claim.group()?.parts().first()?.mode {
         Mode::Class(class) => Some(class),
@@ -88,7 +88,7 @@ impl Turn<'_> {
         members.iter().any(|(member, _)| *member == value)
     }
 
-    /// Returns the names of the waiters that are ahead of the claim in the queue.
+    /// Returns the ids of the waiters that are ahead of the claim in the queue.
     fn before(&mut self, claim: &Claim) -> Vec<String> {
         let key: Arc<[u8]> = claim.key().into();
         let Ok(Answer::State(state)) = self.memory.apply(self.now, &Request::Look { key }) else {
@@ -108,8 +108,8 @@ impl Turn<'_> {
         Answer::Granted { counter }
     }
 
-    /// After a grant, restores the key's fencing counter to `before`, unless `before` is zero. Returns the answer with
-    /// the counter `before`.
+    /// After a grant, resets the key's fencing counter to `before`, its value before the grant. Does nothing if
+    /// `before` is zero. Returns the answer with this counter.
     fn unraised(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
         if !matches!(answer, Ok(Answer::Granted { .. })) || before == 0 {
             return answer;

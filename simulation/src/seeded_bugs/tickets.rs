@@ -1,5 +1,5 @@
-//! A seeded bug in locks on several resources: each resource has a ticket of its own. Then two clients that want the
-//! same two resources can block each other: each is first in one of the two queues.
+//! A seeded bug in locks on several resources: each resource has its own ticket. Two clients that want the same two
+//! resources can then block each other, because each client is first in one of the two queues.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 
 use super::turn::{Outcome, Turn, ticket};
 
-/// The size of one resource's ticket, in bits. The faulty master packs the tickets of all resources into one number.
+/// The size of one ticket, in bits. The faulty master packs the tickets of all resources into one number.
 const BITS: u32 = 11;
-/// The number of unused low bits of the packed number. A client may add a small number to the packed number, which then
-/// changes only these bits.
+/// The number of low bits of the packed number that contain no ticket. A client may add a small number to the packed
+/// number, and so change only these bits.
 const BELOW: u32 = 4;
 
 /// The largest ticket of each queue, by lock key.
@@ -33,14 +33,14 @@ impl Tickets {
         *largest = (*largest).max(ticket);
     }
 
-    /// Returns the largest tickets of all queues of a claim, packed into one number.
+    /// Returns the largest ticket of each queue of the claim, packed into one number.
     fn packed(&self, claim: &Claim) -> u64 {
         let one = |(index, key): (usize, &Arc<[u8]>)| self.largest(key) << shift(index);
         claim.keys().enumerate().map(one).sum()
     }
 
-    /// Records the ticket with which a client acquires a single resource. Always returns `None`, so that the correct
-    /// master answers the request.
+    /// Records the ticket of an acquire of a single resource. Always returns `None`, so that the correct master
+    /// answers.
     pub(super) fn alone(&mut self, claim: &Claim) -> Option<Outcome> {
         if let Some(ticket) = ticket(claim) {
             self.drawn(claim.key(), ticket.number);

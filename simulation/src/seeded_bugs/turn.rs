@@ -1,4 +1,4 @@
-//! One request to a master with a seeded bug. The code of the bug reads the request and answers it.
+//! A request to a master with a seeded bug. The code of the bug answers the request.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Collects the answers of all masters to one request. Used by the small clients of the seeded bugs.
+//! Collects the answers of all masters to one request, for the small clients of the seeded bugs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;

@@ -15,7 +15,7 @@ pub(super) enum Asked {
     Many(Vec<Request>),
 }
 
-/// Returns the requests that a command carries; `None` if the driver never sends such a command.
+/// Returns the requests in a command; `None` if the driver never sends such a command.
 pub(super) fn asked(words: &[&[u8]]) -> Option<Asked> {
     match words {
         [b"SET", key, value, b"NX", b"PX", ttl] => classic(key, &[value, ttl]).map(Asked::One),
@@ -45,7 +45,7 @@ fn scripted(script: Script, keys: &[&[u8]], args: &[&[u8]]) -> Option<Asked> {
         Script::Release => release(key, args),
         Script::ReleaseFair => release_fair(key, args),
         Script::Extend => extend(keys, args),
-        // Simulated clients never send BREAK, and never send LOOK with arguments (used for semaphores).
+        // Simulated clients never send BREAK. They send LOOK only without arguments.
         Script::Look => args.is_empty().then(|| notes::looked(key)),
         Script::Break => None,
         Script::Note => notes::noted(keys, args),
@@ -69,12 +69,12 @@ fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<A
     ))
 }
 
-/// Returns a claim on one key, with a fencing token and without a place in a queue.
+/// Returns an unordered claim on one key, with a fencing token.
 fn alone(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     claim(key, value, true, Fairness::Unordered)
 }
 
-/// Returns `claim`. If `noted` is true, marks it as the claim of a holder that has stored a note.
+/// Returns `claim`. If `noted` is true, marks that its holder has stored a note.
 fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
     if noted {
         claim.take_note();

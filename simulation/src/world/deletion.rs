@@ -11,8 +11,7 @@ use super::words::token;
 /// The additional line in the version report of a server that knows `DELIFEQ`.
 const VERSION: &str = "valkey_version:9.0.0\r\n";
 
-/// The error replies to `DELIFEQ`: the first for a user without the permission, and the second from a proxy that does
-/// not know the command.
+/// Two error replies to `DELIFEQ`: the user lacks the permission, or a proxy does not know the command.
 const REFUSALS: [&str; 2] = [
     "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
     "-ERR unknown command 'DELIFEQ'\r\n",
@@ -35,8 +34,8 @@ impl World {
         if has { VERSION } else { "" }
     }
 
-    /// Returns an error reply if the command is `DELIFEQ` and the server refuses it on this connection; otherwise
-    /// `None`. The server refuses it on every third connection.
+    /// Returns an error reply if the command is `DELIFEQ` and the server refuses it. The server refuses it on every
+    /// third connection.
     pub(super) fn refused_deletion(
         &mut self,
         conn: usize,

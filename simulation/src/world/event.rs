@@ -3,18 +3,18 @@
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer of a process fires. Timers reuse slots, and `lap` counts the uses of `slot`. If the slot has a newer
-    /// `lap`, the timer was dropped, and the event is ignored.
+    /// A timer of a process fires. `lap` counts the uses of `slot`. If the slot has a newer `lap`, the timer was
+    /// dropped, and the event is ignored.
     Timer {
         client: u8,
         slot: u32,
         lap: u32,
     },
-    /// The actor of a link (one client's connection to one master) runs and calls the driver.
+    /// The actor of a link (one client's connection to one master) runs.
     Turn {
         link: u32,
     },
-    /// The alarm with the number `lap` fires on a link. If the link has set a newer alarm, the event is ignored.
+    /// The alarm with the number `lap` fires on a link. It is ignored if the link has set a newer alarm.
     Alarm {
         link: u32,
         lap: u32,
@@ -39,17 +39,19 @@ pub(crate) enum Event {
     Closed {
         conn: u32,
     },
-    /// A request reaches a store (`Reach`), or its answer reaches the client (`Tell`).
+    /// A request reaches a store.
     Reach {
         asked: u32,
     },
+    /// A store's answer reaches the client.
     Tell {
         asked: u32,
     },
-    /// A client is notified that its store session has ended (`Lost`), or a wake-up message reaches it (`Word`).
+    /// A client is notified that its store session has ended.
     Lost {
         session: u32,
     },
+    /// A store's wake-up message reaches the client.
     Word {
         session: u32,
     },
@@ -72,18 +74,20 @@ pub(crate) enum Event {
     Resume(u8),
     /// A killed client process restarts. The executor starts it.
     Boot(u8),
-    /// A client restarts at its last planned step in the replacement of masters (`ChangePlan::steps`).
+    /// A client restarts with its last step in the replacement of masters (`ChangePlan::steps`).
     Reconfigured(u8),
-    /// An order of an operator reaches a master (`Ordered`), or its reply reaches the operator (`Obeyed`).
+    /// An operator's order reaches a master.
     Ordered {
         order: u32,
     },
+    /// A master's reply to an order reaches the operator.
     Obeyed {
         order: u32,
     },
-    /// The restart guard of a master ends, so the master votes again. It had restarted with an older generation marker.
+    /// The restart guard of a master ends, and the master votes again. Its generation marker is older than before the
+    /// restart.
     Unguarded,
-    /// The simulated administrator looks for masters that have lost their generation markers, and restores the markers.
+    /// The simulated administrator restores lost generation markers.
     LookedAfter,
     /// All clocks advance, because nobody uses the masters for some days. The number is the index of the fault `Skip`
     /// in the scenario.

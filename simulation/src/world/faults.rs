@@ -33,8 +33,7 @@ impl World {
                 let process = &self.processes[usize::from(client)];
                 process.wall_us.fetch_add(by_us, Ordering::Relaxed);
             }
-            // Only count the partition. It needs no other action, because each packet looks up the partitions in the
-            // scenario (`Trip::ends`).
+            // Only count the partition. Each packet checks the scenario's partitions itself (`Trip::ends`).
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
             FaultKind::Reset { master } => {
                 self.cut_all(master.into(), true);
@@ -168,7 +167,7 @@ impl World {
         self.say(|| format!("client {client} resumes"));
     }
 
-    /// Reports a happening to the checkers. It concerns all clients and all resources.
+    /// Reports an interfering event to the checkers. The event concerns all clients and all resources.
     pub(super) fn happened(&mut self, what: Happening) {
         self.tell_happened(what, None, None);
     }

@@ -25,7 +25,7 @@ impl SimMaster {
         }
     }
 
-    /// Called when the server has restarted. Removes all foreign values, because the restart may have restored some.
+    /// Called after the server has restarted. Removes all foreign values, including those that the disk has restored.
     pub(super) fn forget_foreign_keys(&mut self, now: u64) {
         for resource in 0..RESOURCES {
             self.end(now, resource);
@@ -59,8 +59,8 @@ impl World {
         self.masters[usize::from(index)].end(now, resource);
     }
 
-    /// Reports to the checkers whether the foreign value that a program stored for this resource is still on this
-    /// master. Reports nothing if no program stored one.
+    /// Reports to the checkers whether a foreign value for this resource is still on this master. Reports nothing if no
+    /// program has stored one.
     pub(super) fn check_foreign_key(&mut self, index: usize, resource: usize) {
         let (now, master) = (self.now, &mut self.masters[index]);
         if master.foreign_keys == 0 || master.foreign_keys >> resource & 1 == 0 {

@@ -1,5 +1,5 @@
-//! A master that has no memory for one lock: it refuses the requests that need memory for this lock, and executes all
-//! other requests.
+//! A master that has no memory left for one lock. It refuses requests that need more memory for this lock, and executes
+//! all other requests.
 
 use quorate::node::{Answer, ExtendItem, Extended, Fault, Request};
 
@@ -8,7 +8,7 @@ use super::orders::Counter;
 use crate::locker::resource_of;
 
 impl World {
-    /// Whether a master has no memory for the lock with this key.
+    /// Whether a master has no memory left for the lock with this key.
     fn is_full_for(&self, index: usize, key: &[u8]) -> bool {
         let full = self.masters[index].full;
         full.is_some_and(|(until, resource)| self.now < until && resource == resource_of(key))

@@ -103,7 +103,7 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of the script KEEP. Adjacent keys with the same lock value are the keys of one lock.
+/// Decodes the arguments of the script KEEP. Consecutive keys with the same lock value belong to one lock.
 pub(super) fn kept(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<4>() else {
         return None;

@@ -1,10 +1,9 @@
-//! A link: one client's connection to one master, together with the library's driver for this connection.
+//! A link: one client's connection to one master, with the library's driver for this connection.
 //!
-//! The driver makes all decisions: when to send, reconnect, or give up on a reply. This file calls the driver when a
-//! request is queued, an alarm fires, or the connection changes. In the real library, an actor does this.
+//! The driver decides when to send, reconnect, or give up on a reply. This file calls the driver when a request is
+//! queued, an alarm fires, or the connection changes.
 //!
-//! Unlock the world before calling the driver: the driver delivers answers to callers, and these callers lock the
-//! world.
+//! Unlock the world before calling the driver: the driver delivers answers to callers that lock the world.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -25,7 +24,7 @@ pub(crate) struct Link {
     pub(super) dead: bool,
     /// The connection that the driver uses, or that it is opening; `None` if there is none.
     pub(super) conn: Option<usize>,
-    /// Whether the link's actor is scheduled to run and has not run yet.
+    /// Whether a run of the link's actor is scheduled.
     ringing: bool,
     /// The true time at which the link's alarm fires, and the number of the alarm; `None` if no alarm is set.
     armed: Option<(u64, u32)>,
@@ -125,8 +124,8 @@ impl World {
         Some(Call::Tick)
     }
 
-    /// Called when a request is queued. Records the time of the process's first request. Reports each write of a value,
-    /// and the first request of each attempt, to the checkers.
+    /// Called when a request is queued. Records the time of the process's first request. Reports to the checkers each
+    /// write of a value, and the first request of each acquire attempt.
     pub(super) fn started(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.task);
         self.processes[client].first_request.get_or_insert(self.now);
@@ -183,7 +182,7 @@ impl World {
         let Some(at) = clock.when(alarm.as_nanos()) else {
             return;
         };
-        // Keep an alarm that is already set for an earlier time, as the real actor does.
+        // If an earlier alarm is set, keep it, as the real actor does.
         let at = at.max(self.now);
         if link.armed.is_none_or(|(armed, _)| armed > at) {
             let link = &mut self.links[index];

@@ -1,5 +1,6 @@
-//! Generation markers: the marker of each master, and the clients that a master with this marker admits. If restarts
-//! remove the markers of too many masters, the checkers no longer check exclusion, fencing tokens and values.
+//! The generation markers of the masters, and the clients that each master admits.
+//!
+//! If restarts remove the markers of too many masters, the checkers stop checking exclusion, fencing tokens and values.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -18,14 +19,13 @@ use crate::seeded_bugs::Flaw;
 /// The key of the generation marker.
 const MASTERS: &[u8] = b"quorate:masters";
 
-/// The TTL of a generation marker that a client has restored after its loss: ten years.
+/// The TTL of a lost generation marker that an operator restores: ten years.
 pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// The interval, in nanoseconds (500 ms), at which the simulated administrator looks for masters that have lost their
-/// generation markers.
+/// The interval at which the simulated administrator restores lost generation markers: 500 ms, in nanoseconds.
 const LOOKED_AFTER: u64 = 500 * MS;
 
-/// The check of the generation marker with which a script begins. If the check fails, the script does not vote.
+/// The check of the generation marker at the beginning of a script. If the check fails, the script does not vote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looks {
     /// Whether the script refuses to vote if the master has no generation marker.
@@ -62,8 +62,8 @@ impl Looks {
 }
 
 impl Looks {
-    /// For the seeded bug `ClosingOpens`: whether the marker `mark` shows that the master is closed, but the script
-    /// belongs to a client that needs an open master.
+    /// For the seeded bug `ClosingOpens`: whether `mark` is the marker of a closed master, but the script belongs to a
+    /// client that needs an open master.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -71,8 +71,8 @@ impl Looks {
     }
 }
 
-/// Returns the index of the generation marker check that a script contains. The simulated SHA of the script begins with
-/// this index.
+/// Returns the index of the generation marker check in a script. The simulated SHA of the script begins with this
+/// index.
 pub(super) fn looks_in(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
         .map_or(0, |looks| number(looks) as usize)
@@ -98,8 +98,8 @@ impl SimMaster {
         (self.memory).put_text(now_us, MASTERS, mark.as_bytes(), lifetime);
     }
 
-    /// The time until the generation marker expires; `None` if there is no marker, or if it does not expire. Only a
-    /// marker that a client has restored expires.
+    /// Returns the time until the generation marker expires; `None` if it does not expire, or if there is no marker.
+    /// Only a marker that a client or an operator has restored expires.
     pub(super) fn mark_left(&self, now_us: u64) -> Option<Duration> {
         let expires = self.memory.peek(now_us, MASTERS).expires?;
         Some(Duration::from_micros(expires.saturating_sub(now_us)))
@@ -120,8 +120,8 @@ impl SimMaster {
             .is_some_and(|all| all >> script & 1 == 1)
     }
 
-    /// Returns the value of a lock key that an owner holds; the value names the owner. Returns `None` if no owner holds
-    /// the lock, or if the lock's fencing counter is above `number`.
+    /// Returns the value of a lock key, which names the owner that holds the lock. Returns `None` if no owner holds it,
+    /// or if the fencing counter is above `number`.
     pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
         let peek = self.memory.peek(now_us, lock_of(key));
         let holder = peek.holder?;
@@ -136,15 +136,15 @@ impl SimMaster {
 }
 
 impl World {
-    /// Called when a client process connects. Moves the client to its next step in the replacement of masters, and
-    /// returns the masters with which it is configured at this step.
+    /// Called when a client process connects. The client takes its next step in the replacement of masters. Returns the
+    /// masters of this step.
     pub(crate) fn named(&mut self, client: usize) -> Named {
         let process = &mut self.processes[client];
         process.step_now = process.next_step;
         self.named_at(self.processes[client].step_now)
     }
 
-    /// Sets both the present step and the next step of a client (in the replacement of masters) to `step`.
+    /// Sets a client's present step and its next step in the replacement of masters to `step`.
     pub(crate) fn set_step(&mut self, client: usize, step: u8) {
         let process = &mut self.processes[client];
         (process.next_step, process.step_now) = (step, step);
@@ -157,14 +157,14 @@ impl World {
         }
     }
 
-    /// For a seeded bug: whether masters are replaced by reconfiguring the clients, without an operator.
+    /// Whether a seeded bug replaces a master by reconfiguring the clients, without an operator.
     fn is_replacing(&self) -> bool {
         let plan = self.scenario.change.as_ref();
         self.flaw.is_some_and(Flaw::replaces)
             && plan.is_some_and(|plan| plan.one_replaced().is_some())
     }
 
-    /// For a seeded bug: removes all fencing counters from all masters, even counters that are ahead of the clock.
+    /// For the seeded bug `CounterForADay`: removes all fencing counters from all masters.
     pub(super) fn forget_counters(&mut self) {
         for master in &mut self.masters {
             let now_us = master.micros(self.now);
@@ -183,7 +183,7 @@ impl World {
         self.processes[client].step_now
     }
 
-    /// Returns the sets of masters of a client, which needs a majority of each set. Call this function once for each
+    /// Returns the sets of masters in each of which the client needs a majority. Call this function once for each
     /// obtained hold: it also counts the holds of clients during or after a replacement.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;
@@ -195,8 +195,8 @@ impl World {
 
     /// Restarts a client at step `step` of the replacement of masters.
     ///
-    /// With the seeded bugs that replace a master without an operator, the first call also crashes this master. With
-    /// the bug `DeadComesBack`, the client restarts only when the master has restarted.
+    /// With a seeded bug that replaces a master without an operator, the first call crashes this master. With the bug
+    /// `DeadComesBack`, the client restarts only when the master has restarted.
     pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
         let (now, plan) = (self.now, self.scenario.change.as_ref());
         if self.is_replacing()
@@ -221,15 +221,15 @@ impl World {
         self.kill_process(client, down);
     }
 
-    /// Whether the client of this connection uses two sets of masters, and the master is only in the new set.
+    /// Whether this connection's client knows two sets of masters, and the connection's master is only in the new set.
     pub(super) fn is_next_of(&self, conn: usize) -> bool {
         let conn = &self.conns[conn];
         let step = self.processes[self.links[conn.link].client].step_now;
         step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
     }
 
-    /// For the seeded bug `ExtendUnrefused`: returns the error reply if the master refuses the request, otherwise
-    /// `None`. A master with this bug refuses no extension.
+    /// Only for the seeded bug `ExtendUnrefused`: the master refuses requests of outdated clients, but never an
+    /// extension. Returns the error reply if the master refuses `request`, otherwise `None`.
     pub(super) fn refusal_but_of_extensions(
         &self,
         conn: usize,
@@ -244,8 +244,8 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
-    /// Whether a client may take its last lock of the run: all changes of the masters are complete, and the masters
-    /// admit the client. If the masters do not admit the client after the changes, reconfigures the client.
+    /// Whether a client may take its last lock of the run: all replacements of masters are complete, and the masters
+    /// accept the client's configuration. If they reject it after the replacements, reconfigures the client.
     pub(crate) fn may_lock(&mut self, client: usize) -> bool {
         let Some(plan) = &self.scenario.change else {
             return true;
@@ -274,8 +274,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Writes lost generation markers, as an administrator would do. Does nothing if a majority of the masters admits
-    /// clients at step `step`, because these clients restore the markers themselves.
+    /// Writes lost generation markers, as an administrator would do. Leaves this to the clients at replacement step
+    /// `step` if a majority of the masters accepts them.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -347,7 +347,7 @@ impl World {
         self.arrived = true;
     }
 
-    /// Restarts a client at its last planned step in the replacement of masters (`ChangePlan::steps`).
+    /// Restarts a client with the list of masters of its last planned step (`ChangePlan::steps`).
     pub(super) fn configure_last(&mut self, client: usize) {
         let steps = self.scenario.change.as_ref();
         let Some((_, last)) = steps.and_then(|plan| plan.steps.get(client).copied()) else {
@@ -362,8 +362,8 @@ impl World {
         self.kill_process(client as u8, 0);
     }
 
-    /// Returns the index of the generation marker check in the first line of a script; zero if the line contains no
-    /// check.
+    /// Finds the check of the generation marker in the first line of a script. Returns the check's index in
+    /// `World::looks`; 0 if the line contains no check.
     pub(super) fn looks_of(&mut self, line: &[u8]) -> usize {
         let Some(looks) = Looks::read(text(line)) else {
             return 0;
@@ -375,8 +375,8 @@ impl World {
         self.looks.len() - 1
     }
 
-    /// Returns the error reply if a script refuses this connection's client because of the master's generation marker;
-    /// `None` if the script votes. `looks` is the index of the check that the script contains.
+    /// Returns the error reply if a script's check of the generation marker rejects this connection's client; otherwise
+    /// `None`. `looks` is the check's index in `World::looks`; 0 if the script has no check.
     pub(super) fn refusal_by_mark(&self, conn: usize, looks: usize) -> Option<String> {
         if looks == 0 || self.flaw == Some(Flaw::NextBesideOld) {
             return None;
@@ -445,15 +445,15 @@ impl World {
         number_of(master.mark(master.micros(self.now)))
     }
 
-    /// Called when the generation marker of a master has been raised or restored.
+    /// Updates `fallen` and the checkers after the generation marker of a master has been raised or restored.
     pub(super) fn raised(&mut self, master: usize) {
         let number = self.mark_number(master);
         self.fallen[master] = self.fallen[master].filter(|(was, _)| *was > number);
         self.judge_marks();
     }
 
-    /// Called when a master has restarted. If its generation marker has a smaller number than before (`was`), records
-    /// the master in `fallen`. The seeded bug `MarkLostOnRestart` instead removes the marker.
+    /// Called when a master has restarted. If its generation marker is now missing or has a smaller number than before
+    /// (`was`), records the master in `fallen`. With the seeded bug `MarkLostOnRestart`, only removes the marker.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
         if self.flaw == Some(Flaw::MarkLostOnRestart) {
             let now_us = self.masters[master].micros(self.now);
@@ -468,19 +468,18 @@ impl World {
         }
         self.watch.coverage.fallen += 1;
         let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
-        // A master's clock may run up to 1 % fast. So the restart guard may end 1 % earlier than `max_ttl`.
+        // The master times the restart guard (`max_ttl`) with its own clock, which may run 1 % fast.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
         self.reopened[master].get_or_insert(until);
         self.at(until, Event::Unguarded);
     }
 
-    /// Stops the checks of exclusion, fencing tokens and values if two clients whose steps differ by two or more can
-    /// both get a majority. Lost generation markers can cause this:
+    /// Stops the checks of exclusion, fencing tokens and values after too many generation markers were lost: two
+    /// clients, at replacement steps that differ by two or more, can both get a majority.
     ///
-    /// - A master without its marker votes for clients that it refused before.
-    /// - A client at step 0 reads the marker only when it connects. If no marker is there at this time, the master
-    ///   keeps voting for the client.
+    /// A client at step 0 reads a master's marker only when it connects. If the marker was missing then, the master
+    /// keeps voting for the client.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;

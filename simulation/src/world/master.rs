@@ -16,7 +16,7 @@ use crate::seeded_bugs::{Flaw, WrongScripts, wrong_note, wrong_value};
 
 pub(crate) struct SimMaster {
     pub(super) memory: Master,
-    /// The memory that a stale disk restores at the next restart.
+    /// An older state of the master's memory. The next restart restores it if the disk is stale.
     disk: Master,
     /// The master's wall clock. It shows the nanoseconds since 1970.
     pub(crate) clock: Clock,
@@ -33,8 +33,8 @@ pub(crate) struct SimMaster {
     /// A shortage of memory: the true time at which it ends, and the resource whose lock it affects. `None` if there
     /// has been no shortage.
     pub(super) full: Option<(u64, usize)>,
-    /// The loaded scripts. Bit n of member i is set if script n is loaded with the generation marker check i of
-    /// `World::looks` (0 for no check).
+    /// The loaded scripts. Bit n of `scripts[i]` is set if script n is loaded with the generation marker check
+    /// `World::looks[i]`. `scripts[0]` is for scripts without a check.
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,
@@ -86,7 +86,7 @@ impl SimMaster {
         }
     }
 
-    /// Returns the note that the master stores next to a lock, and the expiry of the note in microseconds on the
+    /// Returns the note of the lock's holder that this master stores, and the note's expiry in microseconds on the
     /// master's clock; `None` if there is no note.
     pub(super) fn note(&self, now_us: u64, key: &[u8]) -> Option<(Vec<u8>, u64)> {
         let key = [b"quorate:note:", key].concat();
@@ -103,15 +103,15 @@ impl SimMaster {
         self.memory.take_announced()
     }
 
-    /// Records the present state of one lock, and returns it.
+    /// Records the present state of one lock in `seen`, and returns this state.
     pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
         let seen = self.look(now_us, key);
         self.seen[resource_of(key)] = seen;
         seen
     }
 
-    /// Records the present state of all locks. Called after an event that is not a request, such as a clock jump. So a
-    /// key that has expired stays expired in the records, even if the clock is set back later.
+    /// Records the present state of all locks in `seen`. Called after an event that is not a request, such as a clock
+    /// jump. A key that `seen` shows as expired then stays expired, even if the clock is set back later.
     pub(super) fn look_at_all(&mut self, now: u64) {
         for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
@@ -129,7 +129,7 @@ impl SimMaster {
         }
     }
 
-    /// Returns the holds (of readers or of one owner) that share the lock with this key.
+    /// Returns all holds of a shared lock: the holds of its readers, or of its owner.
     fn members(&self, key: &[u8]) -> Vec<Member> {
         let member = |(value, until_ms): &([u8; 32], u64)| Member {
             value: *value,
@@ -223,15 +223,16 @@ pub(super) fn run_id(index: usize, run: u32) -> String {
     format!("{index}.{run}")
 }
 
-/// Returns the value in a lock key, padded with zeros to 32 bytes. A lock value has 32 bytes; the marker of readers or
-/// of an owner is shorter.
+/// Pads the content of a lock key with zeros to 32 bytes, the length of a lock value. If readers or an owner hold the
+/// lock, the content is shorter than that.
 fn padded(holder: &[u8]) -> Option<[u8; 32]> {
     let mut whole = [0; 32];
     whole.get_mut(..holder.len())?.copy_from_slice(holder);
     Some(whole)
 }
 
-/// Formats the value in a lock key for traces: the beginning of a lock value, or the marker of readers or of an owner.
+/// Formats the content of a lock key for traces. Shows the first six hex digits of a lock value. If readers or an owner
+/// hold the lock, shows the text that marks them.
 fn stands_as(holder: &[u8; 32]) -> String {
     let end = holder.iter().position(|byte| *byte == 0);
     match end {

@@ -110,10 +110,10 @@ impl Shared {
         now
     }
 
-    /// Preempts the task that is being polled, for `lasts` nanoseconds. Masters, network and drivers continue, but no
-    /// task runs. The preemption ends earlier if the executor must handle an event.
+    /// Preempts the task that is being polled, for at most `lasts` nanoseconds. Masters, network and drivers continue,
+    /// but no task runs. An event that the executor must handle ends the preemption.
     pub(crate) fn preempt(&self, lasts: u64) {
-        // Preempt only a task that is being polled. Drivers also read the clock, while no task is polled.
+        // If no task is being polled, a driver has read the clock. Then preempt nothing.
         if !self.polled.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -222,9 +222,9 @@ pub(crate) struct Process {
     attempt: Option<Arc<Claim>>,
     /// When the process sent its first request over its present connections; `None` if it has not sent one.
     pub(crate) first_request: Option<u64>,
-    /// The step in the replacement of masters that the process will have after its next start.
+    /// The replacement step for which the process will be configured at its next start.
     next_step: u8,
-    /// The present step of the process in the replacement of masters.
+    /// The replacement step for which the process is configured now.
     step_now: u8,
 }
 
@@ -234,7 +234,7 @@ pub(crate) struct TimerSlot {
     pub(crate) waker: Option<Waker>,
 }
 
-/// The delayed second copy of a message, which a master executes. It does not depend on any open connection.
+/// A second copy of a message, which arrives late. The master executes it even if the client has closed the connection.
 struct Stray {
     master: usize,
     run: u32,
@@ -256,17 +256,17 @@ pub(crate) struct World {
     seq: u64,
     pub(crate) rng: Rng,
     masters: Vec<SimMaster>,
-    /// The records of each master that is a store (like MariaDB or ZooKeeper).
+    /// The records of each master. Only a store (a master like MariaDB or ZooKeeper) has records.
     stores: Vec<Records>,
     /// For each master that is a store: the records that a stale disk restores at the next restart.
     store_disks: Vec<Records>,
     sessions: Vec<Session>,
     asked: Vec<Option<Asked>>,
-    /// For a seeded bug: the sessions that clients have abandoned and will use again, by index.
+    /// For the seeded bug `KeptSession`: the indexes of sessions that clients have closed and will use again.
     pool: Vec<usize>,
-    /// The lock values that a store has reported as released. The first member is the number of the store.
+    /// The lock values that stores have reported as released. Each pair is the index of the store, and the lock value.
     released: HashSet<(usize, [u8; 32])>,
-    /// The waiters that have left the queues of a store. The first member is the number of the store.
+    /// The waiters that have left the queue of a store. Each pair is the index of the store, and the waiter.
     left: HashSet<(usize, Arc<str>)>,
     /// The clients' connections to stores, one for each client and store. The simulation sends force-releases through
     /// them.
@@ -283,24 +283,23 @@ pub(crate) struct World {
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master that restarted without its generation marker, or with an older one:
+    /// For each master whose generation marker was lost or became older in a restart:
     ///
-    /// - the largest number that its marker had before such a restart;
-    /// - the true time at which the restart guard ends; until then the master does not vote.
+    /// - the largest number that the marker had before such a restart;
+    /// - the true time at which the restart guard ends.
     ///
-    /// `None` for other masters, and as soon as the marker has reached that number again.
+    /// `None` for other masters. Becomes `None` again when the marker reaches that number.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For each master that ever restarted without its generation marker, or with an older one: the true time at which
-    /// the restart guard of the first such restart ends. `None` for other masters.
+    /// For each master: the true time at which the restart guard ends after the first restart in which the generation
+    /// marker was lost or became older. `None` if there was no such restart.
     reopened: Vec<Option<u64>>,
     /// For seeded bugs that replace a master without an operator: the true time at which that master died. `None`
     /// before its death.
     died: Option<u64>,
-    /// For the seeded bug `CarryBeforeClose`, which copies outdated fencing counters: the counters of each master when
-    /// it received the first order of an operator; `None` before.
+    /// The fencing counters of each master when it received its first order from an operator; `None` before. The seeded
+    /// bug `CarryBeforeClose` copies these outdated counters.
     counted: Vec<Option<Vec<orders::Counter>>>,
-    /// Whether the operator is removing a lost value. During the removal, the seeded bug `CarryWithoutLock` has no
-    /// effect.
+    /// Whether the operator is removing a stored value. While it is, the seeded bug `CarryWithoutLock` is switched off.
     pub(crate) is_dropping: bool,
     /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
@@ -390,8 +389,8 @@ impl World {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether tasks are no longer preempted: the faults have ended, and the run has stores. The driver for stores
-    /// reads the clock so often that its tasks would be preempted too often.
+    /// Whether preemption is switched off: in a run with stores, after the faults have ended. Each reading of a clock
+    /// can cause a preemption, and the driver for stores reads the clock very often.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }

@@ -37,7 +37,7 @@ pub(super) struct Conn {
     pub(super) unread: Vec<u8>,
     /// The id of the client process that has subscribed to wake-ups on this connection; `None` if none has.
     pub(super) subscriber: Option<String>,
-    /// The channels of elections to which the connection is subscribed.
+    /// The subscribed channels on which the leaders of elections are announced.
     pub(super) watches: Vec<Vec<u8>>,
     /// The number of lock requests that the server has executed on this connection.
     pub(super) served: u64,
@@ -277,16 +277,16 @@ impl World {
         }
     }
 
-    /// Called when the next packet in flight reaches the client. Returns the client's link and the bytes of the packet;
-    /// `None` if no packet is in flight, or if the client has closed the connection.
+    /// Called when the next packet in flight reaches the client. Returns the index of the connection's `Link`, and the
+    /// bytes of the packet. Returns `None` if no packet is in flight, or if the client has closed the connection.
     pub(super) fn receive(&mut self, conn: usize) -> Option<(usize, Call)> {
         let open = &mut self.conns[conn];
         let piece = open.from.pop_front()?;
         open.client.then_some((open.link, Call::Hear(piece)))
     }
 
-    /// Returns the client's link, and the notification that the server has closed the connection. Returns `None` if the
-    /// client has already closed the connection.
+    /// Returns the index of the connection's `Link`, and a notification for the client: the server has closed the
+    /// connection. Returns `None` if the client has already closed it.
     pub(super) fn closed(&mut self, conn: usize) -> Option<(usize, Call)> {
         let ended = &self.conns[conn];
         ended
@@ -294,7 +294,8 @@ impl World {
             .then_some((ended.link, Call::Cut("connection closed")))
     }
 
-    /// Closes the connection of a link at the client. Some packets in flight may still reach the server.
+    /// Closes the client's side of a connection; `index` is the index of its `Link`. Packets that are in flight to the
+    /// server may still arrive.
     pub(super) fn close(&mut self, index: usize) {
         let Some(conn) = self.links[index].conn.take() else {
             return;
@@ -325,7 +326,7 @@ impl World {
     }
 
     /// Breaks a connection in the network, possibly in the middle of a message. If `alive` is true, the server keeps
-    /// running, and some packets in flight may still reach it.
+    /// running, and packets that are in flight to it may still arrive.
     pub(super) fn cut(&mut self, conn: usize, alive: bool) {
         if !self.conns[conn].is_heard() || self.conns[conn].broken {
             return;

@@ -1,4 +1,5 @@
-//! Decodes the driver's requests about notes and elections. Encodes the replies and announcements for the driver.
+//! Decodes requests about the notes of lock holders and about elections. Encodes the replies, and the announcements of
+//! new leaders.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

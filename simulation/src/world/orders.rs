@@ -21,15 +21,14 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The shortest TTL of a fencing counter. A counter can be read as a time. If it is ahead of the master's clock, the
-/// TTL is longer by the difference.
+/// Every fencing counter lives for at least this time.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the generation marker to this number, if its current number is lower. The text is the fingerprint of the
-    /// masters. The flag is true if the order restores a lost marker.
+    /// Raise the number in the generation marker; never lower it. The members are the new number, the fingerprint of
+    /// the set of masters, and whether the order restores a lost marker.
     Raise(u64, Arc<str>, bool),
     /// List the connections of clients.
     Clients,
@@ -37,10 +36,10 @@ pub(crate) enum Word {
     Kill(u64),
     /// List the fencing counters that are ahead of the master's clock, or behind it by at most this time.
     Counters(Duration),
-    /// List the keys of the locks whose values the master stores.
+    /// List the keys of the locks that have a stored value (quota or once-per-period record).
     Values,
-    /// Raise each of these fencing counters to the given value, if its current value is lower. Skip the counters of
-    /// locks that an owner holds.
+    /// Raise each of these fencing counters to the given number; never lower a counter. Skip the counter of a lock that
+    /// an owner (`quorate::Owner`) holds.
     Carry(Arc<[Counter]>),
     /// Report the state of the master.
     Look,
@@ -53,10 +52,10 @@ pub(crate) enum Heard {
     Clients(String),
     Killed(bool),
     Counters(Vec<Counter>),
-    /// The keys of the locks whose values the master stores.
+    /// The keys of the locks that have a stored value.
     Values(Vec<Vec<u8>>),
-    /// The counters that were not raised, because an owner holds the lock. The first member is the key of the counter;
-    /// the second is the value of the lock key, which names the owner.
+    /// The fencing counters that were not raised, because an owner (`quorate::Owner`) holds the lock. Each pair is the
+    /// key of the counter, and the value of the lock key, which names the owner.
     Owned(Vec<(Vec<u8>, Vec<u8>)>),
     /// The state of the master, and its list of connections.
     Seen(Box<ChangeSeen>, String),
@@ -255,8 +254,8 @@ impl World {
         }
     }
 
-    /// For a seeded bug: restarts the masters that are no longer used. An operator should stop these masters. After the
-    /// restart they have no generation markers.
+    /// For the seeded bug `MarkLostOnRestart`: restarts the old masters that are not in the new set. In this restart
+    /// they lose their generation markers.
     fn restart_left_over(&mut self, change: u64) {
         let plan = self.scenario.change.as_ref();
         let sets = plan.map(|plan| plan.named(2 * change as u8 + 1).sets());
@@ -295,8 +294,8 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// Whether the sum of the fencing counters is smallest on this old master. A seeded bug reads the counters of this
-    /// master only.
+    /// Whether the fencing counters of this old master have the smallest sum of all old masters. The seeded bug
+    /// `CarryMinority` reads only the counters of this master.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {
             let counters = self.counters_of(master, DAY);
@@ -306,7 +305,7 @@ impl World {
         old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
     }
 
-    /// Returns the keys of the locks whose values a master stores.
+    /// Returns the keys of the locks for which this master stores a value (quota or once-per-period record).
     fn values_of(&self, master: usize) -> Vec<Vec<u8>> {
         let master = &self.masters[master];
         let now_us = master.micros(self.now);

@@ -6,8 +6,8 @@ use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use crate::seeded_bugs::Flaw;
 
-/// The number of states that are kept for each record: the current one and the three states before it. A lagging
-/// follower may answer with any of them.
+/// How many states are kept for each record: the current state and three earlier ones. A lagging follower can return an
+/// earlier state.
 const KEPT: usize = 4;
 
 /// For a seeded bug: the number of changes after which version numbers repeat.

@@ -1,4 +1,5 @@
-//! Decodes the scripts that read and write a value (quota or once-per-period record), and encodes the replies.
+//! Decodes the scripts READ and WRITE, which access a stored value (quota or once-per-period record). Encodes their
+//! replies.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use super::words::{number, text, token};
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
-/// The lock value in a decoded WRITE request. The script WRITE receives a fencing token instead of a lock value.
+/// A placeholder for the lock value in a decoded WRITE request: the script WRITE has no such argument.
 const NOBODY: [u8; 32] = [b'0'; 32];
 
 fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
@@ -53,7 +54,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // If the value was written before the server's last restart, the reply contains `another` as its run id.
+    // If an earlier server process wrote the value, the reply contains `another` as the run id of that process.
     let run = if stored.vouched {
         run.as_str()
     } else {

@@ -1,7 +1,6 @@
 //! Sessions: connections between clients and stores.
 //!
-//! After a client has abandoned a session, the server may still execute that session's requests, even after requests of
-//! later sessions.
+//! A server can still execute requests of a session after the client has abandoned this session and opened a new one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,8 +49,8 @@ pub(crate) struct Asked {
     /// Whether the request has already waited at the server for commits of other sessions. A request waits at most
     /// once.
     waited: bool,
-    /// The server's clock, in microseconds, when the request began to wait for other commits. `None` if it did not
-    /// wait, or if the store has no clock.
+    /// The time on the server's clock, in microseconds, at which the request began to wait for other commits. `None` if
+    /// the request did not wait, or if the store has no clock.
     showed: Option<u64>,
     /// How many of the request's commits the server executes. If the session breaks, this can be fewer than all.
     upto: usize,
@@ -225,7 +224,7 @@ impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // One change of a lock needs up to eight packets within the timeout, so a packet may take a twelfth of it.
+        // One change of a lock takes up to eight packets. With this limit, all eight arrive within the timeout.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -243,8 +242,8 @@ impl World {
         *last
     }
 
-    /// Decides the fate of each request that is in flight to the server: it is lost, or it reaches the server. If a
-    /// request reaches the server, the server may execute only the first of its commits.
+    /// Decides for each request in flight to the server whether it is lost. If a request is not lost, the server
+    /// executes all of its commits, or only the first few.
     fn strand_session(&mut self, session: usize) {
         let net = self.scenario.net;
         let one = &mut self.sessions[session];
@@ -437,7 +436,7 @@ impl World {
         };
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
-        // If the request had to wait, report the server's clock from before the wait.
+        // If the request had to wait, report the clock reading from the beginning of the wait.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
@@ -472,8 +471,8 @@ impl World {
         })
     }
 
-    /// Returns the time of the store's clock in microseconds; `None` if the store does not report it. Only stores with
-    /// an even index and without a clock for leases report it.
+    /// Returns the time on the store's clock, in microseconds. `None` for stores with an odd index, and for stores that
+    /// report their clock in each answer.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;
@@ -493,7 +492,7 @@ impl World {
         greeting.uptime(Duration::from_secs(self.uptime(master)))
     }
 
-    /// Reads records. A lagging follower may return old states, but none from before the latest state that this session
+    /// Reads records. A lagging follower can return old states, but none older than the latest state that this session
     /// has read or written.
     fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
         let healed = self.healed();

@@ -8,8 +8,8 @@ use super::{Shared, World};
 use crate::facts::{Fact, short};
 use crate::locker::{name, resource_of};
 
-/// A connection through which the simulation can force-release (break) locks at a store: the index of the client, the
-/// index of the store in the list of masters, and the client's `Node` for the store.
+/// A client's connection to a store. The simulation force-releases (breaks) locks through it. The members are the index
+/// of the client, the index of the store among the masters, and the client's `Node` for the store.
 pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
 
 /// A force-release of one lock at all stores. It is sent through the connections of one client process.
@@ -129,8 +129,8 @@ impl World {
         });
     }
 
-    /// Called when a record in a store changes from `before` to `state`. Reports each lock value that this change added
-    /// although the store had already reported it as released.
+    /// Called when a record in a store changes from `before` to `state`. Reports each lock value that this change
+    /// added, if the store had earlier reported the same value as released.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);

@@ -65,9 +65,8 @@ fn same_seed_gives_the_same_simulation_run_while_masters_are_replaced() {
 
 const MS: u64 = 1_000_000;
 
-/// Two operators execute the same replacement. After the first operator has opened the new masters, a client takes
-/// units from a quota on the new masters. Then the second operator reads the old masters for the last time. This
-/// operator must not overwrite the quota on the new masters with the older quota from the old masters.
+/// Two operators execute the same replacement. The first operator opens the new masters, and a client takes units from
+/// a quota there. The second operator must not overwrite this quota with an older copy from the old masters.
 #[test]
 fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
     let of = |think, verb| Step {
@@ -151,7 +150,7 @@ fn operator_does_not_open_new_masters_while_their_clocks_are_behind() {
     );
 }
 
-/// For each seeded bug: the number of seeds, counted from seed 0, among which at least one must expose it.
+/// For each seeded bug, a number n: at least one of the seeds from 0 to n - 1 must expose the bug.
 const SEEDED_BUGS: [(Flaw, u64); 23] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),

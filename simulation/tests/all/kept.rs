@@ -95,8 +95,8 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
     Fault { at: at * MS, kind }
 }
 
-/// A master restarted after the last fault and had lost its generation marker. The simulated administrator no longer
-/// checked for lost markers. A majority of the new masters then had no marker, and refused all clients forever.
+/// A master restarted after the last fault, without its generation marker. The simulated administrator no longer
+/// checked for lost markers. So a majority of the new masters had no marker, and refused all clients forever.
 #[test]
 fn simulated_operator_restores_the_marker_of_a_master_that_restarts_after_the_last_fault() {
     let mut scenario = one_replaced(Some(2), 2, 2);
@@ -147,8 +147,8 @@ fn counters_checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump()
     passes(&scenario);
 }
 
-/// A client removed a value. Before its call returned, another client created the value again. The checker of the rule
-/// `stock` wrongly concluded that the removal came last, and that the value was missing.
+/// A client removed a value. Before its call returned, another client created the value again. The checker of stored
+/// values (rule `stock`) wrongly concluded that the removal came last.
 #[test]
 fn stock_checker_accepts_a_value_created_again_before_its_removal_call_returns() {
     let value = |think, verb| Step {

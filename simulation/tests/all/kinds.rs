@@ -145,8 +145,8 @@ fn seeded_bug_that_counts_permits_instead_of_assigning_slots_exceeds_the_permit_
     assert!(three.is_some());
 }
 
-/// A client has a permit on two of three masters, and then one of these two masters dies. Each of the two remaining
-/// masters has a different set of free slots.
+/// A client holds a permit on masters 0 and 2, and then master 2 crashes. Afterwards, the client's slot is taken on
+/// master 0 and free on master 1.
 fn one_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
     let takes = |think, wait, hold| Step {
@@ -213,7 +213,7 @@ fn seeded_bug_that_gives_each_resource_a_separate_queue_ticket_causes_a_deadlock
     assert!(stuck.is_some());
 }
 
-/// Another program stores a value of another type under one of the two keys that a client locks.
+/// A client locks two keys. Under one of these keys, another program stores a value that is not a string.
 #[test]
 fn seeded_bug_that_reads_all_keys_with_mget_overwrites_a_value_of_another_program() {
     let mut scenario = Scenario::quiet(1, 3, 1);

@@ -71,7 +71,7 @@ fn simulation_run_has_the_same_coverage_with_and_without_a_trace() {
     }
 }
 
-/// For each seeded bug, the number of seeds within which it must be caught.
+/// For each seeded bug, a number n: at least one of the seeds from 0 to n - 1 must expose the bug.
 const SEEDED_BUGS: [(Flaw, u64); 58] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),

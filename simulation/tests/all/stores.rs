@@ -47,7 +47,7 @@ fn same_seed_gives_the_same_simulation_run_with_stores_as_masters() {
     }
 }
 
-/// For each seeded bug, the number of seeds within which it must be caught.
+/// For each seeded bug, a number n: at least one of the seeds from 0 to n - 1 must expose the bug.
 const SEEDED_BUGS: [(Flaw, u64); 7] = [
     (Flaw::VersionsAgain, 200),
     (Flaw::SessionIsLease, 200),

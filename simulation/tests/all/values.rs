@@ -40,9 +40,8 @@ fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     at(from, kind)
 }
 
-/// A scenario with a once-per-period record, which client 0 creates. After `think` milliseconds, client 1 takes the
-/// record's lock for `hold` milliseconds without renewal. It reads the record in the middle of this time, and writes it
-/// at the end.
+/// A scenario in which client 0 creates a once-per-period record. After `think` milliseconds, client 1 locks the record
+/// for `hold` milliseconds, without renewal. Client 1 reads the record halfway through, and writes it at the end.
 fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
@@ -67,8 +66,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Checks that the scenario breaks the rule `stock` with the seeded bug `flaw`. Also checks that the scenario breaks no
-/// rule without a bug, neither with the library nor with the small client (`SoundRegister`).
+/// Checks that the scenario breaks the rule `stock` with the seeded bug `flaw`, and breaks no rule without a bug. Plays
+/// the scenario without a bug twice: with the library, and with the small client `SoundRegister`.
 fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
         let outcome = play(scenario, sound);

@@ -177,7 +177,7 @@ fn relay_passes_replies_on_with_the_chosen_kind_of_tampering() {
         let mut connection = dial(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
-        // `Say` receives a command on this connection. So the next `Relay` must close the connection.
+        // After `Say` has answered a command on this connection, `Relay` must close the connection.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
         hostile.play(relay(&server, harm));

@@ -13,7 +13,7 @@ const NAME: &str = "m1.quorate.test";
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(8);
 
-/// The main function of the program that the tests start to look up a name. It is not a test by itself.
+/// The tests run this function in a child process. Without the variable `LOOK_UP`, it does nothing.
 #[test]
 fn child_process_looks_up_the_host_name_given_in_an_environment_variable() {
     let Ok(name) = std::env::var("LOOK_UP") else {

@@ -398,7 +398,7 @@ fn strand_fault_holds_bytes_of_existing_connections_until_the_fault_is_healed() 
     let strand = Fault::Strand.inject(&proxy);
     old.send(&["SET", "a", "late"]).unwrap();
     older.send(&["SET", "b", "late"]).unwrap();
-    // Close one of the clients. The proxy must still hold the bytes that this client has sent.
+    // Close one client. Its bytes must stay in the proxy until the fault is healed.
     drop(older);
     let mut fresh = dial(&proxy);
     assert!(fresh.command(&["SET", "a", "early"]).unwrap().is_ok());

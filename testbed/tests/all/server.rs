@@ -179,8 +179,8 @@ fn server_outlives_the_thread_that_started_it() {
     set(&server, "a", "b");
 }
 
-/// The main function of the process that `server_ends_when_the_process_that_owns_it_is_killed` starts and kills. It is
-/// not a test by itself.
+/// `server_ends_when_the_process_that_owns_it_is_killed` runs this function in a child process, and kills that process.
+/// Without the variable `QUORATE_TEST_OWNER`, the function does nothing.
 #[test]
 fn helper_process_starts_a_server_and_waits_until_the_test_kills_the_process() {
     if std::env::var_os("QUORATE_TEST_OWNER").is_none() {

@@ -18,8 +18,8 @@ const PERIOD: Duration = secs(365 * 24 * 3600);
 const GUARDED: Duration = Duration::from_millis(2_500);
 
 impl Scene {
-    /// The URLs of the servers at the indexes `which`. The servers at the indexes `away` refuse the client, because
-    /// their URLs contain an unknown user.
+    /// The URLs of the servers with the indexes in `which`. If an index is also in `away`, the URL contains an unknown
+    /// user, so the server refuses the login.
     fn without(&self, which: &[usize], away: &[usize]) -> Vec<String> {
         let url = |at: &usize| {
             let url = &self.servers.urls()[*at];
@@ -216,8 +216,10 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// Runs the step `close` of a change while an at-least-once job runs. Returns true if the client could still record
-/// that the job is done. If `reconnects` is true, the job ends only after the client has reconnected.
+/// Runs the step `close` of a change during an at-least-once job. Returns true if the client can still record that the
+/// job is done.
+///
+/// If `reconnects` is true, the job does not end until the client has reconnected.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
@@ -290,7 +292,7 @@ async fn closed_masters_refuse_writes_of_a_client_that_reconnected_after_step_cl
     assert!(!records_after_the_close(&scene, &old, true).await);
 }
 
-/// If an owner acquires a lock again that it holds, it gets the same fencing token. A copied counter could change this
+/// Each further hold of an owner must get the fencing token of the first hold. A copied counter could change that
 /// token. So `open` must fail while an owner holds the lock.
 #[tokio::test]
 async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
