@@ -51,7 +51,7 @@ type Holds = HashMap<Box<[u8]>, Weak<LockGuard>>;
 /// The guard of one hold of an [`Owner`]. Clones of the guard share the hold; dropping the last clone releases the
 /// hold.
 #[derive(Clone)]
-#[must_use = "dropping the last guard releases the hold"]
+#[must_use = "dropping the last clone of this guard releases its hold on the lock"]
 pub struct OwnedGuard {
     guard: Arc<LockGuard>,
 }
@@ -103,8 +103,7 @@ impl Owner {
         if let Some(held) = self.held(resource) {
             return Ok(held);
         }
-        // The future of the inner acquire is boxed, so that the future of this function stays small.
-        let guard = Box::pin(self.lock(resource).acquire()).await?;
+        let guard = self.lock(resource).acquire().await?;
         Ok(self.keep(resource, guard))
     }
 
@@ -119,7 +118,7 @@ impl Owner {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A valid hold on the resource that this `Owner` or one of its clones acquired; `None` if there is none.
+    /// The valid hold that this `Owner` or one of its clones has on the resource; `None` if there is none.
     fn held(&self, resource: &[u8]) -> Option<OwnedGuard> {
         let guard = self.holds().get(resource)?.upgrade()?;
         guard.is_valid().then_some(OwnedGuard { guard })

@@ -67,8 +67,8 @@ impl Redlock {
     /// A request for several resources in one lock: all or nothing, with one guard and one fencing token. For each
     /// resource, this token is larger than the tokens of all earlier holders. At most 16 resources, each named once.
     ///
-    /// Clients that name the same resources in different orders cannot deadlock. While a client waits for one
-    /// resource, it also blocks the clients behind it in the queues of the other resources.
+    /// Clients that name the same resources in different orders cannot deadlock. While a client waits for one of the
+    /// resources, the clients behind it in the queues of the other resources wait too.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -120,8 +120,8 @@ const DROPPED_BLOCKING: &str =
 /// made it: it can be cloned, stored, and moved into a spawned task.
 ///
 /// A request that is dropped without being awaited, acquired or cloned has locked nothing. This is usually a mistake
-/// (`let _guard = redlock.lock("job");`), so the library logs a [`tracing`] warning. If no subscriber of `tracing`
-/// accepts warnings, the library reports the first such drop of the process on standard error.
+/// (`let _guard = redlock.lock("job");`), so the library logs a warning with [`tracing`]. If no subscriber of `tracing`
+/// accepts warnings, the library writes only the first such warning of the process to standard error.
 ///
 /// ```no_run
 /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -174,7 +174,12 @@ impl IntoFuture for LockRequest {
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.acquire())
+        let request = self.begun();
+        // Box this future, or each caller's task would keep memory for it even after the lock is acquired.
+        Box::pin(async move {
+            let guard = request.attempts().instrument(request.span()).await?;
+            guard.map_err(|missed| request.error(&missed))
+        })
     }
 }
 
@@ -245,8 +250,8 @@ impl LockRequest {
     /// [`Waiting::note`](crate::Waiting::note). The note also contains the holder's host, process id, program name and
     /// the time of the acquire.
     ///
-    /// With `None`, the lock has no note. While this client waits, [`Redlock::status`] does not show its host and
-    /// process.
+    /// With `None`, the lock has no note. Also, [`Redlock::status`] does not show the host and process of this client
+    /// while the client waits.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -268,8 +273,10 @@ impl LockRequest {
         self
     }
 
-    /// Calls `observer` after every failed attempt, and once when the request starts to wait behind other waiters of
-    /// its own process. Use it for progress lines and metrics. The observer must not block.
+    /// Calls `observer` after every failed attempt of this request. Also calls `observer` once when this request begins
+    /// to wait behind other clients of the same process.
+    ///
+    /// Use the observer for progress lines and metrics. It must not block.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -292,11 +299,7 @@ impl LockRequest {
     ///
     /// Those of [`Redlock::acquire`].
     pub fn acquire(self) -> impl Future<Output = Result<LockGuard, AcquireError>> + Send {
-        let request = self.begun();
-        async move {
-            let guard = request.attempts().instrument(request.span()).await?;
-            guard.map_err(|missed| request.error(&missed))
-        }
+        self.into_future()
     }
 
     /// Makes one attempt to acquire the lock, without waiting for its holder; see [`Redlock::try_acquire`].
@@ -306,13 +309,13 @@ impl LockRequest {
     /// Those of [`Redlock::try_acquire`].
     pub fn try_acquire(self) -> impl Future<Output = Result<TryAcquire, AcquireError>> + Send {
         let request = self.wait(Wait::None).begun();
-        async move {
+        Box::pin(async move {
             let span = request.span();
             match request.attempts().instrument(span).await? {
                 Ok(guard) => Ok(TryAcquire::Acquired(guard)),
                 Err(lost) => request.held(lost).map(TryAcquire::Held),
             }
-        }
+        })
     }
 
     /// Returns details about the holder if the attempt failed because another client holds the lock. Any other failure
@@ -338,8 +341,7 @@ impl LockRequest {
         self,
         body: impl AsyncFnOnce(&LockGuard) -> T,
     ) -> impl Future<Output = Result<T, ScopeError<T>>> {
-        // Box the future of the acquire, so that the future of this method stays small.
-        let acquire = Box::pin(self.acquire());
+        let acquire = self.acquire();
         async move {
             let guard = acquire.await?;
             let outcome = guard.while_held(body).await;

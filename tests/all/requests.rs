@@ -105,7 +105,7 @@ async fn cloned_lock_request_works_in_a_spawned_task_after_its_redlock_is_droppe
 }
 
 #[test]
-fn futures_of_an_uncontended_acquire_have_at_most_1024_bytes() {
+fn futures_of_acquires_have_at_most_384_bytes() {
     let redlock = Redlock::in_memory(3);
     let owner = redlock.owner("order-1").expect("a good id");
     let (election, quota) = (redlock.election("job"), redlock.quota("job"));
@@ -136,5 +136,5 @@ fn futures_of_an_uncontended_acquire_have_at_most_1024_bytes() {
     for (call, bytes) in sizes {
         println!("{call}: {bytes} bytes");
     }
-    assert!(sizes.iter().all(|(_, bytes)| *bytes <= 1024), "{sizes:?}");
+    assert!(sizes.iter().all(|(_, bytes)| *bytes <= 384), "{sizes:?}");
 }

@@ -13,17 +13,16 @@ const SECONDS: u64 = 10;
 
 /// Measures locks with and without notes, and returns the figures.
 pub(super) fn measure(masters: &Masters, count: usize) -> Vec<Figure> {
-    let turn = |notes| {
-        let hold = Hold {
-            name: Name::Default,
-            count,
-            seconds: SECONDS,
-            node_timeout_ms: None,
-            notes,
-            brief: true,
-        };
-        hold.run(masters)
+    let hold = |notes| Hold {
+        name: Name::Default,
+        count,
+        seconds: SECONDS,
+        node_timeout_ms: None,
+        notes,
+        brief: true,
+        in_tasks: false,
     };
+    let turn = |notes| hold(notes).run(masters);
     let pairs: Vec<(Row, Row)> = (0..ROUNDS).map(|_| (turn(true), turn(false))).collect();
     let with = |value: fn(&Row) -> f64| -> Vec<f64> { pairs.iter().map(|p| value(&p.0)).collect() };
     let without =
