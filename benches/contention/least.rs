@@ -94,7 +94,7 @@ async fn connected(address: &str) -> Rc<TcpStream> {
         .expect("the master must accept a connection");
     stream
         .set_nodelay(true)
-        .expect("the socket option must be accepted");
+        .expect("the socket must accept TCP_NODELAY");
     Rc::new(stream)
 }
 

@@ -262,7 +262,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
             let mut next = || {
                 fields
                     .next()
-                    .expect("each line of a worker must have five fields")
+                    .expect("each line from a worker must have five fields")
             };
             let task = process * tasks
                 + usize::try_from(next()).expect("the task number must fit into usize");
@@ -401,7 +401,7 @@ async fn take_turns(
         let guard = redlock
             .acquire(RESOURCE)
             .await
-            .expect("the lock must be granted in time");
+            .expect("the lock must be granted before the wait times out");
         let obtained = Instant::now().as_nanos();
         let granted_in = granted_in(&guard);
         tokio::time::sleep(HOLD).await;

@@ -96,8 +96,8 @@ pub(crate) struct RunArgs {
     )]
     nodes: Vec<NodeKind>,
 
-    /// Replace N masters under load, one at a time, with the steps of docs/operations.md [without a number: replace
-    /// all]. Faults are injected during the changes. The run ends after the last change
+    /// Replace N masters under load, one at a time, as docs/operations.md describes [without a number: replace all].
+    /// Faults are injected during each replacement. The run ends after the last replacement
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "all", conflicts_with = "nodes", value_parser = replaced)]
     replace_masters: Option<Replaced>,
 
@@ -126,9 +126,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_delimiter = ',', default_value = "mixed")]
     faults: Vec<String>,
 
-    /// The workloads of the clients, one per kind of lock: lock, transfer, readers, permits, owners, prizes, leader.
-    /// `all` means all of these, `kinds` all except lock. Parts of lock: file, register, stock, handover, many, run
-    /// [default: lock, and also prizes if a careful operator replaces masters]
+    /// The workloads of the clients. Plain locks: file, register, stock, handover, many, run. Other kinds of locks:
+    /// transfer, readers, permits, owners, prizes, leader. Groups: lock (plain locks), kinds (all other kinds),
+    /// all [default: lock, and also prizes if a careful operator replaces masters]
     #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = workloads)]
     workload: Vec<Named>,
 
@@ -179,7 +179,8 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,3,5")]
     pub(crate) masters: Vec<usize>,
 
-    /// Sets of masters of several kinds, instead of --masters. Example: redis+redis+mysql,ensemble
+    /// Sets of masters, instead of --masters. A plus sign separates the masters of a set, and a comma separates the
+    /// sets. Example: redis+redis+mysql,ensemble
     #[arg(long, value_name = "KIND+KIND", value_delimiter = ',', conflicts_with = "masters", value_parser = mix)]
     pub(crate) mixes: Vec<Mix>,
 

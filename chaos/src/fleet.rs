@@ -121,8 +121,8 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts a killed client again, and waits until it is ready. The client's restart guard, if any, then applies from
-    /// the first contact with a master.
+    /// Starts a killed client again, and waits until it is ready. If the client uses the restart guard, the new process
+    /// applies the guard from its start.
     ///
     /// # Errors
     ///
@@ -195,8 +195,9 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Starts a new process for a client whose process has ended. `change` can modify the client's settings. The
-    /// client's restart guard, if any, then applies from the first contact with a master.
+    /// Starts a new process for a client whose process has ended. `change` can modify the client's settings.
+    ///
+    /// If the client uses the restart guard, the new process applies the guard from its start.
     ///
     /// # Errors
     ///

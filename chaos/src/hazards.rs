@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kill_or_stop_faults_are_injected_between_the_operator_steps_close_and_open() {
+    fn only_kill_or_stop_faults_occur_after_step_close_and_before_step_open() {
         let sets: [&[usize]; 1] = [&[0, 1, 2]];
         let mut hazards = hazards();
         let fault = hazards

@@ -174,8 +174,8 @@ pub struct Attempt {
     pub token: Option<u64>,
     /// The slot of the semaphore permit; `None` if the hold is not a permit.
     pub slot: Option<usize>,
-    /// The answer of a quota: its time, its text, and the number of units left. `None` if the attempt did not ask a
-    /// quota, or got no answer.
+    /// The result of a request to a quota: its time, its text, and the number of units left. `None` if the attempt made
+    /// no such request, or got no result.
     pub answered: Option<(u64, String, Option<u64>)>,
     /// The end of the lock's validity, as last recorded. `None` if none was recorded.
     pub until: Option<u64>,

@@ -27,12 +27,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place in the page for results with Redis masters only.
+    /// The markers for the results of runs with Redis masters only.
     pub const REDIS: Self = Self {
         begin: "<!-- matrix: written by scripts/chaos --all -->",
         end: "<!-- end of matrix -->",
     };
-    /// The place in the page for results with MariaDB or ZooKeeper masters.
+    /// The markers for the results of runs with MariaDB or ZooKeeper masters.
     pub const MIXES: Self = Self {
         begin: "<!-- mixes: written by scripts/chaos --mixes -->",
         end: "<!-- end of mixes -->",
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn matrix_report_contains_totals_and_every_run_without_the_verdict_valid() {
+    fn matrix_report_contains_totals_and_every_run_that_is_not_valid() {
         let mut without = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
         let unavailable = [("kill".to_owned(), "no".to_owned())];
         without.summary.unavailable = unavailable.into();

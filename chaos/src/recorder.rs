@@ -158,8 +158,8 @@ impl State {
     }
 }
 
-/// The client's index (counted from 0) in the name of a client process: 2 for `c3` and for `c3.2`. `None` for any other
-/// name.
+/// Returns the index (from 0) of the client whose process is named `who`: 2 for `c3`, and also for `c3.2`, a later
+/// process of the same client. `None` if `who` is not the name of a client process.
 pub fn client_index(who: &str) -> Option<usize> {
     let number = who.strip_prefix('c')?;
     let number = number.split('.').next()?;

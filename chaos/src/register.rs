@@ -93,7 +93,7 @@ fn parse(balances: &str) -> anyhow::Result<BTreeMap<String, i64>> {
     let parts = balances.split(',').map(|part| {
         let (name, balance) = part
             .split_once('=')
-            .context("a balance must have the form account=balance")?;
+            .context("each balance must have the form ACCOUNT=AMOUNT")?;
         Ok((name.to_owned(), balance.parse()?))
     });
     parts.collect()

@@ -381,8 +381,8 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // The first reading of a ZooKeeper starts its observer, which gives correct answers only after one TTL. So
-            // discard the first reading.
+            // For a ZooKeeper master, the first call of `keys` starts an observer, and only calls after one TTL return
+            // correct keys. So ignore the first result.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;

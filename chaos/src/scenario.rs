@@ -43,8 +43,8 @@ pub struct Scenario {
     pub guarded: bool,
     /// The TTL of a lock.
     pub ttl: Duration,
-    /// The longest TTL that a client may use. It must exceed two seconds. Otherwise, fencing tokens can decrease after
-    /// masters have lost their data.
+    /// The longest TTL that a client may use. It must exceed two seconds (see "Promises and assumptions" in
+    /// docs/protocol.md).
     pub max_ttl: Duration,
     /// The longest pause of a client between two attempts.
     pub pause: Duration,
@@ -165,7 +165,7 @@ impl Scenario {
         ensure!(self.clients > 0, "--clients is 0: give at least one client");
         ensure!(
             self.nodes.is_empty() || self.nodes.len() == self.masters,
-            "the scenario lists the kinds of {} masters, but has {} masters: use the same number",
+            "the scenario lists the kinds of {} masters, but has {} masters: list one kind for each master",
             self.nodes.len(),
             self.masters
         );
@@ -192,8 +192,7 @@ impl Scenario {
         let forgets = self.faults.iter().any(|kind| kind.forgets());
         ensure!(
             !(self.has(Needs::Clocks) && forgets),
-            "faults of clocks and faults that lose data must not be in one run, because together they can make fencing \
-             tokens decrease: use two runs"
+            "use two runs for clock faults and faults that lose data: together, they can make fencing tokens decrease"
         );
         Ok(())
     }
@@ -208,7 +207,7 @@ impl Scenario {
         );
         ensure!(
             self.locker == Locker::Quorate && self.guarded,
-            "replacing masters needs the library's lock (--locker quorate) and a restart guard"
+            "replacing masters needs --locker quorate and a restart guard"
         );
         let wrong = changes.operator != Operator::Careful;
         let meet = changes

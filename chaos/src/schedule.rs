@@ -67,7 +67,7 @@ impl<'a> Scheduler<'a> {
                 round.clone_from(&kinds);
                 round.shuffle(&mut self.rng);
             }
-            // Take the next kind of fault that has free targets. A target is free if no other fault affects it.
+            // Find a kind of fault for which enough targets are not affected by other faults.
             let ready = (0..round.len()).rev().find_map(|place| {
                 let fault = self.draw(round[place], at)?;
                 Some((place, fault))
@@ -115,8 +115,7 @@ impl<'a> Scheduler<'a> {
         };
         match kind.reach {
             Reach::One => {
-                // If faults already affect as many masters as a majority can spare, affect another master only with a
-                // probability of 10 %.
+                // If faults affect `most` masters already, affect another master only with a probability of 10 %.
                 let most = (scenario.masters - scenario.majority()).max(1);
                 if busy >= most && !self.rng.random_bool(0.1) {
                     return None;
@@ -179,7 +178,7 @@ pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // A momentary fault, or a fault that must break exclusion, affects its targets for one more TTL.
+    // A momentary fault affects its targets for a TTL after its end. So does a fault that must break exclusion.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }

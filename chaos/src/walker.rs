@@ -352,11 +352,11 @@ impl Walker {
         Ok(Some(Ok(names.join(", "))))
     }
 
-    /// Opens the new masters by hand, although the old masters were never closed: writes the generation marker to each
-    /// new master. Returns the last marker.
+    /// Writes generation markers to the new masters by hand, although the old masters were never closed. Returns the
+    /// last marker.
     ///
-    /// Returns `None` if a new master has no connection from a client that uses both sets of masters. The name of such
-    /// a connection contains the hash for the marker.
+    /// Copies the marker's fingerprint from the connection name of a client that uses both sets of masters. `None` if a
+    /// new master has no such connection.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();

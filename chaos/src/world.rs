@@ -155,8 +155,8 @@ impl World {
             }
             roads.push(row);
         }
-        // With link faults, clients connect directly unless another fault needs proxies: a proxy accepts connections
-        // even if the link to its master is down.
+        // A proxy accepts connections even if the link to its master is down. So if the run has link faults, clients
+        // connect directly, unless another fault needs proxies.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -302,8 +302,8 @@ impl World {
     }
 }
 
-/// As [`World::gauge`], for a master other than Redis. The memory is not measured and is always 0. For a ZooKeeper, the
-/// number of file descriptors is 0 as well.
+/// As [`World::gauge`], for a MariaDB or ZooKeeper master. The memory is always 0, because it is not measured. For a
+/// ZooKeeper master, the number of file descriptors is 0 as well.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;

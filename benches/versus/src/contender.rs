@@ -84,12 +84,12 @@ impl Name {
                 "redis-rs: 1 multiplexed connection per master, pipeline buffer 8,192, no response timeout. \
                  Acquire: SET NX PX. Release: EVALSHA (compare and delete). Both wait for a majority of answers"
             }
-            Self::FloorAll => "like floor (redis-rs), but a release waits for all masters",
+            Self::FloorAll => "like \"floor (redis-rs)\", but a release waits for all masters",
             Self::Wire => {
-                "minimal RESP client that sends the commands of floor (redis-rs): 1 connection and 1 task per master; \
+                "minimal RESP client with the commands of \"floor (redis-rs)\": 1 connection and 1 task per master; \
                  one write sends all queued requests"
             }
-            Self::WireDefault => "like wire floor, but with the scripts of quorate default",
+            Self::WireDefault => "like \"wire floor\", but with the scripts of \"quorate default\"",
             Self::Rslock => "LockManager::new, no settings",
             Self::Classic => "fencing(false), Order::Unordered, restart_guard(Off)",
             Self::Fenced => "Order::Unordered, restart_guard(Off)",

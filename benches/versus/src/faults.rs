@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// The number of rounds; in each round every implementation is measured once under every fault
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// The number of cycles (an acquire and its release) that one client makes per fault and round
+    /// The number of cycles that one client makes in each round for each fault; a cycle is an acquire and its release
     #[arg(long, default_value_t = 1500)]
     cycles: usize,
     /// Leave rslock out, because each of its acquisitions and releases waits half a second for a stopped master
@@ -157,8 +157,8 @@ pub(crate) fn run(args: &Args) {
         }
     });
     println!(
-        "{MASTERS} masters, {} interleaved rounds. Each round: {} cycles on healthy masters, then the same number of \
-         cycles (rslock: 4) during the fault. x = ratio to healthy masters, median [smallest-largest]",
+        "{MASTERS} masters, {} interleaved rounds. Each round: {} cycles on healthy masters, then the same number \
+         while a minority of the masters fails (rslock: 4). x = ratio to healthy masters, median [smallest-largest]",
         args.rounds, args.cycles
     );
     print(&names, &seen);
@@ -292,7 +292,7 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
         table.row([(*label).to_owned()].into_iter().chain(cells(values)));
     }
     let label =
-        "time from the first PING reply of a restarted master to the next acquisition (3 of 5 dead)"
+        "3 of 5 masters killed, 1 restarted: time from its first PING reply to the next acquisition"
             .to_owned();
     table.row([label].into_iter().chain(cells(&back)));
     let title = "Time without service: the longest pause between two acquisitions of one client";

@@ -45,7 +45,7 @@ pub(crate) struct Floor {
 /// The condition under which a release returns.
 #[derive(Clone, Copy)]
 pub(crate) enum Released {
-    /// A majority of the masters has answered. `quorate` uses this condition too.
+    /// A majority of the masters has answered. A release of `quorate` returns under the same condition.
     Majority,
     /// Every master has answered.
     All,

@@ -143,7 +143,7 @@ impl Peer {
         if first.is_some_and(|seen| seen.failed == 0) {
             return Some(peer);
         }
-        eprintln!("{name} cannot acquire a lock on this machine and is left out");
+        eprintln!("{name} is not measured, because it cannot acquire a lock here");
         None
     }
 
@@ -234,8 +234,8 @@ pub(crate) fn run(args: &Args) {
 
 fn print(args: &Args, parties: &[Party], seen: &[Vec<Round>]) {
     println!(
-        "{} masters, {} interleaved rounds. Each round: {} cycles of one client, then 400 ms for each number of \
-         tasks. x = ratio to the baseline (floor) in the same round, median [smallest-largest]",
+        "{} masters, {} interleaved rounds. Each round: {} cycles of one client, then of concurrent tasks (400 ms for \
+         each number of tasks). x = ratio to the baseline (floor) in the same round, median [smallest-largest]",
         args.masters, args.rounds, args.cycles
     );
     let mut heading = vec![String::new(), "cycle p50 x".to_owned(), "us".to_owned()];

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) {
     });
     println!(
         "5 masters, {} interleaved rounds. Columns with the name of an implementation: median client CPU of a \
-         cycle, in us. growth: ratio to the first row in the same round, median [smallest-largest]",
+         cycle, in us. growth: this CPU as a ratio to the first row in the same round, median [smallest-largest]",
         args.rounds
     );
     let heading = names
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) {
             );
             goal(&what, worst, Bound::Most(1.15));
             let what = format!(
-                "{}, client CPU of a cycle: largest ratio to the smallest value with fewer tasks",
+                "{}, client CPU of a cycle: largest growth factor as the number of tasks increases",
                 name.label()
             );
             let costs = seen

@@ -383,7 +383,7 @@ fn print_among(names: &[Name], seen: &[Rounds]) {
         }
         table.row(row);
     }
-    print!("\nOne client while {AMONG} tasks run, all rounds together\n{table}");
+    print!("\nOne client while {AMONG} other tasks run, all rounds together\n{table}");
 }
 
 /// The number of this implementation's lock keys that remain on all masters together. If keys remain, waits up to one

@@ -159,7 +159,7 @@ impl Wire {
                 .expect("the connection must be made");
             stream
                 .set_nodelay(true)
-                .expect("the socket option must be accepted");
+                .expect("the socket must accept TCP_NODELAY");
             release = load(&stream, source).await.expect("the script must load");
             if let Some(asked) = asked {
                 acquire = Some(

@@ -28,7 +28,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let steps = pace::steps(case.history);
     if changes.operator != Operator::Careful {
         let looked_at = format!(
-            "{} steps, not checked because the operator skips steps on purpose",
+            "{} steps to replace masters, not checked because the operator skips steps on purpose",
             steps.len()
         );
         return Finding::of("changes", looked_at, Vec::new());
@@ -39,8 +39,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let done = steps.iter().filter(|step| step.done).count();
     let tries: usize = steps.iter().map(|step| step.tries).sum();
     let looked_at = format!(
-        "masters replaced {} times; {done} steps completed in {tries} tries; {refused} attempts refused because the \
-         client used outdated masters; longest time in which a lock was free although a client waited for it: {}",
+        "masters replaced {} times; {done} steps completed in {tries} tries; {refused} acquisitions refused because \
+         the client used outdated masters; longest time in which a client waited for a free lock: {}",
         changes.count(),
         seconds(longest),
     );
@@ -146,8 +146,8 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
         let step = life.map_or(0, |life| life.step);
         if outdated(step).is_none_or(|from| line.t < from) {
             let what = format!(
-                "attempt {}#{op} was refused, although the masters of the client were not outdated (its configuration \
-                 is from step {step})",
+                "acquisition {}#{op} was refused, although the masters of the client were not outdated (the client has \
+                 the configuration of step {step})",
                 line.who
             );
             violations.push(violation(line.t, line.t, &line.who, what));
@@ -175,7 +175,7 @@ fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
         if (idle.to - idle.from).saturating_sub(kept) > allowed {
             let free = seconds(idle.to - idle.from);
             let what = format!(
-                "{:?} was free for {free}, which is too long, until {} acquired it",
+                "{:?} was free for too long ({free}) before the waiting {} acquired it",
                 idle.resource, idle.who
             );
             let resource = Some(idle.resource.clone());

@@ -64,16 +64,16 @@ struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
 /// A hold of a reentrant lock, as a tuple:
 ///
-/// - its attempt
-/// - its end, as the client saw it
-/// - the start of the first attempt that got the same fencing token
+/// - the attempt that acquired it
+/// - the end of the hold, according to the client
+/// - the start of the owner's first attempt with the same fencing token
 ///
-/// Times are in nanoseconds since the start of the run.
+/// Both times are in nanoseconds since the start of the run.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// Returns the start of the first attempt that got this token. If the owner already held the lock, this is an
-    /// earlier attempt of the same owner.
+    /// Returns the start of `attempt`. If the lock's owner already held the lock with this token, returns the start of
+    /// the owner's first attempt with this token.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;
@@ -129,7 +129,7 @@ fn register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) 
                         who: vec![name(seen.1), name(by)],
                         resource: Some(key.clone()),
                         what: format!(
-                            "the register accepted token {token} of {by} after token {} of {}",
+                            "the register wrongly accepted token {token} of {by} after token {} of {}",
                             seen.0, seen.1
                         ),
                         excused: None,

@@ -101,7 +101,7 @@ impl Case<'_> {
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
         let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
         let recent = before(lives * self.scenario.max_ttl);
-        // Keys of queues and holder's notes live longer than lock keys. So a fault excuses them for longer.
+        // Holder's notes and the keys of queues may remain for longer after a fault, because they outlive lock keys.
         let felt = match self.scenario.settling() {
             Some(settling) if !key.starts_with("quorate:") => before(settling),
             _ => recent,

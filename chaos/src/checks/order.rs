@@ -24,7 +24,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     if scenario.order != Order::Fair || !in_line {
         return Finding::of(
             "order",
-            "clients have no queue in this chaos run".to_owned(),
+            "clients do not queue for locks in this chaos run".to_owned(),
             Vec::new(),
         );
     }

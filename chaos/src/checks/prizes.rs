@@ -73,8 +73,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether every quota must survive the changes of masters. True if the scenario has changes but no faults, and most
-/// masters of each new set also belong to the previous set.
+/// Whether every quota must survive the changes of masters. True if the scenario has changes but no faults, and a
+/// majority of each new set of masters also belongs to the previous set.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));
@@ -127,7 +127,7 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
                 bad(
                     one,
                     format!(
-                        "{name} took one of {pieces} units, but {} units are still left",
+                        "{name} took a unit of a quota of {pieces} units, but was notified that {} units are left",
                         one.left
                     ),
                 );

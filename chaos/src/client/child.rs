@@ -67,7 +67,7 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // Masters may have restarted before `quorate run` starts, so the guard must apply from the first contact.
+        // A master may have restarted just before `quorate run` starts, so the restart guard must apply immediately.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {
@@ -149,7 +149,8 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
     Some((t, events))
 }
 
-/// The main function of the child process. It reads the file, prints lines while it works, and then writes the file.
+/// The main function of the child process. Reads the file `state`, prints lines for the time `works`, and then writes
+/// the file.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ pub(super) async fn repeat(ctx: Ctx) {
         return;
     };
     while !ctx.is_finishing() {
-        // `next` asks all masters. A timeout that is too short for this would cancel every call of `next`.
+        // The time limit for each call of `next`. It must be long enough to ask all masters.
         let step = ctx.settings.ttl;
         let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
             continue;

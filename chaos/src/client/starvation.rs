@@ -45,10 +45,11 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Compares two readings of how long each thread has waited for a CPU. The readings were taken at `looked` and `now`.
+/// Compares two readings of how long each thread has waited for a CPU: `counted` at the time `looked`, and `fresh` at
+/// the time `now`.
 ///
-/// Returns the start of the new waits, and the sum of their lengths in nanoseconds. `None` if the sum is at most
-/// [`LITTLE`].
+/// Returns the estimated start of the new waits, and the sum of their lengths in nanoseconds. `None` if the sum is at
+/// most [`LITTLE`].
 ///
 /// The start can be before `looked`, because the kernel counts a wait only when the wait ends.
 fn starved(
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_wait_longer_than_the_sampling_interval_begins_before_that_interval() {
+    fn long_cpu_wait_begins_before_the_interval_that_reports_it() {
         const MS: u64 = 1_000_000;
         let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
         let between =

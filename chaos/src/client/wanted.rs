@@ -25,8 +25,8 @@ pub(super) struct Wanted {
     pub(super) claim: Claim,
     /// Whether the attempt is for a hold that is nested in another hold of the same owner.
     pub(super) is_inner: bool,
-    /// The writer's attempt that this reader continues: its number, and the content of the file `readers-1` after its
-    /// writes. `None` for all other attempts.
+    /// If this attempt changes a writer's hold into a reader's hold: the number of the writer's attempt, and the
+    /// content that the writer left in the file `readers-1`. Otherwise `None`.
     pub(super) goes_on: Option<(u64, String)>,
 }
 

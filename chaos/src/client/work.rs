@@ -91,8 +91,8 @@ pub(super) fn holding<'a>(
             let lost = hold.lost(ctx);
             let work = work(ctx, wanted, op, hold);
             tokio::select! {
-                // Poll `work` before `lost`. After a pause, the holder then writes although its lock is lost, and the
-                // register must refuse the write.
+                // Poll `work` first. If the lock was lost while this process was paused, `work` still writes, to test
+                // that the register refuses the write.
                 biased;
                 () = work => None,
                 () = watch(ctx, wanted.workload, op, hold) => None,

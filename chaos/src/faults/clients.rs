@@ -58,7 +58,7 @@ pub(super) const ROWS: &[Row] = &[
 fn client(fault: &Injection) -> anyhow::Result<usize> {
     match fault.clients[..] {
         [index] => Ok(index),
-        _ => bail!("this fault needs exactly one client"),
+        _ => bail!("this fault needs exactly one target client"),
     }
 }
 

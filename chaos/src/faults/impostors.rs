@@ -42,8 +42,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     impostor(
         "garbage",
-        "a master sends garbage: from the first byte on, after the handshake, or in the protocol of another kind of \
-         server",
+        "a master sends garbage immediately or after the handshake, or replies with an HTTP error",
         |fault, index, world| {
             let script = match fault.pick(0, 3) {
                 0 => Script::Say(Words::Garbage(GARBAGE)),
@@ -153,7 +152,7 @@ fn lead_to(
     }
     let come = within(PATIENCE, || hostile.accepted() > probes);
     let look = |_: &World| {
-        ensure!(come, "no client has connected to the impostor");
+        ensure!(come, "no client has connected to the fake master");
         Ok(seen)
     };
     Landed::once_seen(world, look, move |world| {
@@ -180,7 +179,7 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
         let heard = probe.command(&["PING"]);
         ensure!(
             heard.is_ok(),
-            "the master must answer PING number {question} of the probe, but the result is {heard:?}"
+            "the probe must get a reply to PING number {question}, but got {heard:?}"
         );
     }
     let heard = match last {
@@ -189,11 +188,11 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     };
     match heard {
         Err(error) if error.kind() != io::ErrorKind::TimedOut => {
-            Ok(format!("the master hung up at request {last} of the probe"))
+            Ok(format!("the master hung up at request number {last}"))
         }
-        heard => bail!(
-            "the probe must be disconnected at its request {last}, but got the reply {heard:?}"
-        ),
+        heard => {
+            bail!("the master must hang up at request number {last}, but the probe got {heard:?}")
+        }
     }
 }
 

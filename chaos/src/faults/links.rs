@@ -45,7 +45,7 @@ fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lande
         });
         ensure!(
             back,
-            "the master cannot be reached through the link that was brought up"
+            "the network link is up again, but the master cannot be reached"
         );
         Ok(())
     })

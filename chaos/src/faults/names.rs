@@ -53,14 +53,14 @@ fn lose(
         let mut asked = Asked::of(&names, &name)?;
         match (leads, asked.answer(SILENCE)) {
             (Leads::ToSilence, None) => {
-                Ok("the name server did not answer for the name of the master".into())
+                Ok("the name server did not answer the lookup of the master's name".into())
             }
             (Leads::Nowhere, None) => match asked.answer(PATIENCE) {
                 Some(answer) if answer.starts_with("error") => Ok(answer),
-                other => bail!("the name of the master leads to {other:?}, but must not exist"),
+                other => bail!("the lookup of the master's name must fail, but returned {other:?}"),
             },
             (Leads::Nowhere, Some(answer)) if answer.starts_with("error") => Ok(answer),
-            (_, answer) => bail!("the name of the master still leads to {answer:?}"),
+            (_, answer) => bail!("the lookup of the master's name must not return {answer:?}"),
         }
     };
     let (there, told, back) = (world.way_to(index), names.clone(), name.clone());
@@ -70,7 +70,7 @@ fn lose(
         let found = answer
             .as_ref()
             .is_some_and(|answer| answer.contains(&there.to_string()));
-        ensure!(found, "the name of the master still leads to {answer:?}");
+        ensure!(found, "the master's name still resolves to {answer:?}");
         Ok(())
     })
 }

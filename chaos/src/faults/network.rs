@@ -177,15 +177,15 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
 /// nothing is checked.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
-        return Ok("not checked: the master did not answer before this fault either".into());
+        return Ok("effect not checked: the master did not answer even before the fault".into());
     };
     let fresh = |patience| Probe::open(kind, road.first(), patience);
     let started = Instant::now();
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault ended the probe's connection. Try a new connection, because this fault blocks new
-            // connections as well.
+            // A fault other than `net` ended the probe's connection. `net` also blocks new connections, so probe a
+            // new connection.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
@@ -208,7 +208,7 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             let heard = match net {
                 Fault::Refuse => again(),
                 _ => match probe.ask() {
-                    // The probe's timeout is short, so the reset can come too late. Ask again with a longer timeout.
+                    // The reset may come after the short timeout of `probe`. Probe again with a longer timeout.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => again(),
                     heard => heard,
                 },

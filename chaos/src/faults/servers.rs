@@ -307,6 +307,6 @@ fn full(server: &Server) -> anyhow::Result<String> {
     let _ = fresh.send(&["PING"]);
     match fresh.receive()? {
         Reply::Error(said) if said.contains("max number of clients") => Ok(said),
-        other => bail!("the connection must be refused at the limit, but the answer is {other:?}"),
+        other => bail!("a master at its connection limit must refuse a client, but sent {other:?}"),
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
     told.without("all changes", first, told.end, &mut out);
     out.push_str(
         "\nhad/s: acquisitions per second\nnobody: longest time without an acquisition\nfree: longest time in which a \
-         lock was free although a client waited for it\nBoth include only times that ended in the period of the \
+         client waited for a free lock\nThe columns nobody and free include only times that ended in the period of the \
          row.\n\n",
     );
     told.seconds(&mut out);

@@ -134,7 +134,7 @@ fn as_what(attempt: &Attempt) -> String {
     }
 }
 
-/// The marks in the lanes of locks. Each hold has another mark in the lane of its client.
+/// The marks of the holds in the lanes of locks.
 fn side_by_side(
     holds: &mut [&Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,

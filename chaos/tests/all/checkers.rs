@@ -93,7 +93,7 @@ fn overlap_of_holds_is_excused_only_by_a_recent_fault_that_allows_it() {
 }
 
 #[test]
-fn exclusion_verdict_is_unknown_if_a_fault_allows_overlaps_but_none_occurred() {
+fn exclusion_verdict_is_unknown_if_an_expected_overlap_of_holds_is_missing() {
     let calm = Tale::default().hold("c1", 1, 10, 20, 1);
     let (verdict, _) = calm.verdict("exclusion", &[kind("clock-majority")]);
     assert_eq!(verdict, Verdict::Unknown);
@@ -314,7 +314,7 @@ fn checker_reports_keys_that_remain_after_the_run() {
 }
 
 #[test]
-fn remaining_keys_of_zookeeper_are_checked_only_after_the_ttl_of_the_locks() {
+fn keys_on_zookeeper_need_not_be_listed_right_after_the_run() {
     let verdict = |node: NodeKind, after: &[&str]| {
         let keys = |when: &str| Event::Keys {
             when: when.to_owned(),
@@ -357,11 +357,11 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // A leftover key may exist for longer in three cases:
+    // A leftover key is allowed for more than two seconds after a fault in three cases:
     //
-    // - after a fault of a network link
-    // - after a fault of a clock
-    // - if the key is the queue of a lock
+    // - The fault affected a network link.
+    // - The fault affected a clock.
+    // - The key is the queue of a lock.
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

@@ -261,8 +261,8 @@ fn checkers_report_two_simultaneous_owners_or_two_tokens_of_one_owner() {
     );
     // The owner order-1 holds the lock with token 5. The owner order-2 gets token 7 at 20 ms.
     //
-    // If order-1 still holds the lock at 50 ms, it may join its own lock with token 5. Otherwise, its token
-    // must exceed 7.
+    // At 50 ms, order-1 gets the lock again, with token 5 again. This is valid only if order-1 still holds the lock.
+    // Otherwise, its new token must exceed 7.
     let joins = |until| {
         tale("order-2", 7)
             .hold_as(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))

@@ -195,7 +195,7 @@ fn lock_keeps_its_promises_after_flushall_on_a_master() {
 
 #[test]
 #[ignore = "nightly"]
-fn lock_keeps_its_promises_if_a_master_closes_new_connections_early() {
+fn lock_keeps_its_promises_if_a_master_soon_closes_each_new_connection() {
     survived(11, "flapping");
 }
 
@@ -226,7 +226,7 @@ fn lock_keeps_its_promises_while_host_names_do_not_resolve() {
 
 #[test]
 #[ignore = "nightly"]
-fn lock_keeps_its_promises_if_clients_lose_a_right_on_a_master() {
+fn lock_keeps_its_promises_if_clients_lose_a_permission_on_a_master() {
     survived(16, "restricted");
 }
 
@@ -420,8 +420,7 @@ fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
 fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1, ");
-    // The run needs a network partition. Otherwise, all clients ask the same master first, and that master grants the
-    // leadership to only one of them.
+    // Without a network partition, the same master would answer all clients, and would elect only one leader.
     caught(
         "led-by-one",
         "leader --faults partition-one",

@@ -79,7 +79,7 @@ fn holding(
             let guard: LockGuard = ask(&redlock, task)
                 .acquire()
                 .await
-                .expect("the lock must be granted in time");
+                .expect("the lock must be granted before the wait times out");
             let held = Instant::now();
             if !hold.is_zero() {
                 tokio::time::sleep(hold).await;
@@ -99,7 +99,7 @@ fn taking(redlock: &Redlock) -> Once {
             let _ = quota
                 .take(1)
                 .await
-                .expect("the lock must be granted in time");
+                .expect("the lock must be granted before the wait times out");
             Duration::ZERO
         })
     })
@@ -177,8 +177,8 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // `beyond`: how many seconds longer it takes to take a unit than to acquire and release an uncontended lock.
-        // `allowed`: the units per second if a unit takes `beyond` longer than a cycle of the contended lock.
+        // `beyond`: the additional seconds for taking a unit of a quota, compared with a cycle of an uncontended lock.
+        // `allowed`: how many cycles of the contended lock fit into a second if each takes `beyond` longer.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);
@@ -215,7 +215,7 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
         median(&seen.write_ms)
     );
     let busy = format!(
-        "50 tasks with 5 permits: acquisitions per second, ratio to the maximum; hold time 5 ms (measured: {:.1} ms)",
+        "50 tasks with 5 permits: acquisitions per second, ratio to 5 permits / hold time (5 ms; measured: {:.1} ms)",
         median(&seen.busy_ms)
     );
     vec![
@@ -232,7 +232,7 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
             seen.shares,
         ),
         Figure::new(
-            "64 tasks that take from one quota: units per second, ratio to the estimated maximum",
+            "64 tasks that take from one quota: units per second, ratio to the maximum estimated from lock cycles",
             Bound::Least(0.8),
             seen.takers,
         ),

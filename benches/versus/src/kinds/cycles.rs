@@ -17,8 +17,8 @@ use crate::goal::Bound;
 /// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// The number of additional holds that are measured together. An owner that already holds the lock in the same client
-/// gets an additional hold without any command, in far less than a microsecond.
+/// The number of nested holds that are measured together. One nested hold takes far less than a microsecond: it needs
+/// no command, because its owner already holds the lock in the same client.
 const LOCAL: usize = 2_000;
 
 /// The operations that are measured, one after the other.

@@ -88,7 +88,7 @@ pub(super) fn table(figures: &[Figure]) -> Table {
 }
 
 #[test]
-fn benchmark_figure_meets_its_goal_if_its_median_is_within_the_bound() {
+fn median_of_the_measurements_decides_whether_a_benchmark_meets_its_goal() {
     let figure = Figure::new("cycle", Bound::Most(1.25), [1.0, 1.3, 1.4]);
     assert_eq!(
         figure.row(),

@@ -50,7 +50,7 @@ impl Candidates {
             let leads = election
                 .campaign("bench")
                 .await
-                .expect("the candidate must be elected in time");
+                .expect("the campaign must win the election");
             (leads, Instant::now())
         });
         if let Some(leads) = self.leads.take() {
@@ -107,7 +107,7 @@ impl Watched {
                     .heard
                     .recv()
                     .await
-                    .expect("the follower must still send its notifications");
+                    .expect("the channel of notifications must stay open");
                 if heard >= term {
                     break at;
                 }

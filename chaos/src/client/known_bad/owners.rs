@@ -12,12 +12,12 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// Lua script: adds a hold of an owner. Increments the counter of this master, and returns its new value.
+/// Lua script: adds a hold of an owner on one master. Increments the counter of the master, and returns its new value.
 ///
 /// Returns 0 and adds nothing in two cases:
 ///
-/// - Another owner has the lock.
-/// - `ARGV[4]` is `joins`, and no owner has the lock.
+/// - Another owner holds the lock on this master.
+/// - `ARGV[4]` is `joins`, and no owner holds the lock on this master.
 const ENTER: &str = "
     local owner = redis.call('GET', KEYS[1])
     if owner and owner ~= ARGV[1] or ARGV[4] == 'joins' and not owner then return 0 end
