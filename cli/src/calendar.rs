@@ -47,7 +47,7 @@ fn fixed(text: &str) -> Result<Duration, String> {
         ["M", "y"].contains(&unit) || unit.starts_with("month") || unit.starts_with("year")
     };
     if units.any(uneven) {
-        return Err("the length of a month or year varies: use month, or a number of days".into());
+        return Err("months and years vary in length: use --per month, or a number of days".into());
     }
     if length < Duration::from_millis(1) {
         return Err("a period must be at least 1ms long, for example 24h".into());

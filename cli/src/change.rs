@@ -72,7 +72,7 @@ pub(crate) const CODES: [Meaning; 5] = [
     ),
     (
         "1",
-        "the step was not done, or a master did not show its state: the messages say what is missing",
+        "the step was not done, or the state of a master is unknown: the messages give the reason",
     ),
     ("64", ""),
     ("69", ""),

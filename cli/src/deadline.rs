@@ -49,8 +49,8 @@ impl Deadline {
 
     /// Returns how long before the end of the lock's validity the guard process sends `SIGTERM` and `SIGKILL`.
     ///
-    /// `quorate` itself sends each signal half a safety margin earlier. So the guard process acts only if `quorate` has
-    /// failed to do so.
+    /// `quorate` itself sends both signals earlier, by half a safety margin. The guard process (see
+    /// [`process`](crate::process)) acts only if `quorate` cannot.
     pub(crate) fn backstop(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }

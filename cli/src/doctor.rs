@@ -31,7 +31,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     eviction       maxmemory-policy is noeviction
     prepared       each database has the tables of quorate, and each ZooKeeper has the path that its URL names
     binlog         the binary log of a database contains rows, not statements
-    session        ZooKeeper keeps sessions long enough
+    session        maxSessionTimeout of a ZooKeeper is at least 2.5 times ?timeout= in its URL
     connections    the server accepts enough additional connections
     latency        replies arrive well before the node timeout
     acl            the user may use the commands, keys and channels that the locks need
@@ -39,7 +39,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     uptime         no master restarted so recently that its votes are ignored
     marked         all masters have the generation marker
     persistence    a restart loses no locks, or the restart guard covers the loss
-    unseen         doctor could read all settings (if not, it names the missing right)
+    unseen         doctor can read all settings (otherwise, it names the missing right)
 
 doctor changes nothing on the masters. It checks whether the user may access keys that begin with --prefix. If the
 names of all your locks begin with the same text, for example lock:, set --prefix to this text.

@@ -62,7 +62,7 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
 
 /// The error message if a signal interrupts an access to a quota or to a once-per-period record.
 pub(crate) const VALUE_CUT_SHORT: &str =
-    "interrupted: no lock is held any more, but the masters may already have stored the new value";
+    "interrupted: no lock is held any more, but the quota or record may already be updated";
 
 fn code_of(error: &AcquireError) -> u8 {
     match error {

@@ -35,7 +35,7 @@ const TABLE: [Meaning; 11] = [
     ("0", "success (run: the command's own exit code)"),
     (
         "1",
-        "a check failed, a step was not done, or too few units were left",
+        "doctor found problems, a step of quorate masters was not done, or a quota had too few units",
     ),
     (
         "64",
@@ -56,7 +56,7 @@ const TABLE: [Meaning; 11] = [
     ("127", "the command was not found"),
     (
         "128+n",
-        "signal n ended the command, the wait for the lock, or a measurement",
+        "signal number n ended the command, the wait for the lock, or a measurement",
     ),
 ];
 
@@ -207,7 +207,8 @@ mod tests {
         }
     }
 
-    /// The exit codes other than 0 that come from `run` itself. Exit code 1 can come only from the command.
+    /// The exit codes for failures of `quorate run` itself. `quorate run` exits with 1 only if the command that it ran
+    /// exited with 1.
     fn run_codes() -> impl Iterator<Item = &'static Meaning> {
         TABLE.iter().filter(|(code, _)| !matches!(*code, "0" | "1"))
     }

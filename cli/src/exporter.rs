@@ -204,7 +204,8 @@ fn check_kind(path: &Path) -> io::Result<()> {
 /// Writes the metrics to a temporary file, and renames it to `path`. The name of the temporary file does not end in
 /// `.prom`, so Prometheus ignores the file.
 ///
-/// If the old metrics file has a later time of the last success, the new file keeps that time.
+/// If the old file at `path` contains a later time of the last successful run than `metrics`, the new file keeps that
+/// time.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());

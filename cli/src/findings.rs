@@ -127,7 +127,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
             return rules.join("; ");
         }
         match rules.join(" ").trim() {
-            "" => "the server has renamed these commands (rename-command): restore their names"
+            "" => "restore the names of the commands that the server has renamed (rename-command)"
                 .to_owned(),
             rules => format!("ACL SETUSER <user> {rules}"),
         }
@@ -161,7 +161,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Warning,
             "acl",
-            "the user in the URL can access only some key names, and doctor does not know the names of your locks"
+            "the user in the URL can access only certain keys, and doctor does not know the names of your locks"
                 .to_owned(),
             "run doctor with the prefix of the names of your locks, for example --prefix lock:",
         );
@@ -246,8 +246,8 @@ fn marked(masters: &[Inspection], add: &mut impl Add) {
         return;
     }
     let what = if masters.iter().any(|m| m.marked == Some(true)) {
-        "some masters have no generation marker: a client that sees a marker on another master ignores their votes \
-         until max_ttl has passed"
+        "some masters have a generation marker, and others have none: clients ignore the votes of the masters without \
+         a marker for up to max_ttl"
     } else {
         "the masters have no generation marker, so clients cannot detect a wrong server at the address of a master"
     };
@@ -393,7 +393,7 @@ fn just_started(master: &Inspection, add: &mut impl Add) {
                 "{started}: clients ignore the votes of this master for another {}",
                 human(left)
             ),
-            "wait; if this master restarts again and again, find the cause of the restarts",
+            "wait until this time has passed; if this master restarts often, find the cause",
         );
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
             .after_long_help(long),
         (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
         (Detail::Usual, None, None) => command,
-        // Remove the long texts. With a long text, clap would print each option on several lines.
+        // If a command has a long text, clap prints each of its options on several lines. So use no long text.
         (Detail::All, long, after) => command
             .about(about.unwrap_or_default())
             .long_about(Resettable::Reset)
@@ -158,29 +158,30 @@ fn masters() -> String {
 const COMMAND: &str = "\
 This page is about the command that quorate run, once and lead start.
 
-The command also inherits all other variables, including QUORATE_MASTERS with its passwords, so that the command can
-call quorate itself. To hide the masters from the command, use --hide-masters, or name the masters in a file that the
-command cannot read (--config).
+The command inherits the other variables of quorate, including QUORATE_MASTERS with its passwords. So the command can
+call quorate. To hide the masters from the command, use --hide-masters, or name the masters in a configuration file
+(--config) that the command cannot read.
 
-The command should pass QUORATE_FENCING_TOKEN to the resource that it writes to. The resource should remember the
-largest number that it has seen, and reject smaller numbers.
+The command should send QUORATE_FENCING_TOKEN with each write to a resource. The resource should reject a token that is
+smaller than the largest token it has seen.
 
-The command runs without a shell, in a process group of its own. quorate forwards the signals that it receives to this
-group. --shell LINE runs sh -c LINE instead; the exit code is that of the last command in LINE.
+The command runs without a shell, in its own process group. quorate forwards the signals that it receives to this group.
+With --shell LINE, quorate runs sh -c LINE. The exit code is that of the last command in LINE.
 
 quorate needs the right to signal the command: write `sudo quorate run .. -- command`, not
-`quorate run .. -- sudo command`. If quorate cannot stop a process of the group, or the process is still running when
-the command ends, quorate reports the pid of this process.
+`quorate run .. -- sudo command`. quorate reports the pids of processes of the group that it cannot stop, or that
+still run after the command has ended.
 
 If quorate cannot renew the lock, it sends SIGTERM to the group one grace period before the lock expires, and SIGKILL
 just before the lock expires. If a majority of masters reports that the lock is gone, quorate sends SIGKILL to the group
-immediately. If quorate itself is killed or stopped, the group is killed as well. Processes that leave the group are not
-stopped.
+immediately. If quorate is killed, its guard process kills the group immediately. If quorate is suspended, the guard
+process kills the group before the lock expires. Processes that have left the group are not stopped.
 
-If a signal to quorate ends the command, or ends the wait for the lock, quorate ends itself with the same signal, as
-shells expect. So Ctrl-C also ends a shell loop around quorate. If the command ignores Ctrl-C, press Ctrl-C again within
-5 seconds: quorate sends SIGTERM, and SIGKILL after the grace period. On a third Ctrl-C, quorate sends SIGKILL
-immediately.
+If a signal to quorate ends the command, or ends the wait for the lock, quorate ends itself with the same signal. So
+Ctrl-C also ends a shell loop around quorate.
+
+If the command ignores Ctrl-C, press Ctrl-C again within 5 seconds: quorate sends SIGTERM, and SIGKILL after the grace
+period. On a third Ctrl-C, quorate sends SIGKILL immediately.
 
 If the command reads from the terminal, only the command gets Ctrl-C, and quorate does not see it. If such a command
 ignores Ctrl-C, press Ctrl-\\. Or press Ctrl-Z, and type kill %1; fg in the shell. Or send SIGTERM to quorate from
@@ -200,13 +201,12 @@ By default a lock is exclusive. quorate run and quorate hold have options for ot
     --owner ID     takes a lock that all processes with the same ID can hold at the same time
     --reenter      takes the lock with the ID of the outer quorate
 
-If the command of an outer quorate starts an inner quorate for the same lock, the inner quorate would wait forever. So
-the inner quorate exits with 75 immediately. The variable QUORATE_HELD lists the held locks and their processes. To let
-the inner quorate take the lock, start the outer quorate with --owner and the inner quorate with --reenter. If both
-quorate processes are readers (--shared), the inner quorate is allowed.
+If the command of an outer quorate starts an inner quorate for the same lock, the inner quorate exits with 75
+immediately. Otherwise it would wait forever. To let the inner quorate take the lock, start the outer quorate with
+--owner and the inner quorate with --reenter. If both are readers (--shared), the inner quorate needs no option.
 
-quorate once and quorate lead take the exclusive lock of the name that you give them. quorate quota takes the exclusive
-lock of the quota's name for each change.
+quorate once NAME and quorate lead NAME take the exclusive lock NAME. Each change of a quota takes the exclusive lock
+with the name of the quota.
 
 Examples:
     quorate run account:1 --also account:2 -- transfer

@@ -24,15 +24,16 @@ Use quorate hold for work that is not a single command: a console session, a ste
 continues while the lock is held. For a single command, use quorate run.
 
 When quorate has the lock, it prints the fencing token on one line of stdout (\"-\" with --fencing off). The token is \
-a number larger than that of every earlier holder. Pass it to the resource that you write to. quorate holds the lock \
-until Ctrl-C, another signal, or the end of its standard input, and then releases the lock.
+larger than the token of every earlier holder. Pass it to the resource that you write to.
 
-If standard input is /dev/null, as in background jobs of a shell and in services of systemd, quorate ignores its end, \
-and holds the lock until a signal arrives or the lock is lost.
+quorate releases the lock when it receives a signal (for example from Ctrl-C), or when its standard input ends. \
+If standard input is /dev/null, as in background jobs of a shell and in services of systemd, only a signal releases \
+the lock.
 
 If the lock is lost, quorate reports the loss and exits with 74, before the lock expires. With --terminate PID, \
 quorate first sends SIGTERM to the process PID, for example to the script that relies on the lock. It sends SIGTERM \
-5 seconds before the lock expires, or half a ttl before the lock expires if the ttl is 10 seconds or less.
+5 seconds before the lock expires. If the ttl is 10 seconds or less, it sends SIGTERM half a ttl before the lock \
+expires.
 
 Examples:
     quorate hold deploy:web
@@ -52,10 +53,7 @@ pub(crate) const CODES: [Meaning; 7] = [
     ("70", ""),
     ("74", "the lock was lost while it was held"),
     ("75", ""),
-    (
-        "128+n",
-        "signal n ended quorate hold, or its wait for the lock",
-    ),
+    ("128+n", "signal number n ended quorate hold"),
 ];
 
 /// Longest time between two checks that the lock is still valid.
@@ -93,7 +91,7 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 }
 
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
-    // Open the pidfd before the wait for the lock, because the kernel may reuse the pid during the wait.
+    // Find the process of `--terminate PID` now. After the wait for the lock, another process may have this PID.
     let relies = args.terminate.map(Relying::find).transpose()?;
     let (lock, _) = args.lock.complete(args.kind, args.masters)?;
     // The process gets `SIGTERM` `DEFAULT_GRACE` before the lock expires.

@@ -222,8 +222,8 @@ pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<()
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
         return Ok(());
     }
-    let instead = "run this command before or after the outer quorate, or use another name (a change of a quota or a \
-                 once record takes the lock of the same name)";
+    let instead = "run this command before or after the outer quorate, or use another name (each change of a quota or \
+                 of a once record takes the lock with its name)";
     Err(refused(name, instead))
 }
 
@@ -268,9 +268,10 @@ impl Held {
         })
     }
 
-    /// True if the process `holder` is known not to be a living ancestor of this process. Its entry is then outdated.
+    /// True if the process `holder` is certainly not a living ancestor of this process. The entry of [`HELD`] that
+    /// names `holder` is then outdated.
     ///
-    /// `holder` is `None` in entries of older versions of quorate.
+    /// False if `holder` is `None`: entries of older versions of quorate name no process.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
@@ -384,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holder_words_describes_the_stored_value_of_readers_or_an_owner() {
+    fn holder_is_described_as_readers_or_as_a_named_owner() {
         assert_eq!(holder_words("quorate:shared"), "readers");
         assert_eq!(holder_words("quorate:owner:me"), "owner 'me'");
         assert_eq!(holder_words("0a1b"), "0a1b");

@@ -66,7 +66,8 @@ pub(crate) struct OnceStatus {
     /// The state of the command: `held` (the lock is held, usually because the command is running), `never` (it has not
     /// run), `done`, `failed` or `unknown`.
     pub(crate) state: &'static str,
-    /// Whether the current period is recorded as done; `None` without `--per`, and while another client holds the lock.
+    /// Whether the current period is recorded as done. `None` without `--per`, or if another client holds the lock:
+    /// only the lock's holder can read the once record.
     pub(crate) done: Option<bool>,
     /// The start of the last period that was recorded as done, in RFC 3339; `None` if there is none.
     pub(crate) period: Option<String>,
@@ -149,7 +150,7 @@ impl OnceStatus {
         lines.extend(
             self.period
                 .as_ref()
-                .map(|period| format!("the last period recorded as done began {period}")),
+                .map(|period| format!("the last recorded period began {period}")),
         );
         lines.extend(self.done.map(|done| {
             let words = if done {

@@ -26,19 +26,19 @@ pub(crate) const AFTER_HELP: &str = "\
 Start quorate lead with the same name on several machines. One of them is the leader and runs the command. The others
 wait, first come, first served.
 
-The environment of the command has QUORATE_RESOURCE and QUORATE_FENCING_TOKEN. The token is the term of the leader: a
-number larger than that of every earlier leader. Pass it to the resource that the command writes to, which should reject
-smaller numbers.
+The environment of the command has QUORATE_RESOURCE and QUORATE_FENCING_TOKEN. The token is the term of the leader. It
+is larger than the token of every earlier leader. Pass it to the resource that the command writes to. The resource
+should reject smaller tokens.
 
-If leadership is lost, quorate stops the command (quorate help command), and campaigns again. If the command fails,
-quorate resigns, so that another machine can lead, and campaigns again after a second.
+If leadership is lost, quorate stops the command (quorate help command), and tries to become the leader again. If the
+command fails, quorate resigns, so that another machine can lead. After one second, quorate tries again.
 
-quorate forwards SIGTERM, SIGINT and SIGQUIT to the command. quorate ends when the command exits with 0. After one of
-these signals, it ends when the command exits with any exit code.
+If the command exits with 0, or cannot be started, quorate ends. quorate forwards SIGTERM, SIGINT and SIGQUIT to the
+command. After such a signal, quorate ends as soon as the command ends.
 
-If the command starts an inner quorate for the same lock, the inner quorate would wait forever. So the inner quorate
-exits with 75 immediately. For the same reason, quorate lead exits with 75 if it runs inside the command of an outer
-quorate that holds the lock.
+If the command starts an inner quorate for the same lock, the inner quorate exits with 75 immediately. Otherwise it
+would wait forever. For the same reason, quorate lead exits with 75 if the command of an outer quorate starts it and the
+outer quorate holds the lock.
 
 The leader holds the exclusive lock of the election's name: `quorate status` shows the lock, and `quorate watch` prints
 each change of the leader.
@@ -69,7 +69,7 @@ pub(crate) const CODES: [Meaning; 9] = [
     ("127", ""),
     (
         "128+n",
-        "signal n ended the command, or the wait for the lock",
+        "signal number n ended the command, or ended the wait for the lock",
     ),
 ];
 
@@ -150,7 +150,7 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
 enum WayOut {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// `quorate lead` ends itself with this signal. Either `lead` has received it, or it has ended the command.
+    /// `quorate lead` ends itself with this signal: a signal that it received, or the signal that ended the command.
     Signal(Signal),
 }
 

@@ -18,7 +18,7 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// The estimated maximum duration of an acquire. This duration counts towards `max_hold`.
+/// The assumed maximum duration of an acquire. `max_hold` limits the time since the start of the acquire.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -137,8 +137,8 @@ impl Lock {
         self.kind.is_read_above(&self.place, &self.resource)
     }
 
-    /// The longest wait for the lock. If an ancestor process holds the same read lock, it is at most one ttl: a longer
-    /// wait is usually a deadlock with a queued writer (see [`Kind::is_read_above`]).
+    /// The longest wait for this lock. If an ancestor process holds the same read lock, the wait is limited to one ttl,
+    /// because a longer wait is usually a deadlock (see [`Kind::is_read_above`]).
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),

@@ -25,15 +25,15 @@ pub(crate) struct Talk {
     #[arg(short, long, global = true, display_order = 900, env = "QUORATE_QUIET", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) quiet: bool,
 
-    /// Print more on stderr: -v for debug events, -vv for all events
+    /// Print debug events on stderr; -vv prints all events
     ///
     /// The variable RUST_LOG, for example quorate=debug, applies if neither -q nor -v is given.
     #[arg(short, long, global = true, display_order = 901, action = ArgAction::Count, env = "QUORATE_VERBOSE")]
     pub(crate) verbose: u8,
 }
 
-/// Starts to print events of the library. The first of these determines the log level: the flag `-q` or `-v`, the
-/// variable `RUST_LOG`, the parameter `usual`.
+/// Starts to print events of the library. The flags `-q` and `-v` set the log level. Without these flags, the variable
+/// `RUST_LOG` sets it. Without this variable, the level is `usual`.
 pub(crate) fn start(talk: Talk, usual: LevelFilter) {
     output::be_quiet(talk.quiet);
     let library = |level| Targets::new().with_target("quorate", level);

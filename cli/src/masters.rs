@@ -46,8 +46,7 @@ impl Scheme {
 pub(crate) fn scheme(url: &str) -> Scheme {
     let name = url.trim().split_once("://").map_or("", |(name, _)| name);
     let name = name.to_ascii_lowercase();
-    // Match misspelled schemes too. For example, `jdbc:mysql` selects the MySQL driver, which then reports the correct
-    // scheme.
+    // Accept wrong schemes too: for `jdbc:mysql`, the MySQL driver then reports the correct scheme.
     let is = |names: &[&str]| {
         let mut words = name.split(['+', ':']);
         words.any(|word| names.contains(&word))

@@ -102,7 +102,7 @@ impl RunMetrics {
         });
         metric(
             "quorate_run_outcome",
-            "How the last run ended: 1 for the outcome of the last run, 0 for all other outcomes",
+            "How the last run ended: its outcome has the value 1, all other outcomes have 0",
             outcomes.as_ref().map_or(&[], |all| &all[..]),
         );
         metric(

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn table_row_that_is_wider_than_the_terminal_is_printed_as_lines() {
+    fn table_too_wide_for_the_terminal_is_printed_with_one_cell_per_line() {
         let rows = vec![
             vec![
                 Cell::from("a"),

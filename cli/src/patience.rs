@@ -16,7 +16,7 @@ const UNDECIDED: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
 /// The default `node_timeout` of commands that do not wait for a lock: 1 s, or a tenth of the ttl if that is shorter.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The pause before a command that does not wait for a lock retries: 50 ms.
+/// The pause between two attempts of a command that does not wait for a lock: 50 ms.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Gives masters more time to answer: uses [`CONNECT`] and [`ANSWER`] for the timeouts that the user has not set.

@@ -11,19 +11,19 @@ use crate::output;
 pub(crate) const AFTER_HELP: &str = "\
 MySQL and MariaDB need four tables. ZooKeeper needs a path. Redis and Valkey need nothing.
 
-This command keeps existing tables and paths, so you can run it at any time, even while locks are held. It upgrades
-tables of an older version, and repairs a table that is missing or has the wrong engine. If the command has to create
-the storage for locks, clients ignore the votes of the server for max_ttl.
+quorate prepare-server keeps existing tables and paths, so you can run it at any time, even while locks are held. It
+creates missing tables, upgrades tables of an older version, and repairs tables with the wrong engine. If it has to
+create the table or path that stores the locks, clients ignore the votes of the server for max_ttl.
 
-For ZooKeeper, this command also gives the ACL of the path to all znodes below the path. Run it after setAcl on the
-path.
+For ZooKeeper, quorate prepare-server also copies the ACL of the path to all znodes below the path. Whenever you have
+changed this ACL (setAcl), run quorate prepare-server again.
 
-Use an account that may create tables or znodes. The clients that take locks can use another account with fewer rights.
-This command prints the grants that the other account needs.
+Use an account with the right to create tables or znodes. The clients that take locks can use another account with fewer
+rights. quorate prepare-server prints the grants that the other account needs.
 
-With --print, quorate connects to no server and changes nothing. It prints the statements instead, for example for a
-database migration tool: SQL for MySQL and MariaDB, and a shell script with zkCli.sh for ZooKeeper. Run the SQL on each
-server separately. The statements create missing tables and znodes, and repair nothing.
+With --print, quorate connects to no server and changes nothing. It prints SQL for MySQL and MariaDB, or a shell script
+with zkCli.sh for ZooKeeper, for example for a database migration tool. Run the SQL on each server separately. The
+printed statements create missing tables and znodes, and repair nothing.
 
 Examples:
     quorate prepare-server mysql://admin:secret@db1.example/locks

@@ -18,13 +18,12 @@ use crate::waiting::WaitDisplay;
 
 /// The text below the options of `quorate quota --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The masters record how many units are left. Every change takes the lock with the name of the quota.
+The masters store how many units are left. Every change of a quota takes the lock with the name of the quota.
 
 Clients never take more units than were created, not even after crashes, clock jumps or late messages.
 
-Each successful take stores the quota on a majority of the masters again. If a majority loses the quota before the next
-take, the quota is lost and no unit can be taken. Then drop the quota, and create it again with the number of units
-that are left according to your own records.
+If a majority of the masters loses the quota between two successful takes, no more units can be taken. Then drop the
+quota, and create it again with the number of units that are left according to your own records.
 
 If take exits with 69 and says that the value may or may not have been written, you got no unit. But the units
 that you asked for may be missing from the quota.
@@ -71,7 +70,7 @@ pub(crate) const CODES: [Meaning; 8] = [
     ),
     (
         "128+n",
-        "signal n ended quorate quota: you got no unit, but units may be missing from the quota",
+        "signal number n ended quorate quota: you got no unit, but units may be missing from the quota",
     ),
 ];
 

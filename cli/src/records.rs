@@ -101,7 +101,7 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     for unseen in &master.unseen {
         let (what, advice) = unseen
             .split_once(": ")
-            .unwrap_or((unseen, "check this on the server itself"));
+            .unwrap_or((unseen, "check this property on the server"));
         let what = format!("does not report {what}");
         add(Severity::Note, "unseen", what, advice);
     }
@@ -184,7 +184,7 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
         return add(
             Severity::Warning,
             "persistence",
-            "does not report which commits a crash would lose".to_owned(),
+            "does not report whether a crash can lose commits".to_owned(),
             "keep --restart-guard on",
         );
     };
@@ -238,7 +238,7 @@ fn room(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Warns if a reply of the master takes more than half of the timeout.
+/// Warns if a reply of the master takes more than half of the timeout for this master.
 fn pace(master: &Inspection, add: &mut impl Add) {
     let (Some(trip), Some(timeout)) = (master.round_trip, master.timeout) else {
         return;
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn doctor_advice_for_databases_and_zookeeper_fits_the_fault() {
+    fn doctor_gives_advice_for_each_fault_of_a_database_or_zookeeper() {
         let zookeeper = |fault: &Fault| {
             let mut master = database(&[]);
             master.server = Some("zookeeper".into());

@@ -25,11 +25,11 @@ use crate::settings;
 /// The text below the options of `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
 quorate renews the lock while the command runs. If the lock cannot be renewed, quorate stops the command before the
-lock expires. The command gets QUORATE_FENCING_TOKEN, a number larger than that of every earlier holder. The resource
-that the command writes to should reject smaller numbers.
+lock expires. The command gets QUORATE_FENCING_TOKEN, which is larger than the token of every earlier holder. The
+resource that the command writes to should reject smaller tokens.
 
-With --try, masters get more time to answer: 5s to connect, and at most 1s for each reply. Your own settings of these
-times take precedence. If no majority of the masters answers, quorate asks again for up to 10s, and then exits with 69.
+With --try, the default timeouts are longer: 5s to connect to a master, and 1s for each reply (a tenth of the ttl if
+that is shorter). If no majority of the masters answers, quorate asks again for up to 10s, and then exits with 69.
 
 Topics:
     quorate help command    the environment of the command, and how it is stopped
@@ -60,13 +60,13 @@ pub(crate) const CODES: [Meaning; 9] = [
     ),
     (
         "75",
-        "another client held the lock for the whole wait; the command did not run (-E N: exit with N)",
+        "another client held the lock for the whole wait; the command did not run (option -E sets another exit code)",
     ),
     ("126", ""),
     ("127", ""),
     (
         "128+n",
-        "signal n ended the command, or the wait for the lock",
+        "signal number n ended the command, or ended the wait for the lock",
     ),
 ];
 

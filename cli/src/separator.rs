@@ -9,14 +9,15 @@ use crate::output;
 /// The word that separates the options of quorate from the command to run.
 const SEPARATOR: &str = "--";
 
-/// Checks that the start of `command` is unambiguous.
+/// Checks that the command line shows clearly where `command` begins.
 ///
 /// - `typed`: the command line without the program name. It ends with `command`.
 /// - `is_ours`: returns true for an option of quorate.
 ///
 /// # Errors
 ///
-/// If the start is ambiguous, or if the name of the lock is missing or begins with `-`.
+/// - The name of the lock is missing, or begins with `-`.
+/// - `command` does not follow `--`, and an argument of `command` is `--` or an option of quorate.
 pub(crate) fn check(
     typed: &[OsString],
     command: &[OsString],

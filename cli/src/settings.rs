@@ -17,7 +17,7 @@ pub(crate) type LockSettings = Given<true>;
 /// Settings from flags and environment variables. `Given<true>` contains settings of the lock. `Given<false>` contains
 /// settings of the masters.
 ///
-/// The second field lists the settings that the user has set: the setting's name, and the flag or variable that set it.
+/// The second field lists the names of the settings that the user has set, each with its flag or variable.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(
     pub(crate) Settings,

@@ -33,10 +33,10 @@ With names, status shows what each master reports about each lock. The verdict o
     split      some masters have a key, but no holder has a majority: the keys expire with their ttl
     unknown    fewer than a majority of the masters answered
 
-status does not ask a restarted master that does not vote yet, because this master may have lost locks.
+A restarted master may have lost locks, so it does not vote for max_ttl. Until then, status does not ask this master.
 
-The note names the holder. It is missing for about the first 100ms of a hold, and if the holder is a Redlock client
-other than quorate.
+The note names the holder. During about the first 100ms of a hold, there is no note. A holder that uses another Redlock
+client has no note.
 
 If readers or an owner hold the lock, status shows every hold with its note. A semaphore and the plain lock of the same
 name are separate locks. If a permit is held, or a client waits for a permit, status shows both.
@@ -68,7 +68,7 @@ const SHOWN: usize = 10;
 pub(crate) const CODES: [Meaning; 4] = [
     (
         "0",
-        "a majority of masters answered, whether the lock is held or free",
+        "a majority of masters answered; the lock can be held or free",
     ),
     ("64", ""),
     (
@@ -362,7 +362,8 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
 ///
 /// - `answered`: the number of masters that replied.
 /// - `of`: the number of all masters.
-/// - `needed`: the size of a quorum. If `answered` reaches it, `masters` or `next_masters` still has no majority.
+/// - `needed`: the size of a quorum. If at least `needed` masters replied, then too few of `masters` or
+///   of `next_masters` replied.
 /// - `kinds`: the kinds of errors of the masters that did not reply. They determine the advice and the exit code.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),

@@ -13,7 +13,7 @@ pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),
     (
         "QUORATE_FENCING_TOKEN",
-        "a number larger than that of every earlier holder",
+        "the fencing token: larger than the token of every earlier holder",
     ),
     ("QUORATE_SLOT", "the number of the permit, with --permits"),
     (
@@ -90,7 +90,7 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
 
 /// Returns the element of `known` that is most similar to `word`; `None` if no element is similar.
 ///
-/// `part` returns the text of an element that is compared, for example the name without its prefix.
+/// `part` returns the part of an element that is compared with `word`, for example a name without its prefix.
 pub(crate) fn nearest_of<'a>(
     word: &str,
     known: impl Iterator<Item = &'a str>,

@@ -16,9 +16,9 @@ use crate::output::{self, human};
 
 /// If stderr is not a terminal: how long the wait must last before the first line is printed.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// If stderr is not a terminal: the minimum time between two lines.
+/// If stderr is not a terminal: the minimum time between two lines about a wait.
 const CHANGE: Duration = Duration::from_secs(2);
-/// If stderr is not a terminal: after this time, a line is printed even if the state of the wait has not changed.
+/// If stderr is not a terminal: the maximum time between two lines about a wait.
 const STILL: Duration = Duration::from_secs(30);
 
 /// With `--quiet`: how long a wait must last before `quorate` warns that no majority of the masters answers.
@@ -46,8 +46,8 @@ pub(crate) struct WaitDisplay {
     /// does not run under a lock.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// The time since the start of the wait, and the [`key`], when the last line was printed; `None` before the first
-    /// line.
+    /// The last printed line: when it was printed (since the start of the wait), and its [`key`]. `None` if no line was
+    /// printed.
     last: Mutex<Option<(Duration, String)>>,
 }
 
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn waiting_line_shows_queue_position_and_holder() {
+    async fn waiting_message_shows_queue_position_and_holder() {
         let redlock = Redlock::in_memory(3);
         let guard = redlock.acquire("x").await.expect("the lock must be free");
         let other = redlock.clone();

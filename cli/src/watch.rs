@@ -13,11 +13,11 @@ use crate::status::{NoteStatus, wrong_name};
 
 /// The text below the options of `quorate watch --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The output is only a hint: the leader may have changed before you read its name. Rely on the term, which never
-decreases, and not on the name of the leader.
+The output is only a hint: the leader may have changed before you read its name. Do not rely on the name of the leader.
+Rely on the leader's term, a number that never decreases.
 
-quorate reports a new leader immediately. Because a notification can be lost, quorate also asks the masters three times
-per ttl.
+When the leader changes, the masters notify quorate. Because a notification can be lost, quorate also asks the masters
+for the leader, three times per ttl.
 
 Examples:
     quorate watch scheduler
@@ -30,7 +30,7 @@ process, since, text). Absent values are null.";
 pub(crate) const CODES: [Meaning; 3] = [
     ("0", "nobody reads the output of quorate watch any more"),
     ("64", ""),
-    ("128+n", "signal n ended quorate watch"),
+    ("128+n", "signal number n ended quorate watch"),
 ];
 
 /// Arguments of `watch`.

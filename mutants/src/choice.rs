@@ -87,7 +87,7 @@ pub(crate) enum Part {
     Only(&'static [&'static str]),
 }
 
-/// A `--quick` run uses only this number of `TESTS`, from the start of the list.
+/// A `--quick` run uses only the first `QUICK` entries of `TESTS`.
 const QUICK: usize = 37;
 
 /// Which judges (test programs and sweeps of the simulation) are used.

@@ -1,10 +1,10 @@
-//! Judges of mutants: test programs, and sweeps of the simulation.
+//! Judges of mutants. A judge is a test program, or a simulation of many seeds.
 //!
-//! Each judge first runs once without a mutant. This run records which mutants the judge reaches, i.e. whose code it
-//! executes. The judge then runs only against these mutants.
+//! Each judge first runs once without a mutant. This run records the mutants whose code the judge executes. The judge
+//! then runs only against these mutants.
 //!
-//! The judges of one mutant run one after another, starting with the judge that has detected the most mutants per
-//! second. A judge stops at its first failure.
+//! The judges of one mutant run one after another. The judge that has detected the most mutants per second runs first.
+//! A judge stops at its first failure.
 //!
 //! On a busy machine, a test can fail although the code is correct. Therefore a failed test counts only under two
 //! conditions:
@@ -198,7 +198,7 @@ impl Judge {
                     return Ok(deaf);
                 }
                 Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
-                    // If the test passes alone, the machine was busy. Run the whole judge again.
+                    // If the failed test passes alone, the machine was only busy. Run all tests of the judge again.
                     let alone = [test.clone(), "--exact".into()];
                     if again < 3 && self.run(copy, 0, &alone, None, 60 * LEAST)? == Ran::Passed {
                         again += 1;
@@ -210,7 +210,7 @@ impl Judge {
                 }
                 other => {
                     deaf.push(format!(
-                        "all tests of {} (result without a mutant: {other:?})",
+                        "all tests of {} (their result without any mutant: {other:?})",
                         self.name
                     ));
                     return Ok(deaf);
@@ -384,8 +384,8 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // Count some extra kills, so that a judge without kills is tried as well. The simulation and the unit tests get
-        // the most, because they detect a hanging mutant before the time limit.
+        // Add a few assumed kills, so that a judge without kills is also tried. Add the most for the simulation and the
+        // unit tests: they detect a hanging mutant without waiting for the time limit.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,

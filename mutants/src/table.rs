@@ -72,7 +72,7 @@ impl Table {
         Ok(fs::write(&self.path, text)?)
     }
 
-    /// Removes the verdicts on all mutants that are not in `mutants`: their code has changed.
+    /// Removes the verdicts on mutants that no longer exist, i.e. that are not in `mutants`.
     pub(crate) fn retain(&mut self, mutants: &[Mutant]) {
         let names: BTreeSet<String> = mutants.iter().map(Mutant::name).collect();
         self.rows.retain(|name, _| names.contains(name));
@@ -122,7 +122,7 @@ impl Table {
         let share = 100.0 * well as f64 / all.judged.max(1) as f64;
         let _ = writeln!(
             text,
-            "dead or explained: {well} of {} ({share:.1} %); a mutant that no judge reaches counts as alive\n",
+            "killed, hung or explained: {well} of {} ({share:.1} %); a mutant that no judge reaches counts as alive\n",
             all.judged
         );
         let mut judges: Vec<_> = judges.into_iter().collect();
@@ -217,12 +217,12 @@ mod tests {
         let sample: Vec<&Mutant> = found.iter().take(3).collect();
         let text = table.summary(&explained, Some(&sample));
         assert!(
-            text.contains("dead or explained: 2 of 3 (66.7 %)"),
+            text.contains("killed, hung or explained: 2 of 3 (66.7 %)"),
             "{text}"
         );
         let text = table.summary(&[], None);
         assert!(
-            text.contains("dead or explained: 2 of 4 (50.0 %)"),
+            text.contains("killed, hung or explained: 2 of 4 (50.0 %)"),
             "{text}"
         );
     }

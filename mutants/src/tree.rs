@@ -63,8 +63,8 @@ mod mutants {
     static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
     static REACHED: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
 
-    /// Returns the number in the environment variable `QUORATE_MUTANT`. If `QUORATE_MUTANTS_REACHED` names a file,
-    /// writes `id` to this file and returns `TRACE` instead.
+    /// Returns the id of the active mutant (from the environment variable `QUORATE_MUTANT`); 0 if there is none. If
+    /// `QUORATE_MUTANTS_REACHED` names a file, adds `id` to this file once, and returns `TRACE` instead.
     #[cold]
     pub(super) fn reached(id: u32, mut on: u32) -> u32 {
         let notes = NOTES.get_or_init(|| std::env::var_os("QUORATE_MUTANTS_REACHED"));
@@ -354,8 +354,8 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // No mutant contains the error. Usually an omitted `return` or `break` has caused it. So drop all mutants that
-        // omit a statement within the range of the error. If there are none, drop all mutants within this range.
+        // The error lies outside of all mutants. Usually a mutant that omits `return` or `break` causes it. So drop all
+        // mutants in the range of the error that omit a statement. If there are none, drop all mutants in this range.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };

@@ -71,8 +71,9 @@ apart (a share, as in APART), noisy
     sizes[]                  masters, kinds (null if numbers of masters are compared), setting (classic, fenced, \
 default; with --kinds: default, reader, two, four, permit, owner), acquire_us, release_us and cycle_us (each: p50, \
 p99, p999, samples), rounds_us (the medians of the rounds: least, most, and share as in APART), cycles_per_s, \
-client_cpu_us, server_cpu_us (null if unknown), over_classic (null with --kinds), over_lock (only with --kinds), \
-over_first (the median cycle time as a ratio to classic, to the plain lock, and to the first set of masters), failed
+client_cpu_us, server_cpu_us (null if unknown), over_classic (median cycle time as a ratio to classic; null with \
+--kinds), over_lock (as a ratio to the plain lock; only with --kinds), over_first (as a ratio to the first set of \
+masters), failed
     wide                     round_trips_ms[], simulated, sizes[] (masters, theory_ms, measured[]: setting, \
 acquire_ms); null with one master, with --kinds, and if kinds of masters are compared";
 
@@ -87,7 +88,7 @@ pub(crate) const CODES: [Meaning; 5] = [
     ),
     (
         "128+n",
-        "signal n ended the measurement; the locks of quorate bench are released",
+        "signal number n ended the measurement; the locks of quorate bench are released",
     ),
 ];
 

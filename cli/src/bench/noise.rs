@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// `bench` warns if the rounds of the benchmark differ by more than this share (0.25 means 25 %).
+/// `bench` warns if [`Noise::apart`] exceeds this value (25 %).
 const APART: f64 = 0.25;
 /// The length of one tick on common kernels. `/proc/stat` counts processor time in ticks.
 const TICK: Duration = Duration::from_millis(10);
@@ -95,8 +95,8 @@ impl Noise {
         });
         self.noisy.then(|| {
             format!(
-                "the machine is noisy: {}the rounds of the same setting differ by {} %. Rely only on the ratios, or \
-                 measure for a longer time (--time) while no other program runs",
+                "the machine is noisy: {}the rounds of the same setting differ by {} %. Do not rely on absolute \
+                 times. Measure again with a longer --time while no other program runs",
                 others.unwrap_or_default(),
                 percent(self.apart)
             )

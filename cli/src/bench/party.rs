@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn option_nodes_is_parsed_as_a_list_of_kinds_of_masters() {
+    fn list_of_kinds_of_masters_is_parsed_and_unknown_kinds_are_refused() {
         let kinds: Kinds = "redis,mariadb, redis".parse().expect("kinds");
         assert_eq!(count(&kinds.0), "2 redis + 1 mysql");
         for wrong in ["", "redis,", "oracle", "redis;mysql"] {

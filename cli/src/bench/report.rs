@@ -71,7 +71,7 @@ pub(super) fn html(results: &Results) -> String {
     page + "<p class=\"soft\">Settings of the plain lock: classic (SET NX PX only), fenced (with fencing tokens), \
             default (with fencing tokens, first come first served).<br>Other kinds of locks, with the settings of \
             default: reader, two and four (one lock on two or four resources), permit (one of four permits), owner \
-            (the lock of an owner).</p>\n\
+            (a lock that belongs to an owner).</p>\n\
             </body>\n</html>\n"
 }
 
@@ -155,8 +155,8 @@ fn latency(results: &Results, places: &[String]) -> Figure {
         } else {
             "Latency by number of masters"
         },
-        caption: "one client, acquire and release; line: median; band: up to p99; logarithmic scale".to_owned(),
-        words: "One client acquires and releases one lock after another. Line: median time of one acquire and release; band: up to the 99th percentile. Logarithmic scale."
+        caption: "one client; one acquire and release; line: median; band: median to p99; log scale".to_owned(),
+        words: "One client acquires and releases one lock repeatedly. Line: median time of one acquire and release. Band: from the median to the 99th percentile. The scale is logarithmic."
             .to_owned(),
         series: all,
         svg,
@@ -252,7 +252,7 @@ fn far(results: &Results) -> Option<Figure> {
         "number of masters (round trips in ms, in this order: {})",
         trips.join(", ")
     );
-    let what = "Time of an acquire, compared with the round trip of the q-th fastest master";
+    let what = "Time of an acquire, compared with the time in which a majority can reply";
     let svg = lines(Scale::Linear, &places, &all, &title, "milliseconds", what);
     let words = format!(
         "In theory, an acquire takes one round trip of the q-th fastest master (q: the size of a majority). {}",

@@ -55,7 +55,7 @@ pub(crate) const CODES: [Meaning; 4] = [
     ),
     (
         "128+n",
-        "signal n ended the demo, and its masters were stopped",
+        "signal number n ended the demo, and its masters were stopped",
     ),
 ];
 

@@ -31,7 +31,7 @@ impl Captured {
         Ok(())
     }
 
-    /// Prints the command's stdout on stdout, and its stderr on stderr. Ignores errors: the streams may have no reader.
+    /// Prints the command's stdout on stdout, and its stderr on stderr. Ignores I/O errors.
     pub(crate) fn print(mut self) {
         let printed = [
             self.out

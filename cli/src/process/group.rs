@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_process_group_has_no_living_process() {
+    fn process_group_that_does_not_exist_has_no_living_process() {
         // No group can have this id, because it is larger than the largest pid on Linux.
         let gone = Group(Pid::from_raw(4_194_304));
         assert_eq!(gone.alive(), None);

@@ -337,7 +337,8 @@ impl Watch {
         }
     }
 
-    /// Returns the reason that `lost` gives. If `lost` takes more than 50 ms, returns a general reason.
+    /// Returns the reason why the lock is lost, as `lost` reports it. If `lost` takes more than 50 ms, returns a
+    /// general reason.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await

@@ -101,7 +101,7 @@ fn wrong_arguments_are_refused_with_a_one_line_error() {
 }
 
 #[test]
-fn error_names_the_environment_variable_with_an_invalid_value() {
+fn error_names_the_environment_variable_that_has_an_invalid_value() {
     let run =
         done(
             bare()

@@ -71,7 +71,7 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
 }
 
 #[test]
-fn option_kinds_of_bench_compares_each_kind_of_lock_with_the_plain_lock() {
+fn bench_with_the_option_kinds_compares_each_kind_of_lock_with_the_plain_lock() {
     let out = tempfile::tempdir().expect("a directory");
     let run = done(
         bare()
@@ -140,10 +140,10 @@ fn bench_on_given_masters_leaves_no_keys_except_fencing_counters() {
 }
 
 #[test]
-fn option_nodes_of_bench_compares_different_kinds_of_masters() {
+fn bench_with_the_option_nodes_compares_different_kinds_of_masters() {
     if let Err(why) = quorate_testbed::MariaDb::available() {
         quorate_testbed::not_run(
-            "option_nodes_of_bench_compares_different_kinds_of_masters",
+            "bench_with_the_option_nodes_compares_different_kinds_of_masters",
             &why.to_string(),
         );
         return;

@@ -188,7 +188,7 @@ fn hold_with_the_option_shared_admits_readers_and_excludes_writers() {
 }
 
 #[test]
-fn option_terminate_of_hold_ends_a_process_when_the_lock_is_lost() {
+fn hold_terminates_the_given_process_when_the_lock_is_lost() {
     let masters = masters(3);
     for taken_away in [true, false] {
         let script = Command::new("sleep").arg("600").spawn().expect("starts");

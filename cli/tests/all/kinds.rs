@@ -143,7 +143,7 @@ fn permit_and_plain_lock_of_one_name_are_independent_locks() {
 }
 
 #[test]
-fn nested_permit_is_granted_if_the_ancestor_holds_another_slot() {
+fn nested_run_gets_a_free_slot_if_its_ancestor_holds_a_different_slot() {
     let masters = masters(3);
     let mut first = lasting(&masters, &["--permits", "1", "api"]);
     until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
@@ -183,7 +183,7 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
 /// A daemon can inherit `QUORATE_HELD` from a `quorate run` that has ended. A `quorate` that the daemon starts must
 /// ignore the entry of the ended run.
 #[test]
-fn quorate_held_entry_of_a_process_that_is_not_an_ancestor_is_ignored() {
+fn variable_quorate_held_is_ignored_if_its_process_is_not_an_ancestor() {
     let masters = masters(3);
     let told = &["sh", "-c", "echo \"$QUORATE_HELD\""];
     for outer in [
@@ -200,7 +200,7 @@ fn quorate_held_entry_of_a_process_that_is_not_an_ancestor_is_ignored() {
         if outer.len() > 1 {
             continue;
         }
-        // If an entry names no valid process, quorate must assume that an ancestor holds the lock.
+        // If an entry of `QUORATE_HELD` names no valid process, quorate must assume that an ancestor holds the lock.
         let (hold, _) = held
             .split_once('@')
             .expect("an entry of QUORATE_HELD must name the process that holds the lock");
@@ -247,7 +247,6 @@ fn nested_run_uses_the_locks_and_owner_ids_of_all_its_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
-        // In each case, the outermost run takes `x` as owner "the first", and the middle run takes `y` as owner "b".
         (
             "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
             0,

@@ -225,7 +225,7 @@ fn lead_stops_its_command_and_campaigns_again_after_leadership_is_lost() {
 }
 
 #[test]
-fn signal_ends_lead_even_if_the_command_fails() {
+fn lead_ends_on_a_signal_even_if_its_command_fails() {
     let masters = masters(3);
     let [exits, stays] = [mark(), mark()].map(Ends);
     // On SIGTERM the command exits with 3, so `lead` must exit with 3.

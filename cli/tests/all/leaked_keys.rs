@@ -1,5 +1,5 @@
-//! Tests that `quorate run` leaves no keys on the masters that could block a client. The tests list the keys
-//! immediately after `quorate run` has ended, before a leaked key can expire.
+//! Tests that `quorate run` leaves no keys behind that could block a client. The tests list the keys immediately after
+//! `quorate run` has ended, before a leaked key can expire.
 
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -103,7 +103,7 @@ const WAYS_OUT: &[WayOut] = &[
                     Some(1),
                     "quorate must not delete the lock of another client"
                 );
-                // `quorate run` could not delete its note, because the lock key had changed. Delete the note.
+                // `quorate run` does not delete its note if the lock key has changed. So the test deletes the note.
                 master.command(&["DEL", "quorate:note:r"]).expect("a reply");
             }
             done

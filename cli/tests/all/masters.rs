@@ -71,8 +71,8 @@ impl Scene {
     }
 }
 
-/// Two of the three old masters do not reply. A client could hold a lock on just these two, so the replies of the other
-/// three servers are not enough.
+/// Two of the three old masters do not reply, and a client could hold a lock on these two. So `status` and `break` must
+/// fail, although the other three of the five masters reply.
 #[test]
 fn status_and_break_require_a_majority_of_old_masters_while_masters_are_replaced() {
     let scene = Scene(masters(5));
@@ -447,7 +447,7 @@ impl Scene {
 }
 
 #[test]
-fn change_of_masters_keeps_a_once_record_despite_failures_of_different_masters() {
+fn change_of_masters_keeps_the_record_of_a_once_job_despite_failed_masters() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.begin();
@@ -475,7 +475,7 @@ fn change_of_masters_keeps_a_once_record_despite_failures_of_different_masters()
 }
 
 #[test]
-fn lost_quota_prevents_the_opening_of_new_masters_but_a_dropped_quota_does_not() {
+fn step_open_fails_if_a_quota_is_lost_but_not_if_a_quota_was_dropped() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.begin();
@@ -536,7 +536,7 @@ fn quota_survives_a_change_of_masters_and_the_change_back() {
 /// - `status` exited with 69 although all masters had answered.
 /// - `begin` failed only after it had marked the next masters.
 #[test]
-fn masters_commands_report_an_operator_right_that_the_user_lacks() {
+fn masters_commands_report_a_permission_that_the_user_lacks() {
     let scene = Scene(masters(5));
     for server in &scene.0 {
         let mut words = vec![

@@ -324,7 +324,7 @@ fn lock_is_renewed_while_a_write_to_stderr_blocks() {
     drop(command);
     until_held(&masters, "x");
     masters[1].kill().expect("killed");
-    // If `quorate` hangs for 15 s in a write to stderr, close the read end, so that the write fails.
+    // After at most 15 s, close the other end of stderr. A blocked write of `quorate` then fails.
     let late = Instant::now() + Duration::from_secs(15);
     while child.try_wait().expect("a status").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));

@@ -26,8 +26,8 @@ fn is_there(program: &str) -> bool {
     found.is_ok()
 }
 
-/// Runs `quorate` with the arguments `words` once for each exit code in `times`, and expects this exit code. If the
-/// command is `quorate once`, first creates the record `name`.
+/// Runs `quorate` with the arguments `words`, once for each element of `times`. Each run must exit with this
+/// element as its code. If the command is `quorate once`, first creates the record `name`.
 fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
     let mut create = quorate(masters);
     create.env("QUORATE_NODE_TIMEOUT", "500ms");
@@ -272,8 +272,8 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     }
 }
 
-/// Two clusters run the same cron job. The second cluster's pod waits while the first cluster's pod runs the job. If
-/// the job fails, the second pod must run it.
+/// Two Kubernetes clusters run the same cron job. While a pod of the first cluster runs the job, a pod of the second
+/// cluster waits. If the job fails in the first cluster, the waiting pod must run it.
 #[test]
 fn kubernetes_pod_repeats_the_failed_job_of_a_pod_in_another_cluster() {
     let masters = masters(3);

@@ -392,8 +392,8 @@ fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
     until("the guard process has asked the command to end", || {
         alive(&mark) == 0
     });
-    // Continue `quorate` before the lock expires. It could still renew the lock, but the guard process has ended the
-    // command. So `quorate` must report a lost lock.
+    // Continue `quorate` before the lock expires. The guard process has already ended the command, so `quorate` must
+    // report a lost lock.
     signal(&holder, "CONT");
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
@@ -418,7 +418,7 @@ fn option_max_hold_ends_the_command_after_the_given_time() {
 }
 
 #[test]
-fn option_keep_for_keeps_the_lock_if_the_command_ends_early() {
+fn option_keep_for_keeps_the_lock_after_the_command_has_ended() {
     let masters = masters(3);
     let keeper = run(
         &masters,

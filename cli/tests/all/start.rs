@@ -86,7 +86,7 @@ fn demo_reaps_its_servers_if_sigchld_was_ignored() {
 }
 
 #[test]
-fn run_exits_with_128_plus_the_real_time_signal_that_killed_the_command() {
+fn run_exits_with_128_plus_n_if_real_time_signal_n_killed_the_command() {
     let masters = masters(3);
     for n in [34, 40, 64] {
         let kill = format!("kill -{n} $$");
@@ -301,8 +301,8 @@ fn run_started_from_outside_its_container_does_not_stop_on_sigtstp() {
     let mut started = [0];
     let output = container.stdout.as_mut().expect("piped");
     output.read_exact(&mut started).expect("the shell must run");
-    // Start `quorate` from outside of the container, as `docker exec` does. After SIGTSTP, no shell could continue
-    // `quorate`, so `quorate` must not stop.
+    // Start `quorate` from outside of the container, as `docker exec` does. No shell could continue `quorate` after a
+    // stop, so `quorate` must not stop on SIGTSTP.
     let target = child_of(container.id()).to_string();
     let enter = ["nsenter", "--pid", "--target", &target];
     let mark = mark();
@@ -426,8 +426,7 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     );
 }
 
-/// The name server never replies, and the system's resolver gives up after ten seconds. `quorate run` must exit within
-/// less time.
+/// The name server never replies. `quorate run` must exit before the system's resolver gives up (after ten seconds).
 #[test]
 fn run_exits_without_waiting_for_a_silent_name_server() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");

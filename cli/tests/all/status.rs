@@ -167,7 +167,7 @@ fn status_shows_only_the_first_ten_waiters_and_skips_expired_ones() {
 
 /// Reads the name of a held lock from `quorate status --json`, and passes it to `quorate status NAME`.
 #[test]
-fn status_accepts_a_listed_resource_name_that_contains_a_newline() {
+fn status_accepts_a_resource_name_with_a_newline_from_its_json_list() {
     let masters = masters(1);
     let name = "a\n\\b\u{1b}[31m";
     let set = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);
@@ -331,7 +331,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn option_slot_of_break_deletes_one_of_the_permits_listed_by_status() {
+fn break_with_the_option_slot_deletes_one_of_the_permits_listed_by_status() {
     let masters = masters(3);
     let permit = |note: &str| {
         let options = ["--permits", "2", "--note", note, "api"];
@@ -466,7 +466,7 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
         .as_str()
         .expect("status must report why the semaphore could not be read");
     assert!(why.contains("NOPERM"), "{why}");
-    // Unlike the user `looks`, the server's default user can read the semaphore, so there is no error.
+    // The default user can read the semaphore, so this status contains no error.
     let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
     assert_eq!(all["resources"][0]["permits_error"], Value::Null);
 }

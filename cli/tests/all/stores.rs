@@ -224,7 +224,7 @@ fn server_that_is_listed_under_two_names_is_refused() {
     let run = lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
     assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
-    // Two databases of one server must be refused, even if they store different server names.
+    // Two databases of one server must not count as two masters, even if they store different server names.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("the test must be able to change the server name");
@@ -294,8 +294,8 @@ fn zookeeper_without_its_path_or_with_short_sessions_is_reported_with_the_remedy
     says(&lines, "error run_id", &["once"]);
 }
 
-/// The SQL that `quorate prepare-server --print` prints for this database. No server runs at the URL, because the
-/// command must not need a server.
+/// Returns the SQL that `quorate prepare-server --print` prints for `database`. The command must not need a server:
+/// no server runs at its URL.
 fn print_sql(database: &str) -> String {
     let url = format!("mysql://admin:hunter2@127.0.0.1:1/{database}");
     let printed = done(bare().args(["prepare-server", "--print", &url]));
@@ -373,7 +373,7 @@ fn printed_sql_replaces_the_server_run_id_only_if_the_record_table_is_missing() 
     assert!((now - since).abs() < 3_600_000_000, "{since} {now}");
     server.sql(&sql).expect("the SQL runs again");
     assert_eq!(run(), first, "a complete schema must stay as it is");
-    // All locks are lost with the dropped table. So the SQL must set a new run id, as after a restart of the server.
+    // Dropping the table loses all locks. So the SQL must store a new run id, as after a restart of the server.
     server
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
@@ -438,7 +438,7 @@ fn printed_script_prepares_a_zookeeper_as_prepare_server_does() {
     }
     let stranger = format!("{}?timeout=2s", server.url("/b"));
     refused(&lock(&stranger), &["ACL"]);
-    // Two paths of one ZooKeeper ensemble must be refused, even if they store different server names.
+    // Two paths of one ZooKeeper ensemble must not count as two masters, even if they store different server names.
     refused(
         &lock(&format!("{plain}?timeout=2s,{owned}?timeout=2s")),
         &["same server"],

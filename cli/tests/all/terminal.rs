@@ -61,7 +61,7 @@ fn command_reads_from_the_terminal_and_the_shell_gets_the_terminal_back() {
 }
 
 #[test]
-fn waiting_line_on_a_terminal_shows_the_waited_time_but_never_zero_seconds() {
+fn waiting_message_on_a_terminal_shows_the_seconds_waited_but_never_zero() {
     let masters = masters(1);
     let held = masters[0].command(&["SET", "r", "somebody else"]);
     held.expect("a reply");
@@ -93,7 +93,7 @@ fn ctrl_c_ends_the_command() {
 /// While the command reads from the terminal, Ctrl-C reaches only the command. Tests the two documented ways to end a
 /// command that ignores Ctrl-C: `Ctrl-\`, and Ctrl-Z followed by `kill`.
 #[test]
-fn documented_ways_end_a_command_that_ignores_ctrl_c() {
+fn ctrl_backslash_or_kill_ends_a_command_that_ignores_ctrl_c() {
     let masters = masters(1);
     let line = "quorate run r -- sh -c \"trap '' INT; while :; do read x; done\"";
     for end in [&["\x1c"][..], &["\x1a", "kill %1; fg\n", "\n"]] {

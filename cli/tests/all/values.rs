@@ -417,7 +417,7 @@ fn quorate_once_refuses_the_option_yes_without_the_option_drop() {
 }
 
 #[test]
-fn drop_of_a_once_record_needs_the_option_yes_and_reports_a_missing_record() {
+fn quorate_once_drops_a_record_only_with_the_option_yes() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let unsure = ask(&masters, &["once", "--drop", "r"]);
@@ -498,8 +498,8 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // Delay all replies by 1 s. Send SIGTERM when `once` has acquired the lock (its note exists), but has not yet
-        // received the record.
+        // Send SIGTERM after `once` has acquired the lock, but before it has read the once-per-period record. So
+        // delay all replies, and wait for the note that `once` stores with the lock.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));
@@ -543,7 +543,7 @@ fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
         ),
         (
             &["once", "--per", "1month", "nightly", "--", "true"],
-            "use month",
+            "use --per month",
         ),
         (
             &[
@@ -645,7 +645,7 @@ fn quota_take_exits_with_70_if_its_result_cannot_be_printed() {
 }
 
 #[test]
-fn help_shows_how_to_create_a_quota_or_a_once_record() {
+fn help_shows_how_to_create_a_quota_or_a_once_job() {
     for (command, wanted) in [
         ("quota", "quota create prizes 10"),
         ("once", "once --create"),
