@@ -211,7 +211,8 @@ impl RedlockBuilder {
     ///
     /// - The order of the waiters is [`Order::Unordered`].
     /// - No majority of the masters answers.
-    /// - The waiter is the first in the queue, and the holder got the lock without waiting in the queue.
+    /// - The waiter is the first in the queue, and the holder has no entry in the queue. The release of such a holder
+    ///   may wake no waiter.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self

@@ -92,8 +92,8 @@ impl MastersChange<'_> {
         }
     }
 
-    /// Reads the state of all masters, and changes nothing. The result also lists the rights that the steps of the
-    /// replacement need but the configured user lacks.
+    /// Reads the state of all masters, and changes nothing. The result also lists missing rights: rights on the masters
+    /// that the replacement needs, but that the configured user does not have.
     pub async fn look(&self) -> Survey {
         let scope = self.redlock.scope_of_rights();
         let rights = |keys| ChangeOrder::Rights {
@@ -224,7 +224,7 @@ impl MastersChange<'_> {
     /// Before this step opens the next masters, it copies to them:
     ///
     /// - the values (quotas and once-per-period records);
-    /// - the fencing counters, except counters that are lower than every new fencing token.
+    /// - the fencing counters, except counters that are far behind the clocks: new fencing tokens are larger anyway.
     ///
     /// # Errors
     ///
@@ -323,23 +323,19 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Copies every value (quota or once-per-period record) that any master lists to the next masters.
-    ///
-    /// Returns an error in these cases:
-    ///
-    /// - No majority of the old masters has listed its values and has stayed closed.
-    /// - No majority of the next masters has listed its values.
+    /// Copies the values (quotas and once-per-period records) to the next masters. Includes every value that at least
+    /// one master lists.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
             enough,
-            "too few of the old masters have stayed closed and have listed their values: run the step `close` again",
+            "too few of the old masters stayed closed and listed their quotas and records: run the step `close` again",
         ))?;
         let enough = self.next_only().is_met_by(read.well());
         none(read.unless(
             enough,
-            "too few of the next masters have listed their values: run the step `open` again",
+            "too few of the next masters listed their quotas and records: run the step `open` again",
         ))?;
         let carrier = Carrier {
             redlock: self.redlock,
@@ -509,8 +505,8 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     }
 }
 
-/// A fencing counter is copied if it is behind its master's clock by at most this time. Any new fencing token is larger
-/// than the other counters, because the masters' clocks differ by less than this time.
+/// A fencing counter is copied if it is behind its master's clock by at most this time. Older counters need no copy:
+/// every new fencing token is derived from a master's clock, and is larger.
 ///
 /// `wait` is the wait before the step `open`.
 fn copied_within(wait: Duration) -> Duration {
@@ -522,7 +518,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copied_within_returns_at_least_its_argument_plus_nine_seconds() {
+    fn counter_behind_its_clock_by_the_wait_plus_nine_seconds_is_copied() {
         let hour = Duration::from_secs(3600);
         for wait in [Duration::from_secs(1), hour] {
             assert!(

@@ -92,8 +92,8 @@ pub enum BuildError {
 #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a blocking call on a thread of a Tokio runtime would block the other tasks of this thread: use quorate::Redlock \
-     with .await, or call from a thread outside the runtime; in spawn_blocking, use the handle from in_spawn_blocking()"
+    "a blocking call on a thread of a Tokio runtime would block other tasks: use quorate::Redlock with .await, or a \
+     thread outside the runtime; in spawn_blocking, use in_spawn_blocking()"
 )]
 #[non_exhaustive]
 pub struct CannotBlock;
@@ -131,13 +131,13 @@ pub enum AcquireError {
     CannotBlock(CannotBlock),
 }
 
-/// Details of a failed acquire, from one round of requests to the masters. This is the last round whose replies explain
-/// the failure. The replies decide between these errors:
+/// Details of a failed acquire, from one round of requests to the masters: the last round whose replies are enough to
+/// decide between these errors:
 ///
 /// - [`AcquireError::NoQuorum`]: too many masters failed.
 /// - [`AcquireError::HeldByOther`]: enough masters could vote, but too many of them refused the lock.
 ///
-/// If no round explains the failure, the error is [`AcquireError::NoQuorum`], with the details of the last round.
+/// If there is no such round, the error is [`AcquireError::NoQuorum`], with the details of the very last round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
@@ -259,14 +259,13 @@ impl AcquireError {
             Self::HeldByOther(missed) => (missed, held(missed.held_here)),
             Self::NotJoinable(missed) => (
                 missed,
-                "is held by its owner, but the masters cannot grant the owner a further hold now: no majority of \
-                 them reports the same fencing token; if a process of the owner has crashed, try again when its hold \
-                 has expired",
+                "is held by its owner, but cannot be acquired again now: no majority of the masters reports the same \
+                 fencing token; if a process of the owner has crashed, try again after the ttl",
             ),
             Self::OtherMasters(missed) => (
                 missed,
-                "cannot be acquired: the masters refuse this configuration; correct masters and \
-                 masters_generation (waiting does not help)",
+                "cannot be acquired, and waiting does not help: the masters refuse this configuration; correct \
+                 masters and masters_generation",
             ),
             Self::NoQuorum(missed) => {
                 missed.write_no_quorum(f)?;
@@ -396,7 +395,7 @@ impl<T> ScopeError<T> {
     }
 
     /// Returns this error without the value of the body. [`try_scope`](crate::Redlock::try_scope) converts the returned
-    /// error into the caller's error type.
+    /// error into the error type of the body.
     pub fn without_value(self) -> ScopeError {
         match self {
             Self::NotAcquired(error) => ScopeError::NotAcquired(error),

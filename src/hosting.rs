@@ -48,7 +48,7 @@ pub(crate) fn background() -> Option<Handle> {
 }
 
 /// The library's own runtimes with one thread. Each thread runs tasks until its runtime ends, so the library does not
-/// check these runtimes.
+/// check whether tasks still run.
 static DRIVEN: Mutex<Vec<Id>> = Mutex::new(Vec::new());
 
 /// While this value exists, the library does not check whether the runtime with this id runs its tasks.
@@ -209,7 +209,7 @@ async fn watch_over(host: Handle) {
             let count = tasks.len();
             tracing::debug!(
                 tasks = count,
-                "a tokio runtime runs no tasks any more: quorate continues its work on the background runtime"
+                "a tokio runtime has stopped running tasks: quorate continues on its background runtime"
             );
             for task in tasks {
                 drop(task.take());

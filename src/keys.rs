@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_of_maps_each_key_of_a_lock_to_its_lock_key() {
+    fn each_key_of_a_lock_is_mapped_to_its_lock_key() {
         for lock in [&b"a"[..], b"a:b", &slot(b"api", 3)] {
             for family in [Family::Lock, Family::Fence, Family::Broken, Family::Value] {
                 assert_eq!(lock_of(&family.of(lock)), lock, "{family:?}");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_of_returns_a_slot_only_for_the_key_of_a_semaphore_slot() {
+    fn slot_number_is_parsed_only_from_the_key_of_a_semaphore_slot() {
         for name in [&b"api"[..], b"a:b", b"7:x", b"\xff"] {
             let key = slot(name, 63);
             assert_eq!(slot_of(&key), Some((63, name)));

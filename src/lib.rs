@@ -80,7 +80,7 @@
 //! | `master has lost its generation marker ..` | warn | `node` |
 //! | `no wake-up messages: waiters use only timers` | warn | `node`, `why` |
 //! | `an even number of masters ..` | warn | `masters` |
-//! | `a tokio runtime runs no tasks any more ..` | debug | `tasks` (the number of tasks) |
+//! | `a tokio runtime has stopped running tasks ..` | debug | `tasks` (the number of tasks) |
 //!
 //! No span or event contains a password.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -118,7 +118,7 @@ pub mod node;
     dead_code,
     unreachable_pub,
     unused_imports,
-    reason = "some items are only for crates that add other kinds of masters"
+    reason = "without the feature `node`, parts of this module are unused"
 )]
 mod node;
 mod options;

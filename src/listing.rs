@@ -55,8 +55,8 @@ fn is_of_a_lock(value: &[u8]) -> bool {
     keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
-/// Replaces each value that quorate did not write by a fixed text. If there are several such values, numbers in the
-/// texts distinguish them.
+/// Replaces each value that quorate did not write by the text [`NOT_OURS`]. If there are several such values, appends a
+/// number to the text for the second value and for each later one.
 fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {

@@ -4,7 +4,7 @@
 //! once: it registers units and help texts. Without a recorder, or without the feature, nothing is counted.
 //!
 //! Building a [`Redlock`](crate::Redlock) creates every time series with the value 0. So an alert rule that waits for
-//! an increase also notices the first event. [`describe`] creates the time series that have no label for a master.
+//! an increase also notices the first event.
 //!
 //! No metric has a resource name as a label, because there may be millions of names. `docs/metrics.md` describes which
 //! metrics to watch, and has a dashboard and alert rules.
@@ -53,7 +53,7 @@ mod enabled {
         ),
         Metric::counter(
             ROUNDS,
-            "Rounds of requests to all masters to take a lock; label verdict: won, held_by_other, held_by_owner, no_quorum, too_late",
+            "Rounds of lock requests, each sent to all masters; label verdict: won, held_by_other, held_by_owner, no_quorum, too_late",
         ),
         Metric::counter(
             CONFIRMATIONS,
@@ -320,7 +320,7 @@ mod enabled {
 #[cfg(not(feature = "metrics"))]
 #[allow(
     clippy::unused_self,
-    reason = "the methods are the same as with the feature `metrics`"
+    reason = "the methods have the same signatures as with the feature `metrics`"
 )]
 mod disabled {
     use std::sync::Arc;

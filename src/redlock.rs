@@ -41,14 +41,15 @@ use crate::waiting::local_line::LocalLines;
 /// The connections and the renewal task run in the tokio runtime of the first caller that needs them. Several runtimes
 /// can share one `Redlock`.
 ///
-/// A background thread takes over these tasks in the following cases. The thread runs until the process ends.
+/// A background thread takes over the connections and the renewal task in the following cases. The thread runs until
+/// the process ends.
 ///
 /// - The runtime was shut down.
 /// - A runtime with one thread (`current_thread`) has run no task for about a second. Locks with a ttl of 3 s or more
 ///   are still renewed in time.
 /// - There is no tokio runtime, because another executor polls the futures.
 ///
-/// In the following cases, the thread takes over only after the runtime was shut down:
+/// In the following cases, the thread does not take over from a blocked runtime, only after the runtime was shut down:
 ///
 /// - The runtime has several threads. Do not block all of them.
 /// - The `Redlock` has masters in memory (feature `testing`), or the runtime's clock is paused (`tokio::time::pause`).
@@ -118,8 +119,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`AcquireError`]. Its variants distinguish, for example, a lock that another client holds, too few masters that
-    /// answer, and a grant that came too late.
+    /// [`AcquireError`], for example if another client holds the lock, if too few masters answer, or if a majority
+    /// granted the lock too late.
     ///
     /// # Cancel safety
     ///
@@ -328,7 +329,7 @@ impl Redlock {
     }
 
     /// Waits until no request to any master is outstanding. Call `flush` with a timeout on **every** path that ends the
-    /// program. Use the node timeout, because a master that works answers within this time.
+    /// program. The node timeout is long enough for this: a working master answers within the node timeout.
     ///
     /// The library sends these requests in the background:
     ///
@@ -339,7 +340,7 @@ impl Redlock {
     /// If the process ends before these requests are sent, other clients are blocked until the keys expire. Shutting
     /// down the tokio runtime does not send the requests in time.
     ///
-    /// `flush` does not wait for releases that are stored until an unreachable master can be reached again.
+    /// `flush` does not wait for releases that the library keeps until an unreachable master can be reached again.
     ///
     /// ```no_run
     /// # use std::time::Duration;

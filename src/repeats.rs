@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// The minimum time between two warnings of one source, for example the connection to one master: one minute. The first
-/// [`TEXTS`] warnings with different texts are exempt. A minute without events of the source resets this exemption.
+/// The minimum time between two warnings of one source, for example the connection to one master: one minute.
+///
+/// The first [`TEXTS`] warnings with different texts are logged without this limit. If the source has nothing to log
+/// for a minute, this count begins again.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The largest number of warnings with different texts that are logged before the limit of one per minute applies.
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn alternating_events_are_logged_together_once_a_minute_after_their_first_occurrence() {
+    fn alternating_events_are_logged_once_each_and_then_once_a_minute() {
         let repeats = Repeats::default();
         let mut logged = Vec::new();
         for millis in (0..180_000).step_by(100) {

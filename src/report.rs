@@ -83,7 +83,7 @@ impl fmt::Display for Reply<'_> {
             (NodeOutcome::No, Phase::Release) => f.write_str("already gone")?,
             (NodeOutcome::No, Phase::Value) => f.write_str("has seen a later holder")?,
             (NodeOutcome::NoValue, _) => f.write_str("has no value")?,
-            (NodeOutcome::OldValue, _) => f.write_str("has a value from before it restarted")?,
+            (NodeOutcome::OldValue, _) => f.write_str("has a value from before its restart")?,
             (NodeOutcome::Yes, _) => f.write_str("yes")?,
             (NodeOutcome::No, _) => f.write_str("not held by this client")?,
             (NodeOutcome::Fault(fault), _) => write!(f, "{fault}")?,

@@ -44,7 +44,7 @@ pub enum InvalidResource {
     #[error("there is no slot {0}: the slots of a semaphore are 0 to {last}", last = MAX_PERMITS - 1)]
     Slot(usize),
     /// The owner's id is empty, longer than [`MAX_OWNER_LEN`] bytes, or contains control characters.
-    #[error("an owner's id has 1 to {max} bytes, without control characters; this one has {0}", max = MAX_OWNER_LEN)]
+    #[error("an owner's id has 1 to {max} bytes and no control characters; this id has {0} bytes", max = MAX_OWNER_LEN)]
     Owner(usize),
     /// The owner's id has 32 hexadecimal digits, like the token of a lock. Probably a token was passed by mistake.
     #[error(

@@ -5,12 +5,12 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// The pauses between two attempts of one acquire. A waiter makes these pauses in the following cases:
+/// The pauses between the attempts of one acquire. A waiter pauses in the following cases:
 ///
 /// - The waiter is unordered ([`Order::Unordered`](crate::Order::Unordered)).
 /// - No majority of the masters answers.
-/// - The waiter is the first in the queue, and the lock's holder has no entry in the queue. Such a holder might wake
-///   no waiter when it releases the lock.
+/// - The waiter is the first in the queue, and the lock's holder has no entry in the queue. When such a holder releases
+///   the lock, the waiter might not be notified.
 ///
 /// The pauses grow from `first` by `factor` up to `most`. Each pause is then shortened at random, by at most half, so
 /// two clients that collided once are unlikely to collide again.

@@ -1,7 +1,7 @@
 //! Checks two rules for the fencing tokens of a resource:
 //!
 //! - Two holds get the same token only if they may share the lock (e.g. readers).
-//! - If an attempt began after another lock was obtained, its token is not smaller than the token of that lock.
+//! - If an attempt began after an earlier lock was obtained, its token is at least the token of that lock.
 //!
 //! Attempts that overlap in time may get their tokens in any order.
 
@@ -11,7 +11,7 @@ use std::hash::Hash;
 /// A lock that was obtained with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Obtained<I> {
-    /// Identifies the client that obtained the lock, or the hold, as the caller chooses.
+    /// The id of the client or of this hold. The caller decides which of the two it uses.
     pub who: I,
     /// When the client's attempt began.
     pub began: u64,

@@ -135,8 +135,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes the next attempt. If this waiter has an entry in the queue on the masters, the attempt contains its
-    /// ticket.
+    /// Makes the next attempt. If this waiter is queued on the masters, the attempt contains the ticket of its queue
+    /// entry.
     async fn next_attempt(&mut self, tries: &mut Tries<'a>) -> Result<Won, FailedAttempt> {
         tries.attempts += 1;
         if let Some(place) = &tries.place {
@@ -288,8 +288,8 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(place);
         }
-        // The wait is over, but an acquire must report the result of a full attempt: the attempt of the first local
-        // waiter, or its own attempt if it becomes the first. Poll, because a result wakes no waiter.
+        // The deadline has passed, but the acquire's error must report a full attempt. So poll for the result of the
+        // first local waiter's attempt: no wake-up announces this result.
         let coordinator = &self.core.coordinator;
         let until = coordinator.answered_by();
         while place.shared_finding().is_none() && !place.is_front() && coordinator.now() < until {
@@ -303,8 +303,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes one attempt. It ends at most [`LAST_LOOK`] after the acquire's deadline. For a first attempt, and for a
-    /// `try_acquire`, the limit is never earlier than the masters' timeout.
+    /// Makes one attempt, which ends at most [`LAST_LOOK`] after the acquire's deadline. A first attempt, or the
+    /// attempt of a `try_acquire`, may wait for the masters' timeout even if the deadline passes earlier.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -353,7 +353,7 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // If `ahead` is 0, the holder has no queue entry. Then its release may wake no waiter, so poll.
+        // If `ahead` is 0, the lock's holder has no queue entry, and its release may wake no waiter. So poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.unqueued_holder;

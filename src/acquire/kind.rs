@@ -32,9 +32,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns this kind of lock for a reader, or an invalid request if this kind has no readers.
-    ///
-    /// A lock on several resources has no readers: a later fencing token could be smaller than an earlier one.
+    /// A lock on several resources has no readers, because fencing tokens could then decrease.
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,

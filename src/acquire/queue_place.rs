@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(look(b"a", ms(0)), STAGGER);
         assert_eq!(look(b"a", ms(20)), ms(50));
         assert_eq!(look(b"a", ms(2_000)), ms(100));
-        // No pause of the retry settings is left. Holder `a` has been seen for 2.1 s: the pause is 2.1 s / `PATIENCE`.
+        // The list of pauses is used up. The pause is the time since `a` was first seen (2.1 s), divided by `PATIENCE`.
         assert_eq!(look(b"a", ms(2_100)), ms(105));
         assert_eq!(
             look(b"b", ms(9_000)),

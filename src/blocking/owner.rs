@@ -11,8 +11,8 @@ use crate::hold::guard;
 use crate::hold::released::Released;
 use crate::kinds::owner;
 
-/// An owner of re-entrant locks; the blocking version of [`quorate::Owner`](crate::Owner). One owner can hold the same
-/// lock several times. Each of these holds has its own [`OwnedGuard`].
+/// An owner of re-entrant locks; the blocking version of [`quorate::Owner`](crate::Owner). One owner can acquire
+/// the same lock several times. Each hold has its own [`OwnedGuard`].
 #[derive(Clone)]
 pub struct Owner {
     owner: owner::Owner,
@@ -21,7 +21,7 @@ pub struct Owner {
 
 /// The guard of one hold of an [`Owner`]; the blocking version of [`quorate::OwnedGuard`](crate::OwnedGuard). Clones of
 /// the guard share the hold.
-#[must_use = "dropping the last guard releases the hold"]
+#[must_use = "dropping the last clone of this guard releases its hold on the lock"]
 pub struct OwnedGuard {
     kept: Kept<owner::OwnedGuard>,
 }

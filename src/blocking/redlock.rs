@@ -87,8 +87,8 @@ impl Redlock {
     /// Returns a handle for the threads of `tokio::task::spawn_blocking`. Calls through this handle never return
     /// [`CannotBlock`].
     ///
-    /// Do not use the handle in async tasks: a call blocks the thread. If the call waits for another task on this
-    /// thread, it waits forever.
+    /// Do not use the handle in async tasks: a call blocks the thread. If the call waits for a task that runs on the
+    /// same thread, the call never returns.
     ///
     /// ```
     /// # #[cfg(feature = "testing")]
@@ -195,9 +195,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// - If the body failed: the body's error, even if the lock was lost too.
-    /// - Otherwise: the errors of [`scope`](Self::scope), converted into the body's error type. If the lock was lost
-    ///   while the body ran, the body's `Ok` value is dropped.
+    /// - If the body returned an error: this error, even if the lock was lost too.
+    /// - Otherwise: a [`ScopeError`] as from [`scope`](Self::scope), converted into `E`. If the lock was lost while the
+    ///   body ran, the body's `Ok` value is dropped.
     pub fn try_scope<T, E: From<ScopeError>>(
         &self,
         resource: impl AsRef<[u8]>,

@@ -129,8 +129,8 @@ impl Once {
         Self { once, ..self }
     }
 
-    /// Creates the record of this `Once`. The record stores the last period that is recorded as done; a new record
-    /// stores none. See [`quorate::Once::create`](crate::Once::create).
+    /// Creates the record of this `Once`. The record stores the last period that was done. In a new record, no period
+    /// is done yet. See [`quorate::Once::create`](crate::Once::create).
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Once {
     /// Runs `body` under the lock of this `Once`, unless the period is already recorded as done. Records the period as
     /// done before `body` runs. See [`quorate::Once::at_most_once`](crate::Once::at_most_once).
     ///
-    /// If the lock is lost while `body` runs, `body` still runs to its end. The result is then
+    /// If the lock is lost while `body` runs, `body` still runs to its end, and the result is
     /// [`OnceOutcome::Outlived`].
     ///
     /// # Errors

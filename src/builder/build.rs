@@ -122,14 +122,12 @@ impl RedlockBuilder {
         } else if heartbeat > self.settings.ttl() {
             let ttl = text(self.settings.ttl());
             format!(
-                "is above the ttl ({ttl}): lower the heartbeat, or a crashed waiter would block the queue for longer \
-                 than a crashed holder"
+                "is above the ttl ({ttl}): a crashed waiter would block the queue for longer than a crashed holder"
             )
         } else if heartbeat > wait {
             let wait = text(wait);
             format!(
-                "is above the wait ({wait}): lower the heartbeat, or a crashed waiter would block the queue until the \
-                 waiters behind it have given up"
+                "is above the wait ({wait}): a crashed waiter would block the queue until the other waiters give up"
             )
         } else {
             return Ok(heartbeat);
@@ -237,7 +235,7 @@ impl RedlockBuilder {
     }
 
     /// The masters that the caller gave as implementations of [`Node`]. If `next_masters` is set, the caller must give
-    /// them in the order in which `masters` and `next_masters` name the masters.
+    /// them in the order of the URLs in `masters` and then `next_masters`.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {

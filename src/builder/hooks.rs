@@ -46,16 +46,15 @@ pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, Buil
     settings.drivers(seed)
 }
 
-/// The text of the generation marker with this number, for the masters in `settings`. `None` if the settings are not
-/// valid, or if neither the current nor the next masters use this number.
+/// The text of the generation marker with the number `number`, for the masters in `settings`. `None` if `settings` are
+/// not valid, or if neither the current nor the next masters use `number`.
 #[cfg(feature = "testing")]
 pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
     let print = settings.sets().ok()?.configuration.print_at(number)?;
     Some(crate::protocol::marker::Marker { number, print }.to_string())
 }
 
-/// Returns the settings, changed so that notes contain this host, pid and process name instead of those of the real
-/// process.
+/// Sets the host, pid and process name that notes contain. By default, notes contain those of the real process.
 #[cfg(feature = "testing")]
 pub fn known_as(
     mut settings: RedlockBuilder,

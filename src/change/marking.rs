@@ -95,9 +95,8 @@ impl Survey {
                     && Some((step, print)) != own
                 {
                     missing.push(format!(
-                        "{}: the client {} at {} is configured with other masters, another generation or other host \
-                         names, so the masters would refuse this client: use the same hosts, ports, databases and \
-                         masters_generation in both configurations",
+                        "{}: the client {} at {} is configured with other masters or another generation: use the same \
+                         hosts, ports, databases and masters_generation as in this configuration",
                         master.node, client.name, client.address
                     ));
                 }

@@ -111,7 +111,7 @@ impl Survey {
         self.marked(2) != MasterSet::default()
     }
 
-    /// Whether the marker was written for a different list of masters, according to the fingerprint in the marker.
+    /// Whether the fingerprint in the marker differs from the fingerprint of the configured masters.
     pub(super) fn is_of_others(&self, marker: Marker) -> bool {
         let ours = self.configuration.print_at(marker.number);
         ours.is_some_and(|ours| ours != marker.print)
@@ -313,8 +313,8 @@ impl Survey {
             for client in &master.seen.clients {
                 if self.is_of_other_masters(client) {
                     missing.push(format!(
-                        "{}: the client {} at {} is configured with other masters, or with other host names for the \
-                         same masters: use the same hosts and ports in both configurations",
+                        "{}: the client {} at {} is configured with other masters: use the same hosts, ports and \
+                         databases as in this configuration",
                         master.node, client.name, client.address
                     ));
                 }
@@ -397,8 +397,8 @@ impl Survey {
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
         let advice = next.map(|master| {
             format!(
-                "{} already stores {} values (quotas, once-per-period records): the step `open` removes each value \
-                 that no old master has; if this server was used before, delete its old data now",
+                "{} already stores {} values (quotas or once-per-period records): if they are left from an earlier \
+                 use, delete them now; the step `open` removes those that no old master has",
                 master.node, master.seen.values
             )
         });

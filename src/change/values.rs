@@ -40,8 +40,8 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// The largest number of attempts to copy one value. If an attempt restores the value on a master that had lost it, the
-/// next attempt can find a majority.
+/// The largest number of attempts to copy one value. A failed attempt may restore the value on a master that had lost
+/// it, so that the next attempt succeeds.
 const ATTEMPTS: u32 = 3;
 
 /// How many values are copied at the same time.
@@ -157,7 +157,7 @@ impl Copied {
             }),
             Ok(Carried::Lost(shown)) => self.left.push(format!(
                 "{name:?}: lost, or only partly created or removed: no majority of the old masters has this value \
-                 ({shown}): run quorate quota drop or quorate once --drop with both masters and next_masters set"
+                 ({shown}); set masters and next_masters, then run quorate quota drop or quorate once --drop"
             )),
             Ok(Carried::Undecided(shown)) => self.left.push(format!(
                 "{name:?}: not copied: too few masters could store it ({shown}): run this step again"
@@ -168,7 +168,7 @@ impl Copied {
             Err(error) => {
                 let is_denied = |fault: &Fault| matches!(fault, Fault::Denied(_));
                 let denied = failed_with(error.reports(), is_denied);
-                // If the masters that did not deny the right are a majority, the denial is not the cause.
+                // If the masters that denied no right could form a majority, the failure has a different cause.
                 let lines = if quorum.possible_without(denied) {
                     &mut self.left
                 } else {

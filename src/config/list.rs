@@ -21,7 +21,7 @@ const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The default `wait` of an acquire: 30 s.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-/// The group of a setting: which commands of `quorate` accept the setting as an option.
+/// The group of a setting. It decides which commands of `quorate` accept the setting as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionGroup {
     /// Every command that connects to masters accepts the setting.
@@ -212,11 +212,11 @@ settings! {
         change: "always: name an odd number of independent servers",
         option: Masters "URL,URL,..",
         help: "URLs of the masters, separated by commas",
-        more: "The URLs begin with redis:// or valkey://, rediss:// or valkeys:// (TLS), unix://, mysql://, mysqls:// (TLS) or zk://. Each URL names one independent master, never a replica or a node of a cluster. Use an odd number of \
-            masters; different kinds may be mixed. Masters of the form mysql://user:password@host/database and \
-            zk://host+host/path need `quorate prepare-server` once. A URL may contain a user, a password and a database \
-            number: redis://user:password@host:6379/0. A password on the command line is visible in the list of \
-            processes: prefer the variable or the file. A command started by quorate inherits the variable, unless \
+        more: "The URLs begin with redis:// or valkey://, rediss:// or valkeys:// (TLS), unix://, mysql://, mysqls:// (TLS) or zk://. For example, redis://user:password@host:6379/0 (0 is the database number), \
+            mysql://user:password@host/database, zk://host+host/path. For mysql:// and zk://, run `quorate \
+            prepare-server` once. Each URL names one independent master, never a replica or a node of a cluster. Use an \
+            odd number of masters; different kinds may be mixed. A password on the command line is visible in the list \
+            of processes: use the variable or the file. A command that quorate starts inherits the variable, unless \
             --hide-masters is given.",
     }
     next_masters: Vec<String> {

@@ -71,7 +71,7 @@ pub(super) fn urls(text: &str) -> Vec<String> {
     urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
-/// Whether `piece` is probably one more host of `url`: `url` is a ZooKeeper or MySQL URL without a path.
+/// Whether `piece` is probably one more host of `url`. True if `url` is a ZooKeeper or MySQL URL without a path.
 fn lists_hosts(url: &str, piece: &str) -> bool {
     let has_path = |scheme: &str| {
         let names = ["zk", "mysql", "mysqls"];

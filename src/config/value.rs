@@ -206,9 +206,7 @@ impl Value for Order {
         match text.trim() {
             "fair" => Ok(Self::Fair),
             "unordered" => Ok(Self::Unordered),
-            other => Err(format!(
-                "'{other}' is not an order; write fair or unordered"
-            )),
+            other => Err(format!("'{other}': write fair or unordered")),
         }
     }
 

@@ -53,7 +53,7 @@ pub(super) async fn extend(
         items: items.clone(),
     });
     if held.is_noted() && !held.claim.shape().renewal_keeps_note() {
-        // The extension request of this kind of lock does not renew the lock's note.
+        // This kind of lock needs a separate request to renew the note that describes its holder.
         note_again(coordinator, held);
     }
     let settled = fan_out
@@ -113,7 +113,7 @@ impl Collect for ExtendAnswers {
         {
             note_again(&core.coordinator, &self.held);
         }
-        // Apply the result now. The caller's future may be dropped, or be polled much later.
+        // Apply the extension here, because the caller's future may be dropped, or be polled much later.
         match outcome {
             Extension::Pending => return false,
             Extension::Renewed(until) => {

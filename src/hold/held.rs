@@ -60,7 +60,7 @@ struct State {
     /// Whether the lock was acquired through a local queue. If so, the end of this lock lets the next waiter of that
     /// queue request the lock from the masters.
     queued: bool,
-    /// The masters' replies for the holder's report; see [`Held::reports`].
+    /// The masters' replies about this lock; see [`Held::reports`].
     replies: Replies,
     phase: Phase,
     /// Whether the lock's note has been written, or is being written now.
@@ -201,8 +201,8 @@ impl Held {
         state.unkept == 0
     }
 
-    /// Whether a master has lost the lock's note. `said` is this master's reply to an extension or renewal: one result
-    /// for each key of the lock. Returns false if the note has not been sent yet.
+    /// Whether a master has lost the note that describes the lock's holder. `said` is this master's reply to an
+    /// extension or renewal: one result for each key of the lock. Returns false if the note has not been sent yet.
     pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
         let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
         self.is_noted() && said.iter().any(lacks)

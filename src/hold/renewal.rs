@@ -144,7 +144,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             continue;
         }
         let keeps = what != What::Note && held.keeps_note();
-        // The script for groups cannot renew the holder's note.
+        // The script for groups renews locks, but not the notes that describe their holders.
         let with_note = held.claim.shape().renewal_keeps_note();
         if what == What::Note || !held.is_noted() || (keeps && !with_note) {
             notes.extend(held.note(false, now, wall));

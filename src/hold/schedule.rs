@@ -24,10 +24,10 @@ const NOTES: usize = 64;
 /// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// The shortest time between two batches of notes that are written for the first time.
+/// The shortest time between two batches of new notes.
 ///
-/// Also the shortest time between two batches of renewals while at least [`OPEN`] batches wait for a majority. For a
-/// late renewal, the shortest time is [`SOON`] (1 ms).
+/// Also the shortest time between two batches of renewals while at least [`OPEN`] batches wait for a majority. If a
+/// renewal is late, [`SOON`] (1 ms) replaces this time.
 const PACE: Duration = Duration::from_millis(5);
 
 /// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
@@ -36,7 +36,7 @@ const LATE: u32 = 30;
 /// The largest number of expired locks that one call of `take_due` takes.
 const ENDS: usize = 8 * BATCH;
 
-/// After a lock was due, it is due again after at least this time.
+/// The shortest time between two due times of one lock in the schedule.
 pub(super) const SOON: Duration = Duration::from_millis(1);
 
 /// The schedule of the held locks, and the wake-up of the task that renews them.

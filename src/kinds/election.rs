@@ -149,8 +149,8 @@ impl fmt::Debug for Election {
 /// The leadership that this client has won in an election. It ends when it is [resigned](Self::resign), dropped, or
 /// lost.
 ///
-/// A leader that was paused past its lease still believes for a moment that it leads. Pass the [term](Self::term) to
-/// every system that it writes to, and let that system reject smaller terms.
+/// A leader that was paused past its lease does not notice the loss at once. Pass the [term](Self::term) to every
+/// system that the leader writes to, and let that system reject smaller terms.
 #[derive(Debug)]
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
@@ -241,7 +241,8 @@ impl Observation {
     /// the leader. Announcements need the default order [`Order::Fair`](crate::Order::Fair) and the right to subscribe
     /// to channels.
     ///
-    /// If a client acquires this lock without campaigning, the observer can return it as the leader for a short time.
+    /// If a client takes the election's lock with [`Redlock::acquire`], the observer can return this client as the
+    /// leader for a short time.
     ///
     /// # Cancel safety
     ///

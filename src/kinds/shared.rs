@@ -19,7 +19,8 @@ pub enum DowngradeError {
     /// released in the background.
     #[error("the lock is lost ({0}) and cannot be downgraded: acquire it again with shared()")]
     Lost(LossCause),
-    /// The lock cannot be converted: it is a reader's lock, a permit, an owner's hold, or a lock on several resources.
+    /// The lock cannot be converted into a reader's lock: it is a reader's lock already, a permit, an owner's hold, or
+    /// a lock on several resources.
     #[error(
         "only an exclusive lock on a single resource can be downgraded: release it, and acquire again with shared()"
     )]

@@ -92,8 +92,8 @@ impl Waiter {
     }
 }
 
-/// The state of a lock's queue on one master. The master reports this state when it refuses a claim with
-/// [`Fairness::Fair`](super::Fairness::Fair).
+/// The state of a lock's queue on one master. The master reports this state when it refuses a claim that waits its turn
+/// in the queue ([`Fairness::Fair`](super::Fairness::Fair)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueInfo {
     /// The number of waiters ahead of the refused waiter.
@@ -128,8 +128,7 @@ pub enum Extended {
 }
 
 /// The message for a lock that is not extended because one of its related keys contains foreign data.
-const STRANGE: &str =
-    "another program wrote to a key that belongs to the lock, so the lock is not renewed";
+const STRANGE: &str = "the lock is not renewed, because another program wrote to one of its keys";
 
 impl Extended {
     /// The result for a lock that is not extended because one of its related keys, for example its counter, contains

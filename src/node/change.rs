@@ -164,8 +164,8 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // The last command of this client can take a lock. The next arm finds waiters of other libraries: they
-            // subscribe without a name.
+            // This arm finds clients of other libraries by their last command, which can take a lock. The next arm
+            // finds their waiters: unnamed connections with subscriptions.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger

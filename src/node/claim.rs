@@ -87,8 +87,8 @@ impl Claim {
         self
     }
 
-    /// Returns this claim, changed so that it requests the slot `permit` of a semaphore. The key of this claim must be
-    /// the lock key of the slot.
+    /// Returns this claim as a request for `permit`, a slot of a semaphore. The claim's key must be the lock key of the
+    /// slot.
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {
         self.shape = Some(Box::new(Shape::Permit(permit)));
@@ -106,8 +106,8 @@ impl Claim {
         self.shape().permit()
     }
 
-    /// The keys that the claim requests, each with its mode (exclusive or shared). `None` for a claim without a group,
-    /// on one exclusive key or on a slot of a semaphore.
+    /// The keys that the claim requests, each with its mode (exclusive or shared). `None` if the claim requests a plain
+    /// lock or a slot of a semaphore.
     pub fn group(&self) -> Option<&Group> {
         match self.shape() {
             Shape::Group(group) => Some(group),
@@ -159,7 +159,7 @@ impl Claim {
         alone.into_iter().chain(parts)
     }
 
-    /// Returns this claim with this `fairness`: whether the claim waits for its turn in the queue of the lock.
+    /// Returns this claim with `fairness`, which says whether the claim waits for its turn in the queue of the lock.
     #[must_use]
     pub fn with_fairness(mut self, fairness: Fairness) -> Self {
         self.fairness = fairness;
@@ -215,13 +215,14 @@ impl Claim {
         self.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Records that this holder writes a note. The release then also deletes the note. Call this method before you
-    /// queue the request that writes the note.
+    /// Records that the claim's holder writes a note. The release of the claim then also deletes this note. Call this
+    /// method before you queue the request that writes the note.
     pub fn take_note(&self) {
         self.noted.store(true, Ordering::Release);
     }
 
-    /// Whether [`take_note`](Self::take_note) was called. The release must then also delete the holder's note.
+    /// Whether [`take_note`](Self::take_note) was called. If so, the release of the claim must also delete the holder's
+    /// note.
     pub fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Acquire)
     }

@@ -44,14 +44,14 @@ impl Context {
     }
 }
 
-/// The properties of one kind of master: whether it wakes waiters, and its answer timeout.
+/// The properties of one kind of master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
     /// Whether the master notifies a waiting client when the lock becomes free. If no majority of the masters sends
     /// such notifications, waiting clients poll.
     pub wakes: bool,
-    /// The answer timeout of this kind of master. `None` means the node timeout that the builder sets.
+    /// The answer timeout of this kind of master; `None` means [`node_timeout`](crate::RedlockBuilder::node_timeout).
     pub timeout: Option<Duration>,
 }
 

@@ -61,8 +61,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the fault is a missing answer: the master did not answer in time, but may be up. False if the master or
-    /// the network reported the fault, for example a refused connection.
+    /// True if the master did not answer in time. False if the master or the network reported an error, for example a
+    /// refused connection.
     pub fn is_silence(&self) -> bool {
         matches!(
             self,

@@ -8,7 +8,7 @@ use super::right::MissingRight;
 use super::text::sanitize;
 
 /// The result of [`Redlock::inspect`](crate::Redlock::inspect) for one master. A field is `None` if the server does not
-/// report the fact, or if the user has no right to read it.
+/// report its value, or if the user has no right to read the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -42,12 +42,13 @@ pub struct Inspection {
     /// True for databases and ZooKeeper: the server neither expires nor evicts the records of locks. False for servers
     /// with the protocol of Redis.
     pub records: bool,
-    /// The answer timeout of this kind of server. `None` means the node timeout that the builder sets.
+    /// The answer timeout of this kind of server; `None` means [`node_timeout`](crate::RedlockBuilder::node_timeout).
     pub timeout: Option<Duration>,
     /// The settings that were read from a database or ZooKeeper, as pairs of name and value. Empty for servers with the
     /// protocol of Redis: their settings are in other fields.
     pub settings: Vec<(String, String)>,
-    /// The facts that could not be read. Each entry names a fact, and the right or setting that is needed to read it.
+    /// The facts about the server that could not be read. Each entry names a fact, and the right or setting that is
+    /// needed to read it.
     pub unseen: Vec<String>,
     /// The time since the server was started, in whole seconds; `None` if unknown.
     pub uptime: Option<Duration>,

@@ -159,7 +159,7 @@ impl Identity {
     }
 }
 
-/// The text that a holder adds to its note; `None` if the lock gets no note. See
+/// The text that a holder adds to its note. If it is made from `None`, the lock gets no note at all. See
 /// [`LockRequest::note`](crate::LockRequest::note).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoteText(Option<Arc<str>>);

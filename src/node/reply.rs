@@ -75,8 +75,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Creates a reply that passes the answer to `sink`. `node` is the master's index, and `phase` is the kind of the
-    /// request.
+    /// Creates the handle with which the master with the index `node` answers a request of the kind `phase`. The handle
+    /// passes the answer to `sink`.
     pub fn new(sink: Arc<dyn ReplySink>, node: usize, phase: Phase) -> Self {
         let node = u16::try_from(node).unwrap_or(u16::MAX);
         Self {

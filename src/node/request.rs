@@ -13,7 +13,7 @@ use crate::protocol::instant::Instant;
 pub struct ExtendItem {
     /// The claim whose lock is extended.
     pub claim: Arc<Claim>,
-    /// The TTL to set. A master with a longer remaining TTL keeps the longer one.
+    /// The new TTL of the lock key. If the remaining TTL on a master is longer, the master does not change it.
     pub ttl: Duration,
     /// Whether the request also extends the expiry of the holder's note. Most renewals do not, because a note gets a
     /// longer TTL than its lock.

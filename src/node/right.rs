@@ -79,8 +79,8 @@ impl Purpose {
         Self::Releases,
     ];
 
-    /// Whether a lock that uses this purpose cannot be acquired if the Redis user lacks the rights for the purpose. For
-    /// example, a lock with `fencing(false)` does not use [`Fencing`](Self::Fencing).
+    /// Whether a lock that uses this purpose can be acquired only with the rights for the purpose. For example, a lock
+    /// with `fencing(false)` does not use [`Fencing`](Self::Fencing).
     pub fn is_needed(self) -> bool {
         matches!(
             self,
@@ -132,7 +132,7 @@ pub(in crate::node) enum Right {
     },
 }
 
-/// A right on a master. Locks use this right, but the client's user lacks it.
+/// A right on a master that locks need, but that the client's user lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingRight {
     right: Right,

@@ -42,7 +42,8 @@ pub(crate) enum Numbering {
     Raised,
     /// If other holds share the key, the lock gets their fencing number. Otherwise it gets a new number.
     Joined,
-    /// All holds of one owner have the same fencing number. Only the answers of all masters show this number.
+    /// All holds of one owner have the same fencing number. To learn it, the client may need the answers of all
+    /// masters.
     OfOwner,
 }
 
@@ -169,8 +170,8 @@ pub enum Class {
 }
 
 impl Class {
-    /// The value of the lock key while holds of this class share the key. It differs from the value of every exclusive
-    /// lock, which is a [`Token`].
+    /// The value of the lock key while holds of this class share the key. An exclusive lock never has this value: its
+    /// lock key contains a [`Token`].
     pub fn marker(&self) -> Vec<u8> {
         match self {
             Self::Shared => keys::SHARED.as_bytes().to_vec(),
@@ -196,8 +197,7 @@ impl Part {
     }
 }
 
-/// The keys of a claim that takes several keys or a shared key. All readers can share a key, and so can all holds of
-/// one owner.
+/// The keys of a claim on several keys or on a shared key. A key can be shared by readers, or by holds of one owner.
 #[derive(Debug)]
 pub struct Group {
     parts: Arc<[Part]>,
@@ -209,7 +209,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Creates a group of these keys. Each master grants either all of them or none.
+    /// Creates a group of the keys in `parts`. Each master grants either all these keys or none of them.
     pub fn new(parts: Vec<Part>) -> Self {
         Self {
             parts: parts.into(),
@@ -300,7 +300,7 @@ impl Permit {
         self.permits
     }
 
-    /// The lock key of the slot. While the slot is held, the key's value is the random value of the holder's attempt.
+    /// The lock key of the slot. While the slot is held, the value of this key is the holder's [`Token`].
     pub fn key(&self) -> Arc<[u8]> {
         keys::slot(&self.name, self.slot).into()
     }
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_keys_is_true_only_if_at_least_one_key_is_shared() {
+    fn shares_keys_is_true_only_if_one_key_can_have_several_holders() {
         let part = |mode| Part {
             key: Arc::from(*b"key"),
             mode,

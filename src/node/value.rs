@@ -39,12 +39,13 @@ pub struct StoredValue {
 pub struct NewValue {
     /// The bytes to store; `None` removes the stored value.
     pub bytes: Option<Arc<[u8]>>,
-    /// The client must send the write before this time. A write that a restarted master executes late could overwrite
-    /// the value of a later holder.
+    /// The client must send the write before this time. On a restarted master, a later write could overwrite the value
+    /// of a later holder.
     pub until: Instant,
-    /// The server run that answered the client's read of the value; `None` if this master did not answer the read.
+    /// The master's server run at the time when the client read the value; `None` if the master did not answer this
+    /// read.
     ///
-    /// - `Some`: the client sends the write only to this server run, even if the claim was withdrawn.
-    /// - `None`: the client does not send the write after the claim was withdrawn.
+    /// - `Some`: the client sends the write only to this server run, even if the holder's claim was withdrawn.
+    /// - `None`: the client does not send the write after the holder's claim was withdrawn.
     pub run: Option<ServerRun>,
 }

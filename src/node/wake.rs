@@ -23,7 +23,7 @@ impl fmt::Debug for Subscriber {
     }
 }
 
-/// Receives wake-ups. A wake-up is only a hint: it can be lost, repeated or late.
+/// Receives the masters' wake-up messages for waiters. A message is only a hint: it can be lost, repeated or late.
 pub trait WakeSink: Send + Sync + 'static {
     /// Called when the master with the index `node` reports that `key` may be free. Must not block.
     fn woken(&self, node: usize, key: &[u8]);

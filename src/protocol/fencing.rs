@@ -52,16 +52,16 @@ pub(crate) const COUNTER_TTL_US: u64 = 86_400_000_000;
 
 /// The length of a period of fencing numbers: 1,000 s, in microseconds.
 ///
-/// On Redis and Valkey, only the first number of each period sets the expiry of the fencing counter, because such a
-/// write costs time. So this expiry is longer than [`COUNTER_TTL_US`]: by one period plus [`PROPOSAL_SLACK_US`].
+/// To save time on Redis and Valkey, only the first fencing number of a period sets the expiry of the fencing counter.
+/// This expiry is [`COUNTER_TTL_US`] plus one period plus [`PROPOSAL_SLACK_US`].
 pub(crate) const COUNTER_PERIOD_US: u64 = 1_000_000_000;
 
-/// A margin in microseconds. After a master has raised a proposal to its lower limit (its clock minus
-/// [`PROPOSAL_SLACK_US`]), the client's next proposal is this margin above the limit.
+/// The margin, in microseconds, that a client adds to its next proposals after a master has raised a proposed fencing
+/// token to the smallest token that the master accepts.
 const EDGE_US: i64 = 5_000;
 
-/// The network delay that the estimate ignores, in microseconds. A granted number that is at most this far above the
-/// proposal changes nothing.
+/// In microseconds: if a granted fencing number is at most this much above the client's proposal, the client keeps its
+/// [`ClockOffset`]. The network delay can cause such a difference.
 const NOISE_US: u64 = 2_000;
 
 impl ClockOffset {
@@ -88,13 +88,13 @@ impl ClockOffset {
             // The master lowered the proposal to its own clock plus `PROPOSAL_SLACK_US`.
             Self(seen.saturating_sub(slack).saturating_sub(wall))
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
-            // The master raised the proposal to its lower limit: propose `EDGE_US` more next time. Limit the change of
-            // the estimate, because the counter may be far ahead of all clocks.
+            // The master raised the proposal to its minimum. Next time, propose `EDGE_US` above this minimum.
+            // Add at most 2 s to the offset, because the counter may be far ahead of all clocks.
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {
-            // The granted number comes from a client whose clock is ahead: adopt that client's offset. Ignore up to
-            // `NOISE_US`, or clients would raise each other's estimates without end.
+            // A client whose clock is ahead has raised the counter: propose equally large numbers from now on.
+            // If smaller differences counted, clients would raise each other's offsets without end.
             Self(seen.saturating_sub(wall))
         } else {
             self
@@ -111,7 +111,7 @@ mod tests {
         const WALL: u64 = 1_000_000_000;
         for (granted, learned) in [
             (WALL, 0),
-            // A granted number at most `NOISE_US` above the proposal changes nothing.
+            // A granted number at most `NOISE_US` above the proposal does not change the offset.
             (WALL + 2_000, 0),
             (WALL + 2_001, 2_001),
             (WALL + 500_000, 500_000),

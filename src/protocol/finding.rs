@@ -39,7 +39,7 @@ impl Finding {
     /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none). False in
     /// two cases:
     ///
-    /// - `Split` does not replace a different finding: its refusals may come from keys that no client holds any more.
+    /// - `Split` does not replace a different finding: leftover keys, which no client holds, can cause a split.
     /// - `Late` does not replace `NotJoinable`: the search for the token of the existing holds made the client late.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
         match self {

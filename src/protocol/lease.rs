@@ -63,8 +63,8 @@ impl Ballot {
         }
     }
 
-    /// Counts the lock as lost, because a majority of the masters denied one of its keys. Returns `Lost`, or `Pending`
-    /// if the extension was already decided.
+    /// Call this when a majority of the masters answered that the client does not hold one of the lock's keys. Returns
+    /// `Lost`, or `Pending` if a result was returned before.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn validity_of_a_confirmed_extension_counts_from_when_its_request_was_sent() {
+    fn extension_computes_the_validity_from_the_send_time_of_its_request() {
         let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 3_002), (Kept::No, 3_003)]);
         assert_eq!(
             said,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_reports_a_loss_only_if_a_majority_denies_the_hold() {
+    fn extension_reports_a_loss_only_if_a_majority_no_longer_has_the_lock() {
         assert_eq!(
             votes(&[(Kept::No, 4_000), (Kept::No, 4_000)])[1],
             Extension::Lost

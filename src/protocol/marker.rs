@@ -1,22 +1,23 @@
 //! Which masters a client uses, and whether a master accepts that client (docs/protocol.md, "Replacing masters").
 //!
-//! The **step** of a client is a number that shows which masters it uses:
+//! The **step** of a client is a number that shows which masters the client uses:
 //!
-//! - Step 0: the first set of masters. Clients that never replace masters stay at this step.
-//! - Step 1: the first and the second set. Step 2: the second set.
-//! - Step 3: the second and the third set. Step 4: the third set, and so on.
+//! - Step 0: the first set of masters.
+//! - Step 1: the first and the second set.
+//! - Step 2: the second set.
+//! - Step 3: the second and the third set, and so on.
 //!
-//! The **generation** of a client's masters is the number of earlier replacements. An operator sets it in the
-//! configuration of each client. The step is twice the generation, plus one if the client knows the next masters.
+//! The **generation** of a client is the number of completed replacements. An operator configures it. The client's step
+//! is twice its generation, plus one if the client knows the next masters.
 //!
-//! Every master stores a **generation marker**: a number that never decreases, and the fingerprint of a set of masters
-//! (`Configuration::print_at`). A master votes for a client at step `s` only if the number is from `2s - 2` to `2s`.
+//! Every master stores a **generation marker**: a number that never decreases, and the fingerprint of a set of masters.
+//! A master votes for a client at step `s` only if the marker's number is from `2s - 2` to `2s`.
 //!
-//! Example: the number rises from 0 to 4 while the second set replaces the first.
+//! Example: the second set replaces the first, and the marker's number rises from 0 to 4.
 //!
-//! - 1 or more: masters reject clients that know only the first set.
-//! - 2 or more: masters accept clients that know only the second set.
-//! - 4: masters reject clients that know both sets.
+//! - From 1 on, masters reject clients that use only the first set.
+//! - From 2 on, masters accept clients that use only the second set.
+//! - From 3 on, masters reject clients that use both sets.
 
 use std::fmt;
 use std::time::Duration;
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_marker_admits_only_clients_at_matching_steps_of_the_replacement() {
+    fn generation_marker_rejects_clients_with_outdated_or_too_early_settings() {
         let [a, b, c] = prints();
         for (number, print, admitted) in [
             (0, a, [Admitted, Admitted, Early, Early, Early]),
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn client_configured_with_wrong_masters_is_refused_at_every_step_of_the_replacement() {
+    fn generation_marker_rejects_clients_configured_with_wrong_masters() {
         let [a, b, c] = prints();
         let marker = |number, print| Some(Marker { number, print });
         let old = |print| Configuration::new(0, print, None);
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_lists_exactly_the_generation_markers_that_admit_the_client() {
+    fn markers_returns_exactly_the_generation_markers_that_admit_the_client() {
         let known = || {
             prints()
                 .into_iter()
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn tagged_returns_a_fingerprint_only_for_the_current_and_adjacent_steps() {
+    fn tagged_knows_only_fingerprints_of_clients_at_most_one_step_away() {
         let [a, b, _] = prints();
         let change = Configuration::new(3, a, Some(b));
         let tags: Vec<_> = (5..10).map(|step| change.tagged(step)).collect();
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn marker_read_accepts_only_well_formed_markers() {
+    fn generation_marker_is_read_only_from_well_formed_text() {
         let marker = Marker {
             number: 5,
             print: prints()[0],

@@ -28,8 +28,8 @@ pub(crate) enum NextSlot {
 /// Chooses the slot to ask for next. The search begins at `start`.
 ///
 /// - First choice: a slot that a majority reported as free or has granted.
-/// - Second choice: a slot that may be free on a majority. Any slot may be free on a master that granted the request,
-///   because such a master does not report its other slots.
+/// - Second choice: a slot that may be free on a majority. A master that granted a slot does not report its other
+///   slots, so each of them may be free.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
     let free = |slot: u8| -> MasterSet {
         let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_shown_free_by_a_majority_is_asked_for_next() {
+    fn next_slot_is_none_unless_a_majority_shows_the_same_free_slot() {
         assert_eq!(next(&[0b0010, 0b0110], 0, 0, 0), Some(1));
         assert_eq!(
             next(&[0b0010, 0b0100], 0, 0, 0),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn next_slot_assumes_that_other_slots_are_free_on_a_granting_master() {
+    fn next_slot_treats_all_slots_as_free_on_a_granting_master() {
         // If a case has fewer than three answers, the other masters have failed.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
         assert_eq!(

@@ -142,8 +142,8 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// Returns the smallest value up to which the masters form a quorum; `None` if all of them together form none.
-    /// `said` has pairs of a value and a master's index, and is sorted by this function.
+    /// Sorts `said`, a list of pairs: a value, and the index of the master that reported the value. Returns the
+    /// smallest value `v` such that the masters with values of at most `v` form a quorum; `None` without such a value.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -176,7 +176,7 @@ pub(crate) enum Verdict {
 /// Why a round of votes was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The round was lost because of refusals: a majority of the masters answered.
+    /// A majority of the masters answered, but too few of them voted yes.
     Contention,
     /// Too many masters failed for a majority to answer.
     Outage,
@@ -432,7 +432,7 @@ mod tests {
             union += u32::from(two_can_win(only(old.or(next)), only(next)));
             alone += u32::from(two_can_win(only(old), only(next)));
         }
-        // Two wrong rules let two clients win: a majority of all masters together, and a majority of only one set.
+        // Two wrong rules must let two clients win: a majority of all masters (`union`), and of one set (`alone`).
         assert!(union > 5 && alone > 10, "{union} {alone}");
     }
 

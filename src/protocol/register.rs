@@ -134,7 +134,7 @@ pub(crate) enum Writing {
 }
 
 /// The result of a write; `None` while more answers are needed. The write succeeds if a majority voted
-/// [`Counted`](WriteVote::Counted). Other masters do not count, because they may have lost a newer value.
+/// [`Counted`](WriteVote::Counted).
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
@@ -214,8 +214,10 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
 /// - `written`: the masters that stored the value and have not restarted since the read.
 /// - `open`: the next masters that already vote for clients that know only the next masters.
 ///
-/// A master in `written` counts if it showed a value in the read. A master in `written` that had no value counts only
-/// if it is neither an old master nor in `open`.
+/// Only these masters in `written` count:
+///
+/// - every master that showed a trusted value in the read
+/// - a master that reported in the read that it has no value, unless the master is an old one or in `open`
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn value_read_stays_pending_until_a_majority_shows_values_or_all_masters_answer() {
+    fn read_of_a_value_waits_for_values_from_a_majority_or_for_all_answers() {
         let of = |votes: &[Option<ReadVote>]| read(Quorum::of(3), votes);
         assert_eq!(of(&[Some(Value(7)), None, None]), None);
         assert_eq!(of(&[Some(Nothing), Some(Nothing), None]), None);
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn value_is_created_only_if_no_master_has_one() {
+    fn value_is_created_only_if_every_master_reports_no_value() {
         let of = |votes: &[ReadVote]| {
             let votes: Vec<_> = votes.iter().copied().map(Some).collect();
             vacancy(&votes)
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn value_with_the_largest_token_is_copied_if_most_old_masters_have_a_value() {
+    fn newest_value_is_copied_if_a_majority_of_the_old_masters_has_a_value() {
         let quorum = sets(3, 1, 3);
         for (votes, verdict) in [
             (
@@ -438,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn copied_value_does_not_count_on_a_master_that_possibly_lost_a_later_value() {
+    fn copy_of_a_value_does_not_count_on_a_master_that_may_have_lost_data() {
         let quorum = sets(3, 1, 3);
         let none = MasterSet::default();
         let of = |read: [ReadVote; 5], written: &[usize], open| {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn withdrawn_request_is_not_counted_in_the_finding_of_a_round() {
+    fn unsent_request_of_an_abandoned_round_is_not_counted_in_its_finding() {
         let mut round = Round::open(Quorum::of(3));
         round.record(0, Vote::Refused);
         round.record(1, Vote::Fault { sent: true });
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn is_lost_early_is_true_only_while_the_loss_reason_is_uncertain() {
+    fn is_lost_early_is_false_when_the_reason_for_the_lost_round_is_known() {
         let refused_by = |quorum, nodes: &[usize]| {
             let mut round = Round::open(quorum);
             let mut early = Vec::new();

@@ -24,7 +24,7 @@ pub struct Status {
 pub struct NodeStatus {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// The lock on this master, or the fault if the master gave no answer.
+    /// The lock's state on this master, or the fault if the master gave no answer.
     pub state: Result<KeyState, Fault>,
     /// Time from the request to this master's answer, or to its fault.
     pub latency: Duration,
@@ -55,8 +55,8 @@ impl Status {
         let known = self.nodes.iter();
         let known = known.filter_map(|node| node.state.as_ref().ok());
         let mut holders = known.filter_map(|state| state.holder.as_deref());
-        // While masters are replaced, a majority of one set is enough: the holder may know only the old or only the
-        // next masters.
+        // While masters are replaced, a lock is held if its value is on a majority of one set: the holder may know only
+        // this set.
         let held_by = |value: &[u8]| {
             let those = self.those(|state| state.holder.as_deref() == Some(value));
             self.majority.is_met_somewhere(those)
@@ -89,9 +89,10 @@ impl Status {
         known.any(|state| state.holder.is_some())
     }
 
-    /// The holds that share the lock (holds of readers, or of one owner), with their notes. The list contains only
-    /// holds that a majority of the masters reports. It is sorted by remaining TTL, shortest first. If masters report
-    /// different TTLs for a hold, the longest counts.
+    /// The holds of a shared lock, with their notes: those of its readers, or those of its owner.
+    ///
+    /// The list contains only holds that a majority of the masters reports. It is sorted by remaining TTL, shortest
+    /// first. The remaining TTL of a hold is the longest that any master reported for this hold.
     pub fn holds(&self) -> Vec<Hold> {
         let known = self.nodes.iter().enumerate();
         let known = known.filter_map(|(node, said)| Some((node, said.state.as_ref().ok()?)));

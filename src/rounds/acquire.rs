@@ -22,7 +22,7 @@ pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
     replies: Replies,
-    /// The lock that was won in this round; `None` before that. It receives all later replies.
+    /// The lock that was won in this round: all later replies are passed to it. `None` until the lock is won.
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,
@@ -100,7 +100,7 @@ impl AcquireAnswers {
 
     /// The slot of a semaphore to ask for next; `None` while missing answers can change the result.
     ///
-    /// - Returns `Held` unless a master reported the queue and no waiter is ahead.
+    /// - Returns `Held` if a waiter is ahead in the queue, or if no master reported the queue.
     /// - Skips the slots in the bit mask `taken`: this process holds them or already asks for them.
     pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));

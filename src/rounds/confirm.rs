@@ -119,7 +119,7 @@ impl Coordinator {
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;
             }
-            // Ask only the masters that granted the lock. The cleanup would not release a new grant of another master.
+            // Ask only the masters that granted the lock. If another one granted it now, no release would follow.
             let granted: Vec<usize> = round.answers().round.granted().collect();
             let answers = OwnerAnswers {
                 quorum: self.quorum,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_confirmation_returns_the_largest_counter_that_masters_reported() {
+    fn refused_token_confirmation_returns_the_largest_reported_counter() {
         let mut answers = ConfirmAnswers::open(Quorum::of(5));
         let above = |counter| Ok(Answer::CounterAbove(counter));
         assert!(!answers.count(from(0), above(9)));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_confirmation_distinguishes_an_outage_from_other_holds_of_the_owner() {
+    fn failed_token_confirmation_distinguishes_an_outage_from_a_refusal() {
         let mut answers = ConfirmAnswers::open(Quorum::of(3));
         let down = || Err(Fault::Down("off".into()));
         assert!(!answers.count(from(0), down()));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_fencing_number_is_pending_until_a_majority_agrees_or_all_masters_answer() {
+    fn owner_fencing_number_is_decided_when_a_majority_agrees_or_all_answered() {
         let granted = |counter| Ok(Answer::Granted { counter });
         let answers = || OwnerAnswers {
             quorum: Quorum::of(3),

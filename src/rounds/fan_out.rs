@@ -110,7 +110,7 @@ mod models {
     }
 
     #[test]
-    fn until_notices_the_last_answer_in_every_thread_interleaving() {
+    fn fan_out_notices_the_last_answer_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let wanted = 2;
             let answers = All { answers: 0, wanted };

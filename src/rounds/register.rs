@@ -29,8 +29,8 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // Wait a moment for the missing answers. If all masters have answered, the caller can send a release directly
-        // after its write (`BegunWrite::may_be_followed`).
+        // Wait briefly for the missing answers. If every master has executed this read, the caller need not wait for
+        // the result of its next write before it releases the lock (`BegunWrite::may_be_followed`).
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
                 break;
@@ -95,7 +95,7 @@ impl Coordinator {
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
 
 impl AskedForValue {
-    /// Adds to `before` the answers of masters that have no answer in `before`, and returns it.
+    /// Returns the answers in `before`, plus the later answers from masters that have no answer in `before`.
     pub(crate) fn with_later(&self, before: ValueAnswers) -> ValueAnswers {
         self.0.answers().later_than(before)
     }
@@ -294,7 +294,7 @@ impl ValueAnswers {
         !self.quorum.possible_without(denied)
     }
 
-    /// One line of text with the value of each master, or with its reply if it returned no value.
+    /// One line of text. For each master, it shows the value that the master returned, or why there is no value.
     pub(crate) fn shown<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> String {
         let shown = |(node, report): (usize, NodeReport)| match self.bytes(node) {
             Some(bytes) => {

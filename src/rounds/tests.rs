@@ -191,7 +191,7 @@ fn lasting_faults_of_a_majority_make_waiting_hopeless() {
 }
 
 #[test]
-fn master_with_a_fault_that_left_no_key_needs_no_release() {
+fn master_that_was_down_needs_no_release() {
     let mut answers = opened(3);
     answers.count(from(0, 1), down());
     answers.count(from(1, 1), Err(Fault::Timeout(ms(50))));
@@ -201,7 +201,7 @@ fn master_with_a_fault_that_left_no_key_needs_no_release() {
 }
 
 #[test]
-fn release_is_settled_once_a_majority_or_every_asked_master_has_answered() {
+fn release_is_settled_when_a_majority_or_every_asked_master_has_answered() {
     let mut release = ReleaseAnswers::open(Quorum::of(5), 5, BEGAN);
     let released = |was_ours| Ok(Answer::Released(was_ours));
     assert!(!release.count(from(0, 1), released(true)));

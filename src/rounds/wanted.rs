@@ -8,8 +8,7 @@ use crate::node::{Claim, Class, Group, Mode, Part, Permit, Shape, Token};
 /// The keys that an acquire asks for, and the mode of each key: exclusive or shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// The key of this process's local queue: the key of the semaphore's queue if the request is for a slot, otherwise
-    /// the first lock key.
+    /// For a slot of a semaphore: the key of the semaphore's queue. For any other request: the first lock key.
     key: Arc<[u8]>,
     /// Whether the request is for one plain lock, for a group of keys with their modes, or for a slot of a semaphore.
     shape: Shape,
@@ -75,8 +74,7 @@ impl Wanted {
         Some(Self { key, shape })
     }
 
-    /// The key of this process's local queue: the key of the semaphore's queue if the request is for a slot, otherwise
-    /// the first lock key.
+    /// For a slot of a semaphore: the key of the semaphore's queue. For any other request: the first lock key.
     pub(crate) fn key(&self) -> &Arc<[u8]> {
         &self.key
     }

@@ -6,9 +6,9 @@
 -- - -1: granted with the proposed counter
 -- - another counter: granted with this counter
 -- - a list or an error: the refusal or the error that a single request would get
--- - 0: nothing was done; the client must send a single request for this lock
--- A full server can refuse only the first write of a script. So this script may grant a lock that the server would
--- refuse to a single request.
+-- - 0: nothing was done for this lock; the client must request the lock with a script for one lock
+-- A server that is out of memory can refuse only the first write of a script. So a later lock in this script can be
+-- granted, although the server would refuse a script for this lock alone.
 if tonumber(ARGV[1]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -28,9 +28,8 @@ local usual, find = #lowest == 16 and #highest == 16, string.find
 -- The start of the 1,000 s period of `highest`. A smaller counter gets a new expiry (fence/raise.lua).
 local began = string.sub(highest, 1, 7) .. '000000000'
 
--- The slow path, for counters that cannot be compared as 16-digit texts: handles one lock as a single request would.
--- Sets `taken` to `key` when it takes the lock. A later failure is then returned as an error, because 0 means that
--- nothing was done.
+-- Handles one lock as a script for one lock would. Used if the faster code below cannot take the lock.
+-- Sets `taken` to `key` when it takes the lock. If a later command fails, the reply is then the error, not 0.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil
@@ -53,7 +52,7 @@ end
 
 -- Sets the counter of the lock `key`, which has just been taken, to the proposal `text`. `was` is the old counter, if
 -- there is one.
--- The expiry FENCE_TTL is long enough, because the proposal is at most a second ahead of this master's time.
+-- FENCE_TTL need not be lengthened as in fence/lives.lua: the proposal is at most a second ahead of this master's time.
 local function number(key, fence, was, text)
   if was then
     local set

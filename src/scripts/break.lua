@@ -18,7 +18,7 @@ if held then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
     local lines = {'', held, others}
     if type(said) == 'table' then
-      -- Readers or an owner share the lock: list its counter, and then the value of each hold.
+      -- Readers or an owner share the lock: record the lock's fencing counter, and then the value of each hold.
       local counter = string.match(was[3] or '', '^%d+$') or '0'
       lines = {'', held .. '\t' .. counter}
       for i = 1, #said, 3 do

@@ -5,8 +5,7 @@
 -- - ttl ms, or 0 if the request was withdrawn: change nothing
 -- - 'x' (exclusive) or the marker of the readers or the owner
 -- - the fencing number
--- Reply: one digit per key: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 5 (unknown), 0 (not ours). If a key
--- failed, the reply is an array with errors as in EXTEND.
+-- Reply: one digit per key (0, 1, 2, 3 or 5), or an array if a key failed. extend.lua explains both.
 local said = {}
 --+ mark/has.lua
 --+ mark/class.lua

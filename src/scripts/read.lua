@@ -16,8 +16,8 @@ local above = v > tonumber(ARGV[2])
 if above and number <= counter then
   return v
 end
--- If a clock was ahead, the fencing number of the stored value can be larger than the token. Set the counter to the
--- larger of the two, so that the next holder gets a number above both.
+-- If the writer's clock was ahead, the stored value can have a larger fencing number than this reader's token. Set the
+-- counter to the largest number, so that the next holder gets a larger one.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --+ fence/lives.lua

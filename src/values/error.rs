@@ -13,7 +13,7 @@ use crate::report::{NodeOutcome, NodeReport};
 ///
 /// - [`Unknown`](Self::Unknown): the new value may have been written.
 /// - [`Incomplete`](Self::Incomplete): the value may have been removed from some masters.
-/// - [`Stopped`](Self::Stopped) with `recorded: true`: the period was recorded as done before the job was dropped.
+/// - [`Stopped`](Self::Stopped) with `recorded: true`: the period was recorded as done before the body was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValueError {
@@ -117,24 +117,23 @@ impl ValueError {
             ),
             Self::Missing(trouble) => (
                 trouble,
-                "does not exist on the masters that answered: create it first; if it was created before, \
-                 all of these masters have lost it",
+                "does not exist on the masters that answered: create it, or create it again if these masters \
+                 lost it",
             ),
             Self::Lost(trouble) => (
                 trouble,
-                "is lost: too few masters have it to determine the latest value; find out the correct value, \
-                 drop the lost value, and create the correct value",
+                "is lost, because too few masters have it: drop it, and create it again with the correct value",
             ),
             Self::Exists(trouble) => (trouble, "was not created: it exists already"),
             Self::Incomplete(trouble) => (
                 trouble,
                 "can be created or dropped only if every master answers: try again when all masters answer; \
-                 a value that a master has already dropped stays dropped on this master",
+                 a drop may already have removed the value from some masters",
             ),
             Self::Unknown(trouble) => (
                 trouble,
-                "may or may not have been written: treat this call as failed; its units or its period \
-                 are possibly used up",
+                "may or may not have been written: treat this call as failed, although its units may be \
+                 taken or its period recorded as done",
             ),
             _ => return None,
         })
@@ -170,8 +169,8 @@ impl fmt::Display for ValueError {
                 found,
             } => write!(
                 f,
-                "the value of {name:?} is not a {wanted}, because it begins with {found:?}: the value was not \
-                 changed; choose another name"
+                "the value of {name:?} begins with {found:?}, so it is not a {wanted}; it was not changed: choose \
+                 another name"
             ),
             Self::Ahead {
                 name,
@@ -186,7 +185,7 @@ impl fmt::Display for ValueError {
                 let is_done = if *recorded { "is" } else { "is not" };
                 write!(
                     f,
-                    "the work of {name:?} was stopped because its lock was lost: {cause}; its period \
+                    "the work of {name:?} was stopped, because the lock was lost ({cause}); the period \
                      {is_done} recorded as done"
                 )
             }
@@ -205,14 +204,14 @@ fn write_ahead(
     if recorded {
         return write!(
             f,
-            "the last recorded period of {name:?} begins {ahead} after the masters' time: a machine whose clock \
-             was ahead recorded this period; drop the record and create it again"
+            "the recorded period of {name:?} begins {ahead} in the future: a machine with a fast clock recorded it; \
+             drop the record and create it again"
         );
     }
     write!(
         f,
-        "the current period of {name:?} begins {ahead} after the masters' time: the clock of this machine is ahead, \
-         or the masters' clocks are behind; nothing ran; correct the clocks"
+        "the current period of {name:?} begins {ahead} in the future by the masters' clocks, so nothing ran: correct \
+         the clock of this machine or of the masters"
     )
 }
 
@@ -285,13 +284,10 @@ mod tests {
             ahead: Duration::from_millis(90_500),
             recorded,
         };
-        says(
-            ahead(true),
-            "begins 1m 30s after the masters' time: a machine",
-        );
+        says(ahead(true), "begins 1m 30s in the future: a machine");
         says(
             ahead(false),
-            "begins 1m 30s after the masters' time: the clock of this machine",
+            "begins 1m 30s in the future by the masters' clocks",
         );
         let has_one = trouble(&[
             NodeOutcome::Yes,

@@ -81,7 +81,7 @@ pub enum OnceOutcome<T> {
     },
 }
 
-/// The answer to the question whether the work of this period must be done now; see [`Once::due`].
+/// Whether the work of this period must be done now: the result of [`Once::due`].
 #[derive(Debug)]
 #[must_use = "if a period is not recorded as done, its work runs again"]
 pub enum Due<'a> {
@@ -127,7 +127,7 @@ impl Turn<'_> {
     /// [`ValueError::Unknown`] if the period may or may not have been recorded. After any other error, nothing was
     /// recorded.
     ///
-    /// You can record only one period for each time that you acquire the lock.
+    /// A guard can write the record only once. To write it again, acquire the lock again.
     ///
     /// # Cancel safety
     ///
@@ -277,7 +277,7 @@ impl Once {
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             let done = match guard.while_held(body).await {
-                // If the lock was lost before the body returned `Ok`, `record` fails.
+                // In the second case, the lock was lost before the body ended. `record` then fails.
                 Ok(done) | Err((_, Some(done))) => done,
                 Err((cause, None)) => return Err(self.stopped(cause, false)),
             };
@@ -308,9 +308,11 @@ impl Once {
 
     /// Whether the work of this period must be done now. This call writes nothing.
     ///
-    /// Use this method if you acquired the lock with this name yourself. `guard` must hold an exclusive lock on this
-    /// single resource, without an owner. The guard must come from the `Redlock` that made this `Once`, or from a clone
-    /// of that `Redlock`.
+    /// Use this method if you acquired the lock yourself. The requirements for `guard`:
+    ///
+    /// - It holds an exclusive lock on only one resource, which has the name of this `Once`.
+    /// - The lock has no owner.
+    /// - The guard comes from the `Redlock` that made this `Once`, or from a clone of that `Redlock`.
     ///
     /// "This period" is the period at the time of the call, even if you began to wait for the lock in an earlier
     /// period. To ask about an earlier period, use [`Redlock::once_in`] with that period.

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn period_is_not_due_again_after_it_was_recorded_even_with_wrong_clocks() {
+    fn recorded_period_is_not_due_again_even_if_a_clock_is_wrong() {
         let hour = 3_600_000;
         for (now, length, last, next) in [
             (7 * hour + 5, hour, None, None),

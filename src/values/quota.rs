@@ -38,14 +38,14 @@ use crate::waiting::Waiting;
 /// # Promises and their limits
 ///
 /// - A quota never hands out more units than were created.
-/// - Masters may lose their memory one after another, if a [`take`](Self::take) or [`left`](Self::left) succeeds after
-///   each loss. If a majority loses its memory before such a call, calls return [`Lost`](ValueError::Lost) and hand out
-///   nothing.
+/// - The quota survives if the masters lose their memory one after another, and a [`take`](Self::take) or
+///   [`left`](Self::left) succeeds after each loss. If a majority loses its memory without such a call in between,
+///   later calls return [`Lost`](ValueError::Lost) and hand out nothing.
 /// - A crash during a call, a dropped future, or an [`Unknown`](ValueError::Unknown) error can waste units. Wasted
 ///   units are not handed out again.
 /// - The masters must not evict keys (`noeviction`).
-/// - Before an operator stops a majority of the masters, the masters need `appendfsync always`, so that a restart loses
-///   nothing. Every client needs the restart guard [`Off`](crate::RestartGuard::Off).
+/// - Before you stop a majority of the masters on purpose, set `appendfsync always` on the masters, so that they lose
+///   nothing. On every client, set the restart guard to [`Off`](crate::RestartGuard::Off).
 /// - A quota does not work with `fencing(false)`.
 ///
 /// If you have a database, use a single statement there instead: `UPDATE .. SET left = left - 1 WHERE left > 0`.

@@ -13,7 +13,7 @@ pub(crate) struct LastFinding {
     /// The round of requests that led to the finding; `None` if this process holds the lock, or held it last.
     pub(crate) round: Option<Arc<AcquireRound>>,
     /// Whether the holder named in `round` blocks this waiter. False if the finding was copied from a waiter for
-    /// several resources: the holder may hold one that this waiter does not need.
+    /// several resources: the holder may hold a resource that only that waiter needs.
     pub(crate) names_holder: bool,
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[test]
-    fn earlier_finding_is_kept_if_the_next_round_finds_a_split_or_no_reason() {
+    fn earlier_finding_is_not_replaced_by_a_split_vote_or_a_missing_finding() {
         let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
         let mut last_finding = None;

@@ -22,8 +22,8 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 /// The local queues of all resources of one process.
 pub(crate) struct LocalLines {
     map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
-    /// The locks that tasks of this process acquired without queueing locally, and the semaphore slots that its waiters
-    /// request.
+    /// The locks that tasks of this process acquired without queueing locally, and the semaphore slots that its tasks
+    /// are requesting.
     own: Arc<OwnLocks>,
     /// The arrival numbers of the waiters that have left the queue of their semaphore because they are requesting a
     /// slot. Lock order: `map` is locked before this mutex.

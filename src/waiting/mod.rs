@@ -16,8 +16,7 @@ use crate::report::NodeReport;
 pub struct Waiting {
     /// The number of waiters ahead of this one; `None` if unknown.
     ///
-    /// - While this waiter is behind others in the queue of its own process: the number of clients ahead in that queue.
-    ///   A holder in this process counts too.
+    /// - If waiters or a holder of this `Redlock` are ahead: the number of these clients.
     /// - Otherwise: the largest number of waiters ahead that any master reported.
     pub ahead: Option<u64>,
     /// The value of the lock key; `None` if unknown. If the lock is exclusive, this is the holder's random value.
@@ -26,8 +25,8 @@ pub struct Waiting {
     pub note: Option<Note>,
     /// How long the masters keep the holder's key if it is not renewed; `None` if unknown.
     pub ttl_left: Option<Duration>,
-    /// The number of masters that are not in `trouble`. It includes masters that had not answered yet when the answers
-    /// of other masters decided the attempt.
+    /// The number of masters that are not in `trouble`. A master counts even if the attempt was decided before this
+    /// master answered.
     pub answering: usize,
     /// Whether the masters that are not in `trouble` are a majority. While masters are being replaced, this must be
     /// true of the old masters and of the new masters.

@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(
             (one.permit.slot(), one.alone),
             (3, true),
-            "slot 3 must be asked for again, because the first task no longer asks for it"
+            "slot 3 must be asked for again after the first request for it was dropped"
         );
     }
 
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(
             (none.permit.slot(), none.alone),
             (2, false),
-            "if this process holds all slots, the slot of the given permit must be chosen"
+            "if this process holds all slots, `ask` must return the slot that it was called with"
         );
     }
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_omits_a_slot_that_only_the_calling_task_requests() {
+    fn slots_ignores_the_request_of_the_calling_task() {
         let own = holding(&[1]);
         let mine = asks(&own, 3, 0);
         let other = asks(&own, 2, 0);

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn notification_before_an_observer_waits_is_not_lost() {
+    async fn observer_receives_a_notification_sent_before_it_waits() {
         let watchers = Watchers::default();
         let key: Arc<[u8]> = b"job".as_slice().into();
         let [first, second] = [(); 2].map(|()| watchers.begin(&key));

@@ -23,7 +23,7 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// How many times each median is measured. The benchmark reports the smallest result, because other load on the machine
+/// How often each measurement is repeated. The benchmark reports the smallest median, because load from other programs
 /// can only increase a median.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;

@@ -33,7 +33,7 @@ async fn main() {
         return;
     }
     println!(
-        "waiters | client statements/s | executed statements/s | server CPU | binlog | hand-over p50 | p99"
+        "waiters | statements sent by clients/s | all executed statements/s | server CPU | binlog | hand-over p50 | p99"
     );
     for ttl in [10, 30] {
         for waiters in WAITERS {

@@ -30,8 +30,8 @@ const LARGEST_PACKET: usize = 64 << 20;
 /// A connection to one MySQL or MariaDB server.
 pub(crate) struct Connection {
     conn: Option<Conn>,
-    /// True from the sending of a packet until its result was read completely. While this is true, no packet may be
-    /// sent.
+    /// Whether the result of the last packet has not been read completely. While this is true, the client must not
+    /// send another packet.
     asked: bool,
 }
 
@@ -88,7 +88,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
             rows,
         });
         if said.is_empty() {
-            // If the next statement failed, this call returns the error of that statement.
+            // If the next statement in the packet failed, `drop_result` returns its error.
             said.drop_result().await?;
             return Ok(outcomes);
         }

@@ -2,14 +2,14 @@
 //!
 //! The listener has two ways to wait:
 //!
-//! - **It blocks** if one waiter of this process is queued behind one other client, and that client holds a
-//!   [wait lock][WaitLock]. The listener calls `GET_LOCK` for this wait lock. The call returns when the other client
-//!   releases the lock, leaves the queue or loses its session. A blocked call costs the server nothing.
+//! - **It blocks** if only one waiter of this process is queued, and this waiter waits for exactly one other
+//!   client, which holds a [wait lock][WaitLock]. The listener calls `GET_LOCK` for this wait lock. The call returns
+//!   when the other client releases the lock, leaves the queue or loses its session. A blocked call costs nothing.
 //! - **It polls in all other cases.** Each statement makes the server poll the table of wake-ups for 50 ms. MySQL needs
 //!   a stored procedure for this statement.
 //!
-//! A packet returns new wake-ups, and removes only wake-ups that an earlier packet returned. So a broken connection
-//! loses no wake-up.
+//! The listener reads new wake-ups with one packet, and removes them with a later packet. So a broken connection loses
+//! no wake-up.
 //!
 //! [WaitLock]: quorate::node::store::WaitLock
 
@@ -42,8 +42,7 @@ const PART: u32 = 50;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two polls for [`Pace::Waiting`].
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two polls for [`Pace::Behind`]. For this pace, the listener polls only while the wait lock
-/// is free.
+/// The longest pause between two polls for [`Pace::Behind`], while the wait lock is free.
 const LONGEST_PAUSE_BEHIND: Duration = Duration::from_millis(100);
 /// The pause between two polls if this process only observes elections and waits for no lock.
 const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
@@ -53,7 +52,7 @@ const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
 /// - The server notices a closed connection only when it sends the result.
 const POLLED: Duration = Duration::from_millis(50);
 
-/// A connection on which a process waits until a server wakes its waiters and observers.
+/// A connection that receives wake-ups from a server, for tasks that wait for a lock or observe an election.
 pub struct MySqlListener {
     address: Arc<Address>,
     connection: Connection,
@@ -67,9 +66,9 @@ pub struct MySqlListener {
     swept: Option<Instant>,
     /// Reports which wake-ups this process needs.
     pacer: Pacer,
-    /// The current [`Pace`], and the time since which the pauses between polls have grown ([`looks`]).
+    /// The current [`Pace`], and the time from which [`looks`] computes the pause between two polls.
     awaited: (Pace, Instant),
-    /// A [`Pace::Behind`] for which the listener polls. Its wait lock was free at the last check, so `GET_LOCK` would
+    /// A [`Pace::Behind`] whose wait lock was free at the last check. The listener then polls, because `GET_LOCK` would
     /// not block.
     unkept: Option<Pace>,
 }
@@ -150,8 +149,8 @@ impl MySqlListener {
         Ok(())
     }
 
-    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. Clears `self.unkept` if the wait
-    /// lock that it names is no longer free.
+    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. Clears `self.unkept` if its wait
+    /// lock is no longer free.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
         let (looks, pause) = looks(pace, self.awaited.1.elapsed());
@@ -187,7 +186,7 @@ impl MySqlListener {
     /// Blocks until the wait lock `name` is free. Returns the new wake-ups; the list can be empty.
     /// Returns `None` in two cases:
     ///
-    /// - The pace has changed, and [`is_for_another`] is true for the change.
+    /// - The pace has changed so that this wait must end ([`is_for_another`]).
     /// - After [`BLOCKED`], the wait lock is still held, and no wake-up has arrived.
     async fn wait_behind(
         &mut self,
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn blocked_listener_is_interrupted_only_if_other_wake_ups_are_needed() {
+    fn blocked_listener_is_interrupted_only_if_it_would_miss_a_needed_wake_up() {
         let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
             waiter: waiter.into(),
             wait_lock: wait_lock.into(),
@@ -348,12 +347,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stored_procedure_for_mysql_returns_the_inserted_wake_ups() {
+    async fn stored_procedure_for_mysql_reads_wake_ups_from_their_table() {
         let server = match MariaDb::available() {
             Ok(()) => MariaDb::start(MariaDbOptions::new()).expect("a server"),
             Err(error) => {
                 return not_run(
-                    "stored_procedure_for_mysql_returns_the_inserted_wake_ups",
+                    "stored_procedure_for_mysql_reads_wake_ups_from_their_table",
                     &error.to_string(),
                 );
             }

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn first_sight_measures_the_time_since_this_client_first_saw_a_server_run() {
+    fn age_of_a_server_run_begins_when_this_client_first_sees_the_run() {
         let seen = FirstSight::default();
         assert_eq!(seen.ago("one"), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));

@@ -292,11 +292,11 @@ async fn make_tables(
     Ok(())
 }
 
-/// Creates the table of records. If the table was dropped, the locks in it are lost. So this function also stores a new
-/// server run in `quorate_run`, and the restart guard applies as after a restart.
+/// Creates the table of records, and stores a new server run in `quorate_run`. If the table was dropped, all locks are
+/// lost. With the new server run, the restart guard applies as after a restart of the server.
 ///
-/// Until the table exists, the stored start of the run is a time in the future, so the age of the run is zero.
-/// Afterwards, the function stores the current time as the start.
+/// While the table does not exist, the start of the run is a time in the future, so that the age of the run is zero.
+/// When the table exists, the function changes the start to the current time.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;

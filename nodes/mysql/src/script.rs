@@ -13,12 +13,12 @@ use crate::url::{Address, BadUrl};
 /// The SQL expression that generates a server's name: 32 hexadecimal digits, different on each server.
 const DRAWN: &str = "REPLACE(UUID(),'-','')";
 
-/// The SQL statements that create the database and the schema, for an administrator. This function does not connect to
-/// the server. The statements do not contain the user, the password and the server of `url`.
+/// Returns the SQL statements that create the database and the schema, for an administrator. Does not connect to the
+/// server. The statements do not contain the user, the password or the server of `url`.
 ///
 /// - Execute the statements on each server, not by replication: each server must generate its own random identity.
-/// - Use a client program that supports `DELIMITER`, such as `mysql`. MariaDB does not need the block between the
-///   `DELIMITER` lines.
+/// - Use a client program that supports `DELIMITER`, such as `mysql`. MariaDB does not need the procedure
+///   between the `DELIMITER` lines.
 /// - It is safe to execute the statements again: they change nothing if the schema is complete. Unlike
 ///   [`prepare`](crate::prepare), they do not repair tables.
 /// - Comments at the end contain the `GRANT` statements for a user that acquires locks. `USER` is a placeholder.
@@ -40,9 +40,9 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
     }
     let _ = write!(
         out,
-        "-- If the table of records is new, clients ignore the votes of this server for max_ttl.\n\
+        "-- If the table quorate_record is new, clients ignore the votes of this server for max_ttl.\n\
          {};\n\
-         -- If the table of records was dropped, wait until the open sessions of clients have noticed the loss.\n\
+         -- If the table quorate_record was dropped, wait until all open sessions have noticed this.\n\
          SELECT SLEEP({}) FROM quorate_schema WHERE {} LIMIT 1;\n\
          {};\n",
         new_run(),
@@ -79,8 +79,8 @@ fn is_missing() -> String {
     )
 }
 
-/// The statement that stores a new server run if the table of records does not exist. If the table was dropped, all
-/// locks in it are lost, so the restart guard must apply.
+/// The statement that stores a new server run if the table of records does not exist. If the table was
+/// dropped, all locks are lost, so the restart guard must apply as after a restart of the server.
 ///
 /// On MariaDB, the statement stores the current time as the start of the run. On MySQL, it stores no start
 /// ([`crate::run`] gives the reason).

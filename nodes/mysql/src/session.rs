@@ -123,8 +123,8 @@ impl MySqlSession {
             let only_if = if joined {
                 format!("@done{number}>0")
             } else {
-                // `ROW_COUNT()` counts the rows of the previous statement: the commit, or the insertion of its
-                // wake-ups. If the commit was not applied, neither statement changes a row.
+                // The number of rows that the statement before this one has changed. That statement is the commit, or
+                // the insertion of the commit's wake-ups. If the commit was not applied, the number is 0 for both.
                 "ROW_COUNT()>0".to_owned()
             };
             self.write_hints(&commits[*number], &only_if, packet);

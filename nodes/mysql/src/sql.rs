@@ -168,8 +168,8 @@ fn fits(change: &Change, out: &mut String) {
     }
 }
 
-/// Appends to `out` the statement that inserts a row with the state NULL for each record without a row. The commit's
-/// transaction can then lock and update all rows, and inserts none.
+/// Appends to `out` a statement that inserts a row with the state NULL for each record that has no row. So the commit's
+/// transaction only locks and updates existing rows.
 pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     out.push_str("INSERT IGNORE INTO quorate_record (name,version,state,changed) VALUES ");
     for (number, change) in changes.iter().enumerate() {

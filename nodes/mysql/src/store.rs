@@ -35,12 +35,10 @@ impl MySql {
     ///
     /// - `timeout`: the time limit of one request. Default: 250 ms.
     /// - `lanes`: the number of sessions that this process opens to the server. Default: 4.
-    /// - TLS (feature `tls-rustls`): with `mysqls://` the connection is encrypted, and the client verifies the server's
-    ///   certificate. It trusts the certificate authorities of the system, or those in the file `?ca=`.
-    /// - Client certificate: `?cert=` and `?key=` name the files of the certificate and its private key, in PEM form.
-    ///   They work only with `mysqls://`.
-    /// - Unix socket: with `?socket=/run/mysqld/mysqld.sock` the client connects to this socket. The host must be
-    ///   `localhost`.
+    /// - `mysqls://` (feature `tls-rustls`): encrypts the connection, and verifies the server's certificate.
+    /// - `ca`, only with `mysqls://`: the file of the trusted certificate authorities. Default: those of the system.
+    /// - `cert` and `key`, only with `mysqls://`: the files of the client certificate and its private key, in PEM form.
+    /// - `socket`: the Unix socket to connect to, for example `/run/mysqld/mysqld.sock`. The host must be `localhost`.
     ///
     /// # Errors
     ///

@@ -371,7 +371,7 @@ mod tests {
 
     #[cfg(feature = "tls-rustls")]
     #[test]
-    fn file_of_the_url_option_ca_must_be_readable() {
+    fn url_option_ca_must_name_a_readable_file() {
         let read = Address::read("mysqls://u@h/d?ca=/etc/ca.pem").unwrap();
         assert!(read.tls);
         assert_eq!(read.ca, Some("/etc/ca.pem".into()));

@@ -49,8 +49,8 @@ pub(crate) fn short_session(granted: std::time::Duration, address: &Address) -> 
     let timeout = humantime::format_duration(address.timeout);
     Fault::Unsupported(
         format!(
-            "the server limits sessions to {granted}, which is too short for the request timeout {timeout}: raise \
-                 maxSessionTimeout of the server, or lower ?timeout= in the URL"
+            "the server limits session timeouts to {granted}, which is too short for the request timeout {timeout}: \
+                 raise maxSessionTimeout of the server, or lower ?timeout= in the URL"
         )
         .into(),
     )

@@ -5,7 +5,7 @@
 //! A lease does not depend on a ZooKeeper session. Each waiter measures the lease with its own clock. The lease has
 //! expired if the version has not changed for the length of the lease. Therefore:
 //!
-//! - A lease may be shorter than the shortest session that the server allows.
+//! - A lease may be shorter than the smallest session timeout that the server allows.
 //! - The end of a session releases no lock.
 //!
 //! ```no_run

@@ -25,7 +25,7 @@ use crate::words;
 /// the next attempt.
 const TRIES: usize = 4;
 
-/// Waits until a ZooKeeper server or ensemble wakes the waiters and observers of one process.
+/// Receives wake-ups from a ZooKeeper server or ensemble, for tasks that wait for a lock or observe an election.
 pub struct ZooKeeperListener {
     client: Client,
     address: Arc<Address>,

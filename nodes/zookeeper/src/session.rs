@@ -56,8 +56,8 @@ pub struct ZooKeeperSession {
     date: AtomicU64,
 }
 
-/// The result of a read if the record's parent znode contains no znode that this crate created. No znode can have the
-/// version `u64::MAX`, so every change of the record fails.
+/// A record that no commit can change, because no znode has the version `u64::MAX`. A read returns it if the
+/// record's parent znode exists, but contains no znode that this crate created.
 fn strange() -> Record {
     Record::new(u64::MAX, vec![u8::MAX])
 }

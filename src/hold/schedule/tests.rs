@@ -118,7 +118,7 @@ fn ids(due: &[Due]) -> Vec<u64> {
 fn renewal_due_within_a_sixtieth_of_the_ttl_joins_the_current_batch() {
     let mut schedule = Schedule::default();
     let first = schedule.insert(held(None, true), at(3_000));
-    // The batch at 3000 ms includes this lock, because 150 ms are a sixtieth of its ttl.
+    // The ttl of this lock is 9 s. A sixtieth of the ttl is 150 ms, so the batch at 3000 ms includes this lock.
     let soon = schedule.insert(held(None, true), at(3_150));
     let later = schedule.insert(held(None, true), at(3_151));
     let fixed = schedule.insert(held(None, false), at(3_001));
@@ -134,7 +134,7 @@ fn renewal_due_within_a_sixtieth_of_the_ttl_joins_the_current_batch() {
 #[test]
 fn take_due_returns_each_lock_once_per_due_time() {
     let mut schedule = Schedule::default();
-    // An expired lock stays due, at intervals of `SOON`, until it is removed from the schedule.
+    // Until an expired lock is removed from the schedule, it is due again after each `SOON` (1 ms).
     let fixed = schedule.insert(held(None, false), at(9_000));
     assert_eq!(ids(&schedule.take_due(at(9_000))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(9_000))), []);

@@ -101,7 +101,7 @@ mod tests {
                 (4..12).contains(&tries(&fault, None)),
                 "pauses must be long after the refusal {fault}"
             );
-            // If the connection was established before the fault, the fault is not a refusal.
+            // A fault after the connection was established is not a refusal of the connection.
             let stood = Some(Duration::from_millis(1));
             assert!(
                 (20..60).contains(&tries(&fault, stood)),

@@ -28,8 +28,8 @@ pub(in crate::node) struct Queued {
     reply: Reply,
     /// Whether the request is sent for the second time. The first time, the master did not have the script.
     pub(in crate::node) resent: bool,
-    /// Whether the request must be sent as a script call of its own. It was sent before in a different form, which the
-    /// master did not execute: as a built-in command, or in one script call with other requests.
+    /// Whether the request must be sent as its own script call. The master did not execute the first form of the
+    /// request: a built-in command, or a script call shared with other requests.
     pub(in crate::node) apart: bool,
     /// Whether this release was sent as the server's built-in compare-and-delete command (`DELIFEQ`). If the server
     /// refuses the command, the release is sent again as a script call.
@@ -198,8 +198,8 @@ impl Mailbox {
         self.reader.register(waker);
     }
 
-    /// The actor calls this after it has answered all requests that it has taken. Does nothing if the queue is not
-    /// empty.
+    /// Called when the actor has answered all requests that it took from this mailbox. If the mailbox is empty, wakes
+    /// the callers of [`idle`](Self::idle).
     pub(in crate::node) fn rest(&self) {
         let mut inbox = self.inbox();
         if inbox.busy && inbox.is_empty() {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn overdue_returns_a_request_after_at_least_the_limit_and_at_most_twice_the_limit() {
+    fn request_becomes_overdue_after_at_least_the_limit_and_at_most_twice_the_limit() {
         let limit = Duration::from_millis(100);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mailbox = Mailbox::new();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn is_over_is_false_while_a_renewal_is_queued_in_a_closed_mailbox() {
+    fn closed_mailbox_is_not_over_while_a_renewal_is_queued() {
         let mailbox = Mailbox::new();
         assert!(put(&mailbox, renewal()));
         mailbox.close();

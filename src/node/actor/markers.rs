@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_that_refuse_the_client_are_ignored_if_a_minority_of_masters_shows_markers() {
+    fn marker_that_rejects_the_client_is_ignored_if_most_masters_show_no_marker() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&a, marker(2), false);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_is_true_for_a_master_without_a_marker_if_another_master_has_one() {
+    fn missing_marker_counts_as_lost_if_another_master_has_a_marker() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&b, marker(5), false);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_is_false_if_no_master_has_a_marker() {
+    fn missing_marker_does_not_count_as_lost_if_no_master_has_a_marker() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, _] = names();
         for name in [&a, &b] {

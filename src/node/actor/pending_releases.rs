@@ -129,8 +129,8 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// `open` contains the outstanding requests of a broken connection. Keeps their releases, before all other pending
-    /// releases. Drops the releases at the end of the list that exceed [`MOST`]. Returns all requests of `open`.
+    /// Adds the releases in `open` to the front of the pending releases. If there are then more than [`MOST`], drops
+    /// the last ones. Returns all requests in `open`: the outstanding requests of a broken connection.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();

@@ -47,8 +47,8 @@ struct Seen {
     /// The server's run id, and the client id that the server assigned, both from the last connection. `None` before
     /// the first connection.
     last: Option<(String, i64)>,
-    /// The latest run id, and the time until which the restart guard ignores the master's votes. The time is 0 if the
-    /// run id has never changed. `None` before the first connection.
+    /// The latest run id, and the time until which the restart guard ignores the master's votes (the zero `Instant` if
+    /// the run id has never changed). `None` before the first connection.
     run: Option<(String, Instant)>,
 }
 
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_client_id_is_returned_only_if_the_server_has_not_restarted() {
+    fn client_id_of_the_previous_connection_is_forgotten_after_a_server_restart() {
         let seen = Acquaintance::default();
         assert_eq!(seen.replace("run 1", 5), None);
         assert_eq!(seen.replace("run 1", 9), Some(5));

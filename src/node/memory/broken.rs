@@ -33,7 +33,7 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds a force-released lock to the front of its break record:
+    /// Adds a force-released lock to the front of the break record of its key (the list of force-released locks):
     ///
     /// - for a plain lock: the lock value;
     /// - for a shared lock: the lock value, the fencing counter, and the value of each hold.

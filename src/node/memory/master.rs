@@ -46,7 +46,7 @@ pub(in crate::node) enum Dates {
     /// The clock by which keys expire on this master.
     #[default]
     Own,
-    /// A clock that does not decide when keys expire. It now shows this many microseconds since 1970.
+    /// A clock other than the one by which keys expire. It now shows this many microseconds since 1970.
     Shown(u64),
     /// The date is unknown, so the clock of the client process is used. This clock can be behind the clocks of other
     /// clients, so fencing counters never expire.
@@ -165,8 +165,8 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // On a server, the script KEEP executes a request that extends a group. KEEP does not renew the notes
-                // of plain locks.
+                // If one of the locks is a group, a server executes the request with the script KEEP. KEEP renews no
+                // notes, not even those of plain locks.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -212,7 +212,8 @@ impl Master {
         }
     }
 
-    /// The holds that share the lock: holds of readers, or of one owner. The list can contain expired holds.
+    /// The holds of the shared lock `key`: those of its readers, or those of its owner. The list can contain expired
+    /// holds.
     ///
     /// Each entry is a hold's random value and its time of expiry, in milliseconds on the master's clock.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
@@ -222,7 +223,7 @@ impl Master {
         self.holds.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// The number of keys that have not expired. A queue counts as one key.
+    /// The number of unexpired keys on this master. The queue of a lock counts as one key.
     pub fn len(&mut self, now: u64) -> usize {
         self.keys.retain(|_, entry| entry.lives(now));
         self.lines.retain(|_, line| now / 1000 < line.expires);
@@ -234,8 +235,8 @@ impl Master {
         self.len(now) == 0
     }
 
-    /// Simulates a restart of the server, which begins the server run `run`. In later answers, values from earlier runs
-    /// are untrusted (the field `vouched` of [`StoredValue`](crate::node::StoredValue) is false).
+    /// Simulates a restart of the server: the server run `run` begins. Later answers mark values from earlier runs as
+    /// untrusted (the field `vouched` of [`StoredValue`](crate::node::StoredValue) is false).
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
     }
@@ -406,8 +407,8 @@ impl Master {
         }
     }
 
-    /// Removes and returns the wake-ups that the master published since the last call. Each pair is the id of the
-    /// process to wake, and the lock key.
+    /// Removes and returns the wake-up messages that the master published since the last call. Each pair is the id of
+    /// the process to wake, and the key of the lock that may be free.
     pub fn take_published(&mut self) -> Vec<(Arc<str>, Vec<u8>)> {
         std::mem::take(&mut self.published)
     }

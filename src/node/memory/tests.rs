@@ -101,7 +101,7 @@ fn key_count_of_a_master_includes_a_queue_until_the_last_waiter_expires() {
 }
 
 #[test]
-fn missing_note_is_not_reported_if_the_request_also_extends_a_shared_lock() {
+fn extension_reports_a_missing_note_unless_it_also_extends_a_shared_lock() {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Class(Class::Shared),

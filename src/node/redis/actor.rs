@@ -243,7 +243,7 @@ impl Actor {
                 return Next::Wait;
             };
             // Also check the clock: the timer does not fire after the task has used up tokio's cooperative budget.
-            // While the link connects, use only the timer, because tokio then checks the socket first.
+            // While the link connects, use only the timer, because tokio checks the socket before the timer.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;

@@ -51,7 +51,7 @@ impl Address {
                 return Err(bad(why.to_owned()));
             }
             other if OTHER_KINDS.iter().any(|kind| other.starts_with(kind)) => {
-                let why = "add a master of this kind with node(..): see the crates quorate-mysql and quorate-zookeeper";
+                let why = "the crates quorate-mysql and quorate-zookeeper support this scheme; see node(..)";
                 return Err(bad(why.to_owned()));
             }
             _ => return Err(bad(format!("unknown scheme {scheme:?}: {SCHEMES}"))),
@@ -113,7 +113,7 @@ impl Address {
                     }
                     () if *insecure => Some("host names are always checked: remove `insecure`"),
                     () if tls_params.is_some() => Some(
-                        "the certificates of a `Client` cannot be read: pass them to tls(..) instead",
+                        "the certificates in this `redis::Client` cannot be read: pass them to tls(..) instead",
                     ),
                     () => None,
                 };
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn same_server_returns_true_despite_a_different_database_or_user() {
+    fn addresses_with_different_databases_or_users_name_the_same_server() {
         let a = Address::parse("redis://LOCALHOST:7000/0").ok();
         let b = Address::parse("redis://user:pw@127.0.0.1:7000/3").ok();
         assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));
@@ -442,7 +442,7 @@ mod tests {
         }
 
         #[test]
-        fn client_address_keeps_user_password_and_database() {
+        fn address_of_a_redis_client_keeps_user_password_and_database() {
             let address =
                 of("redis://user:s3cret@example.org:7000/2").expect("the address must be accepted");
             assert_eq!(address.name().as_str(), "example.org:7000");

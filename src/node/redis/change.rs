@@ -117,7 +117,7 @@ fn lacking(missing: &[MissingRight]) -> Option<Fault> {
     );
     let rules: Vec<&str> = missing.iter().map(MissingRight::rule).collect();
     Some(Fault::Denied(match rules.join(" ").trim() {
-        "" => format!("{why}: restore the names of these commands (rename-command)").into(),
+        "" => format!("{why}: rename-command has renamed these commands; restore them").into(),
         rules => format!("{why}: ACL SETUSER <user> {rules}").into(),
     }))
 }

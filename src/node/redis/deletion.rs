@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn release_that_does_more_than_delete_uses_its_script() {
+    fn release_that_does_more_than_delete_its_key_uses_the_script() {
         let place = Ticket {
             waiter: "w".into(),
             number: 1,

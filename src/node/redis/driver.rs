@@ -14,12 +14,14 @@ use crate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::protocol::instant::Instant;
 use crate::runtime::BoxFuture;
 
-/// The connection of one process to a Redis master. The caller moves the bytes, so no background task is needed.
+/// The protocol on one connection to a Redis master, without I/O. The caller transfers the bytes between the driver and
+/// the connection, so no background task is needed.
 ///
 /// A request that is [sent](Node::send) is queued until the next [`turn`](Self::turn). The caller has these duties:
 ///
-/// - Open a connection in the stage [`Stage::Dial`], move bytes in both directions in [`Stage::Talk`], and close the
-///   connection in any other stage.
+/// - In the stage [`Stage::Dial`]: open a connection.
+/// - In the stage [`Stage::Talk`]: transfer bytes in both directions.
+/// - In any other stage: close the connection.
 /// - Call [`tick`](Self::tick) at the time [`wake_at`](Wants::wake_at).
 /// - Take all times from one monotonic clock.
 ///
@@ -32,7 +34,7 @@ pub struct Driver {
 
 /// The next actions that a driver needs from its caller.
 pub struct Wants {
-    /// Whether the caller has to connect, to move bytes, or to close the connection.
+    /// Whether the caller has to open the connection, transfer bytes, or close the connection.
     pub stage: Stage,
     /// The bytes that the caller must write to the connection.
     pub bytes: Vec<u8>,

@@ -123,8 +123,8 @@ impl Scripts {
         }
     }
 
-    /// Begins the call of a script for a group: writes the keys and the random value. The script gets one mode for each
-    /// key, and `args` other arguments (the random value is one of them).
+    /// Begins the call of a script for a group: writes the keys and the claim's token. The script also gets one mode
+    /// for each key. `args` is the number of its other arguments, the token included.
     fn call_group<'a>(
         &self,
         script: Script,

@@ -38,7 +38,7 @@ pub(super) struct Negotiated {
     /// The time at which the handshake found no generation marker on the master. `None` if there is a marker, or if
     /// this user has no right to read it.
     pub(super) unmarked: Option<Instant>,
-    /// If a lost generation marker was restored: for how long after the handshake the master's votes do not count.
+    /// How long after the handshake the master's votes do not count, because its lost generation marker was restored.
     /// `None` if they count.
     pub(super) restored: Option<Duration>,
     /// The smallest number of acquires that this server executes faster in one script call than in separate calls.
@@ -240,11 +240,8 @@ impl Handshake {
         self.judge_marker(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
-        // Close the previous connection at the server. Requests of that connection that the server has not read yet
-        // must not be executed after the releases of this connection.
-        //
-        // This is impossible without the right to read client ids. A late acquire then leaves a lock key until its TTL
-        // expires.
+        // Close the previous connection at the server. Otherwise the server could execute a late acquire of that
+        // connection after its release on this connection. The lock key would then exist until its TTL expires.
         if let (Some(run), Some(id)) = (&run, self.id)
             && let Some(last) = shared.acquaintance.replace(run, id)
         {

@@ -1,14 +1,14 @@
-//! The link to one master without its socket. The link decides what to write, what a reply means, which requests are
+//! The state machine of the connection to one master. It decides what to write, what a reply means, which requests are
 //! overdue, and when to connect again.
 //!
-//! The driver of the link reports events (connected, bytes received, time passed), and asks for the next action
+//! Its caller reports events (connected, bytes received, time passed), and asks for the next action
 //! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and uses no
 //! socket, so simulations run the same code as production.
 //!
 //! A request waits at most:
 //!
 //! - three connect timeouts for a connection ([`CONNECT_STEPS`](crate::node::CONNECT_STEPS));
-//! - [`BURST_TIMEOUTS`] node timeouts in this process, if the master is slow;
+//! - [`BURST_TIMEOUTS`] node timeouts in the mailbox, if the master is slow;
 //! - one node timeout for its answer, after it was sent.
 //!
 //! Releases that could not be delivered are sent first on the next connection. Their number is limited.
@@ -78,15 +78,15 @@ enum State {
     Over,
 }
 
-/// The next step for the code that opens a connection to a Redis master and moves its bytes.
+/// The next step for the code that opens a connection to a Redis master and transfers its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
 pub enum Stage {
-    /// The driver must close the old connection, if there is one, and open a new one.
+    /// Close the old connection, if there is one, and open a new one.
     Dial,
-    /// The driver must move bytes to and from the connection.
+    /// Transfer bytes to and from the connection.
     Talk,
-    /// The driver must close the connection, and open none until the link is in the stage [`Dial`](Self::Dial).
+    /// Close the connection, and open none until the link is in the stage [`Dial`](Self::Dial).
     Rest,
     /// The link has ended.
     Over,
@@ -177,8 +177,8 @@ impl Link {
         self.tick(now);
     }
 
-    /// Returns the deadline of the connecting step that begins at `now`. Requests that could wait until the deadline of
-    /// the previous step (`before`) can now wait until this deadline.
+    /// Returns the deadline of a step that begins at `now`: opening the connection, or one message of the handshake. If
+    /// requests wait until `before`, the deadline of the previous step, they now wait until the returned deadline.
     fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
         if self.patience == Some(before) {
@@ -276,8 +276,8 @@ impl Link {
     /// can be sent now.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // Refuse the requests if the time `patience` has passed. If the connection attempt has timed out, `tick`
-            // refuses them.
+            // Refuse the requests if their waiting time (`patience`) is over. If the connection attempt has timed out,
+            // `tick` refuses them.
             if matches!(self.state, State::Dialing { until } | State::Handshaking { until, .. } if now < until)
             {
                 self.lose_patience(now);
@@ -405,8 +405,8 @@ impl Link {
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A master often restarts quickly, so requests wait one node timeout for the next connection. They do not wait
-        // if there was no connection, if an answer was overdue, or if the last wait began less than `STEADY` ago.
+        // A master often restarts quickly, so let requests wait one node timeout for the next connection. Do not wait
+        // if no connection existed, if an answer was overdue, or if such a wait began less than `STEADY` ago.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {

@@ -30,8 +30,8 @@ pub(super) struct Scripts {
     check: String,
 }
 
-/// Returns Lua code that fails if the master's generation marker does not accept this client. The scripts repeat this
-/// check of the handshake, because an operator may raise the marker while the connection is open.
+/// Returns Lua code that ends a script with an error if the master's generation marker does not admit this client. A
+/// check in the handshake is not enough, because an operator may raise the marker later.
 fn check(configuration: Configuration) -> String {
     let mut wrong = String::from(if configuration.needs_no_marker() {
         "mark"
@@ -130,7 +130,7 @@ impl Scripts {
             Value::Error(error) => return Err(server_fault(error)),
             _ => {
                 return Err(Fault::Server(
-                    "the server did not return the name of a loaded script".into(),
+                    "the reply to SCRIPT LOAD is not a SHA1".into(),
                 ));
             }
         }

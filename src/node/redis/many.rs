@@ -75,8 +75,7 @@ impl Member for Queued {
 impl Scripts {
     /// Writes the requests in `run` as one command. They are of one kind and for different locks.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        // Do not check `is_noted` here: another thread may set it while a release is queued. The command must be
-        // written in any case.
+        // Always write a command. Do not check `is_noted` here: another thread may set it while a release is queued.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
@@ -215,7 +214,7 @@ mod tests {
     use crate::node::{Reply, Token};
 
     #[test]
-    fn combined_release_contains_a_lock_whose_note_was_added_after_queueing() {
+    fn combined_release_keeps_all_locks_if_one_gets_a_note_after_queueing() {
         let claims = [1, 2].map(|n| {
             let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
             std::sync::Arc::new(claim)

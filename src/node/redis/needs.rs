@@ -133,7 +133,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Masters, "CLIENT SETNAME quorate"),
     // Operators also need all rights of a client with fencing tokens. `purposes_of_operators` adds these rights.
     (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
-    // No connection has this id, so CLIENT LIST and CLIENT KILL have no effect.
+    // No connection has this id. So these commands list no connection and close none.
     (Purpose::Changing, "CLIENT LIST ID 9223372036854775807"),
     (Purpose::Changing, "CLIENT KILL ID 9223372036854775807"),
     (Purpose::Changing, "INFO server"),

@@ -196,8 +196,8 @@ impl Online {
         Ok(())
     }
 
-    /// If the master did not execute the request, queues it again in another form: after its script is loaded, as a
-    /// script call, or as one request for each lock. Returns the request if no other form can help.
+    /// If the master did not execute the request and another form of the request can help, queues it again in that
+    /// form. Otherwise returns the request.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -298,8 +298,8 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Wait until no answer is outstanding: an outstanding request may have to be sent again too, in its old
-            // order.
+            // Wait for all outstanding answers: they may show more requests to send again, and the order must not
+            // change.
             if !self.under_way.is_empty() {
                 return false;
             }

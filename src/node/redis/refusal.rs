@@ -106,13 +106,13 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
         Admission::Admitted => return None,
         Admission::Outdated => format!(
             "{both}: the masters have been replaced; set masters, next_masters and masters_generation to the current \
-             ones, see quorate masters status"
+             values (see quorate masters status)"
         ),
         Admission::Early => format!(
             "{both}: if this is one of the next masters, run quorate masters open; otherwise correct masters_generation"
         ),
         Admission::Other => format!(
-            "{both}, but the master's generation marker is for other masters: compare masters, next_masters and \
+            "{both}, but the generation marker names other masters: compare masters, next_masters and \
              masters_generation"
         ),
     };
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generation_marker_error_of_a_script_becomes_the_fault_other_masters() {
+    fn generation_marker_error_of_a_script_becomes_an_other_masters_fault() {
         let error = b"ERR quorate: masters 2 0123456789abcdef";
         let said = Fault::OtherMasters("2 0123456789abcdef".into());
         assert_eq!(server_fault(error), said);

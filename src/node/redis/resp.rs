@@ -42,7 +42,7 @@ impl Drop for Command<'_> {
     fn drop(&mut self) {
         debug_assert_eq!(
             self.left, 0,
-            "the command must have the announced number of words"
+            "the command must have as many words as its header announces"
         );
     }
 }

@@ -352,8 +352,8 @@ impl Script {
         &ROWS[self as usize]
     }
 
-    /// The Lua source of the script, including the parts that several scripts share. A client adds one line of
-    /// constants at the top before it loads the script.
+    /// The Lua source of the script, including the parts that several scripts share. Before a client loads the source,
+    /// it adds one line at the top, which defines constants.
     pub fn source(self) -> &'static str {
         static WHOLE: LazyLock<[String; ROWS.len()]> =
             LazyLock::new(|| Script::ALL.map(|script| with_parts(script.row().source)));

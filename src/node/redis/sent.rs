@@ -8,7 +8,7 @@ use crate::protocol::instant::Instant;
 pub(super) struct Sent {
     pub(super) what: What,
     pub(super) at: Instant,
-    /// How many of the following messages share the reply to this one.
+    /// How many of the messages sent directly after this one are answered by the same reply.
     pub(super) along: usize,
 }
 

@@ -23,7 +23,7 @@ pub(super) fn settle(
             let marker = Marker::read(marker.as_bytes());
             let fault = not_admitted(shared.options.configuration, marker);
             Err(fault.unwrap_or(Fault::Server(
-                "the master refused this client, although the master's generation marker admits it"
+                "the master refused this client, but sent a generation marker that admits this client"
                     .into(),
             )))
         }

@@ -17,7 +17,7 @@ macro_rules! part {
 const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
-    // `fence/raise.lua` contains other parts, so these must follow later: parts are inserted in the order of this list.
+    // Parts are inserted in the order of this list. So the parts that `fence/raise.lua` contains must follow it.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("fence/lives.lua"),

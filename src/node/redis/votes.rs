@@ -26,8 +26,8 @@ pub(super) struct Votes {
     quarantined_until: Instant,
     /// Why this master gives this client no votes on this connection; `None` if it gives votes.
     refused: Option<Fault>,
-    /// The time at which the master had no generation marker at the handshake. `None` if it had one, if the user has no
-    /// right to read it, or as soon as the client knows from other masters which marker is missing.
+    /// The time at which the handshake found no generation marker on the master. `None` if it found one, or if the user
+    /// has no right to read it. Also `None` after the client has learned the lost marker from other masters.
     unmarked: Option<Instant>,
     /// Whether the loss of the master's generation marker was already detected on this connection.
     missed: bool,

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn record_cache_over_its_limit_drops_records_unused_for_more_than_64_batches() {
+    fn overfull_record_cache_drops_records_unused_for_more_than_64_batches() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
         cache.note_written(&old, 1, lease(1));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn record_cache_over_its_limit_drops_the_dirty_marks_of_old_records() {
+    fn overfull_record_cache_forgets_which_old_records_are_dirty() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
         cache.start_batch();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn record_of_a_single_observer_is_obsolete_once_the_observer_expires() {
+    fn record_of_one_observer_is_obsolete_when_the_observer_expires() {
         let item = Item {
             id: Id::of(Kind::Watcher, b"boss", b"0123456789abcdef"),
             what: Vec::new(),

@@ -39,7 +39,7 @@ pub(super) struct Promised {
 /// The time from which the duration of a promised lease is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Since {
-    /// The first grant of the lock: if a master grants the lock again, the lease does not become longer.
+    /// The first grant of the lock. If a master grants the lock again, the lease does not become longer.
     Before,
     /// The first grant of this hold, on a lock key that several holds can share.
     Joined,
@@ -89,8 +89,8 @@ fn seen(life: u64) -> u64 {
     life + life / 100 + 2_000
 }
 
-/// Rounds the expiry `until` of a queue, of a waiter's place in a queue, or of a hold up to a full millisecond. Returns
-/// the expiry of other items unchanged. All times are in microseconds.
+/// Rounds `until` up to a full millisecond if it is the expiry of a queue, of a place in a queue, or of a hold. Returns
+/// other expiries unchanged. All times are in microseconds.
 fn whole(kind: Kind, until: u64) -> u64 {
     match kind {
         Kind::Text | Kind::Foreign | Kind::Watcher => until,
@@ -193,7 +193,7 @@ impl StoredItem {
         let until = match (self.when, clock) {
             // The server's clock may be `slack` ahead of `now`, so the item must expire `slack` after the lease.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
-            // Another client may have read the stamp earlier, and would then consider the item expired earlier.
+            // A client that read this stamp before this client did would consider the item expired earlier.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -363,7 +363,7 @@ mod tests {
 
     /// If the stamp stayed the same, a client that read it earlier would consider the lease expired too early.
     #[test]
-    fn extension_replaces_the_clock_stamp_of_another_client() {
+    fn extension_replaces_the_stamp_stored_by_another_client() {
         let (stamp, life) = (7, 500_000);
         let written = StoredItem::new(held(life), 0, Clock::Own { stamp });
         let state = StoredItem::write(&[written]);

@@ -61,17 +61,17 @@ pub struct Traits {
     pub lanes: usize,
     /// The largest number of commits in one batch; by default 1.
     pub batch: usize,
-    /// Whether the store wakes waiters; by default `true`. If not, waiters poll.
+    /// Whether the store notifies waiters when a lock becomes free; by default `true`. Otherwise, waiters poll.
     pub wakes: bool,
-    /// Whether the store is unable to notify the listener; by default `false`.
+    /// Whether the store's [`Listener`] must look for wake-ups itself; by default `false`.
     ///
     /// If `true`, the listener polls, or blocks on the [wait lock](WaitLock) that
-    /// [`Pace::Behind`](super::Pace::Behind) names.
+    /// [`Pace::Behind`](super::Pace::Behind) names. If `false`, the store notifies the listener.
     pub looks: bool,
 }
 
 impl Traits {
-    /// Creates properties with this timeout. Defaults: one session, one commit per batch, and wake-ups by notification.
+    /// Creates properties with this `timeout`. All other fields have their default values.
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -94,8 +94,8 @@ impl Traits {
         Self { batch, ..self }
     }
 
-    /// Declares that the store cannot notify the listener. The listener must then poll or block on a [wait
-    /// lock](WaitLock).
+    /// Declares that the store cannot notify its [`Listener`]. The listener must then poll, or block on a
+    /// [wait lock](WaitLock).
     #[must_use]
     pub fn looks(self) -> Self {
         Self {
@@ -199,14 +199,15 @@ pub trait Session: Send + 'static {
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// An answer of the server, and the time on the server's clock.
+/// An answer from the server, with the time on the server's clock.
 #[derive(Clone, Debug)]
 pub struct Clocked<T> {
     /// The answer itself.
     pub what: T,
-    /// The time on the server's clock at some moment between request and answer, in microseconds since 1970. `None` in
-    /// all answers of a store without its own clock. Clients then measure leases on their own clocks, from the moment
-    /// when they first see a lease.
+    /// The time on the server's clock at some moment between request and answer, in microseconds since 1970.
+    ///
+    /// Always `None` if the store has no clock. Each client then measures a lease on its own clock, from the moment
+    /// when this client first sees the lease.
     pub clock: Option<u64>,
 }
 
@@ -254,7 +255,7 @@ pub struct Commit {
     /// harm.
     pub wakes: Vec<Wake>,
     /// The wait locks (named locks of the server) that the session must take or release if the commit took effect.
-    /// Empty for stores whose listener does not poll.
+    /// Empty unless the store declares [`Traits::looks()`].
     pub wait_locks: Vec<WaitLock>,
 }
 
@@ -263,9 +264,9 @@ pub struct Commit {
 /// A wait lock is a named lock of the server, such as `GET_LOCK` in MySQL. With wait locks, a waiter can block instead
 /// of polling:
 ///
-/// - A client's session takes a wait lock when the client is queued, and another when the client renews a lock.
-/// - The waiter behind this client in the queue blocks on the wait lock.
-/// - The server releases the wait lock when the session ends.
+/// - Each queued client takes a wait lock in its session. A holder takes one when it renews its lock.
+/// - A waiter blocks on the wait lock of the client directly ahead of it.
+/// - The server releases the wait locks of a session when the session ends.
 ///
 /// A wait lock is only a hint: a session can fail to get a wait lock, and can lose it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -146,7 +146,7 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // Keep an expired fencing counter for another day if it is still needed at the store's date.
+                // Keep an expired fencing counter for another day if the store's date shows that it is still needed.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
@@ -225,7 +225,8 @@ impl Job {
         }
     }
 
-    /// The wait locks that the session must take or release after this job, when its records contain `after`.
+    /// The wait locks that the session must take or release after this job. `after` are the items that the records of
+    /// the job then contain.
     pub(super) fn wait_locks<'a>(
         &self,
         after: impl Iterator<Item = &'a StoredItem>,
@@ -239,7 +240,7 @@ impl Job {
 
     /// Whether at least one request of the job is refused.
     ///
-    /// The cached record behind a refusal may be outdated, so the record is then read again.
+    /// If so, the job's cached records may be outdated, and must be read again.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn request_for_records_of_several_jobs_merges_these_jobs_into_one() {
+    fn request_that_needs_records_of_several_jobs_merges_these_jobs() {
         let extend = |keys: &[&[u8]], token: u8| {
             let items = vec![item(keys, token)].into();
             Queued::new(Request::Extend { items }, Reply::ignored())

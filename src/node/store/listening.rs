@@ -18,7 +18,7 @@ pub(super) struct Listening {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The records whose wake-ups this process needs. In each of them, a waiter of this process asked to be queued.
+    /// The records whose wake-ups this process needs. Each contains a lock that a waiter of this process has requested.
     wanted: BTreeMap<Name, Wanted>,
     /// The elections that this process observes.
     pub(super) watched: HashSet<Name>,
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listener_uses_a_wait_lock_only_for_a_single_waiter_with_a_client_ahead() {
+    fn listener_uses_a_wait_lock_only_if_one_waiter_is_queued_behind_a_client() {
         let listening = Listening::default();
         let pace = || listening.pacer.pace();
         let [a, b]: [Name; 2] = [b"a"[..].into(), b"b"[..].into()];

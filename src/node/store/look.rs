@@ -1,5 +1,5 @@
-//! Inspects the server of a store. Also checks whether another address leads to the same server, and for how much
-//! longer the restart guard ignores the server's votes.
+//! Inspects the server of a store. The result also shows whether another address leads to the same server, and how long
+//! the restart guard still ignores the server's votes.
 
 use std::sync::Arc;
 

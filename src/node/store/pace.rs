@@ -4,28 +4,29 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The kind of wake-ups that a process currently needs from one store. A [`Listener`](super::Listener) that polls
-/// uses this value to decide how to wait.
+/// The wake-ups that a process currently needs from one store. A [`Listener`](super::Listener) that polls reads this
+/// value to decide how to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// No waiter of this process is queued, and the process observes no election.
     Idle,
     /// The process only observes elections. The announcement of a new leader is not urgent.
     Observing,
-    /// At least one waiter of this process is queued, but [`Behind`](Self::Behind) is not possible. The listener waits
+    /// At least one waiter of this process is queued, and [`Behind`](Self::Behind) does not apply. The listener waits
     /// for wake-up messages.
     Waiting,
     /// One waiter of this process is queued, and waits for exactly one other client.
     Behind {
         /// The id of the waiter.
         waiter: Arc<str>,
-        /// The [wait lock](super::WaitLock) that this other client holds. The listener gets it when that client leaves
-        /// the queue or releases its lock.
+        /// The [wait lock](super::WaitLock) that the client directly ahead holds. The listener gets it when that client
+        /// leaves the queue or releases its lock.
         wait_lock: Arc<str>,
     },
 }
 
-/// Reports the current [`Pace`] of this process at one store. Several threads may use the pacer at the same time.
+/// A handle from which a [`Listener`](super::Listener) reads the current [`Pace`] of its process. Several threads may
+/// use the handle at the same time.
 #[derive(Clone, Debug)]
 pub struct Pacer(Arc<watch::Sender<Pace>>);
 

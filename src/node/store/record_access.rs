@@ -122,7 +122,7 @@ impl<S: Store> RecordAccess<S> {
                 time.learn(said.clock, asked, answered);
                 let (now, slack) = time
                     .now(answered)
-                    .expect("the time must be known after a read");
+                    .expect("the store's time must be known after a read");
                 assert!(
                     cache.read(&name, &said.what[0], now + slack),
                     "the record must have the format of quorate"

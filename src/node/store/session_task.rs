@@ -617,7 +617,7 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // If a later chunk fails, all requests get a fault. So keep the records of all chunks in `risky`.
+            // If a later call of `commit` fails, all requests get a fault. So `risky` keeps the records of all calls.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;

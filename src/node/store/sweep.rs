@@ -23,7 +23,8 @@ pub(super) const PAGE: u32 = 64;
 /// When a session next removes obsolete records, and which page of the store's records it reads next.
 pub(super) struct Sweep {
     at: Instant,
-    /// The number of the batch of requests at the last removal. Records that were used in this batch or later are kept.
+    /// The number of the batch of requests in which the last removal was sent. The next removal keeps every record that
+    /// was used in this batch or in a later one.
     since: u64,
     /// The position at which the next page of records begins.
     page: u64,

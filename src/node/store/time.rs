@@ -9,10 +9,8 @@ use crate::node::memory::Dates;
 /// default drift of a lease.
 const RATE: u64 = 10;
 
-/// How long this client uses a date of the store: 12 hours, in microseconds. This is half of the lifetime of a fencing
-/// counter.
-///
-/// Then the client requests a new date, because the store's clock may have been corrected.
+/// The age at which a date that the store has sent is too old: 12 hours, in microseconds. The client then requests
+/// another date, because the store's clock may have been corrected.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
@@ -78,8 +76,11 @@ impl StoreTime {
         self.dated = None;
     }
 
-    /// The date from which this client derives fencing numbers. If the store has no clock, this is the store's last
-    /// date plus the time since this client received it.
+    /// The date from which this client derives fencing numbers.
+    ///
+    /// - `Own`: the time on the store's clock.
+    /// - `Shown`: the last date that the store sent, plus the time since then.
+    /// - `Unknown`: the store has no clock and has sent no date.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -94,8 +95,8 @@ impl StoreTime {
             .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
-    /// The date that decides which fencing counters may be removed: the earlier of the store's date and this process's
-    /// wall clock. `None` if the store has a clock, or has given no date.
+    /// The date that decides which fencing counters may be removed: the date in [`Dates::Shown`] or the time of this
+    /// process's wall clock, whichever is earlier. `None` if [`dates`](Self::dates) does not return `Dates::Shown`.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
             Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
@@ -103,8 +104,8 @@ impl StoreTime {
         }
     }
 
-    /// The earliest possible time on the store's clock at `now`, and by how much the time may be later. Both are in
-    /// microseconds. `None` without a recent reading of the store's clock.
+    /// The earliest possible time on the store's clock at `now`, and the difference between the latest and the earliest
+    /// possible time. Both are in microseconds. `None` without a recent reading of the store's clock.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
         if self.own {
             let passed = micros(now, self.origin);
@@ -122,8 +123,10 @@ impl StoreTime {
         ))
     }
 
-    /// The clock on which new items expire. The server's clock may be up to `slack` microseconds ahead. `stamp` must
-    /// differ for each write, and is only used if the store has no clock.
+    /// The clock on which new items expire.
+    ///
+    /// - `slack`: the store's clock may be ahead of the time that this client assumes by this many microseconds.
+    /// - `stamp`: a number that differs for each write. It is used only if the store has no clock.
     pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
         if self.own {
             Clock::Own { stamp }
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn server_time_estimate_holds_for_clock_rates_within_the_allowed_drift() {
+    fn server_time_estimate_is_correct_if_clock_drift_is_within_its_limit() {
         for (gained, lasts) in [(1.008, 2_000_000), (0.992, 2_000_000), (1.0095, 9_000_000)] {
             let mut time = StoreTime::new(5_000_000, at(0));
             time.learn(Some(9_000_000), at(1_000), at(1_000));
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn fencing_numbers_use_the_stored_date_only_if_the_store_has_no_clock() {
+    fn fencing_numbers_use_the_date_of_a_change_only_if_the_store_has_no_clock() {
         let shown = |time: &StoreTime, now: u64| match time.dates(at(now)) {
             Dates::Own => None,
             Dates::Unknown => Some(0),

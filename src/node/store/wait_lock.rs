@@ -1,11 +1,11 @@
-//! Wait locks: named locks of the server. With a wait lock, a waiter can block instead of polling.
+//! Wait locks: named locks on the store's server. A waiter blocks on a wait lock instead of polling.
 //!
 //! - The session of a queued waiter takes a wait lock. Its name is the waiter's short id.
 //! - The session of a holder that renews its lock takes a wait lock. Its name is the lock value.
-//! - The listener of a waiter blocks on the wait lock of the client directly ahead. If there is none, the listener
-//!   polls.
+//! - A waiter's listener blocks on the wait lock of the previous waiter in the queue, or else of the holder. If that
+//!   client has no wait lock, the listener polls.
 //!
-//! A wait lock is only a hint: when the listener gets it, the waiter requests the lock again.
+//! A wait lock is only a hint. When the listener gets the wait lock, the waiter sends its acquire request again.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::node::memory::items::{Item, Kind};
 use crate::node::shape::is_reader;
 use crate::node::{Claim, Request, waiter_id};
 
-/// The wait locks that the session must take or release after `request`, when its records contain `after`.
+/// The wait locks that the session must take or release after it has executed `request`. `after` contains all items of
+/// the request's records after this execution.
 pub(super) fn changes(request: &Request, after: &[&StoredItem]) -> Vec<WaitLock> {
     let mut changes = Vec::new();
     match request {
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_is_unsafe_in_a_statement_is_not_used_as_a_wait_lock() {
+    fn name_that_is_unsafe_in_sql_is_not_used_as_a_wait_lock() {
         assert!(is_fit("0123456789abcdef:7"));
         let long = "a".repeat(49);
         for name in ["", "a'", "A\\", "0123456789abcdef:7r", &long] {

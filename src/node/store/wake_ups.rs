@@ -87,8 +87,8 @@ impl<S: Store> Drop for Listens<S> {
 }
 
 fn listening_task<S: Store>(shared: Arc<Shared<S>>) -> impl Future<Output = ()> + Send + 'static {
-    // Create `Listens` now, not at the first poll: its `drop` must run even if the runtime drops the task before this
-    // poll.
+    // Create `Listens` outside the `async` block: its `drop` must run even if the runtime drops the task before the
+    // first poll.
     let mut listens = Listens {
         shared,
         done: false,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn process_listens_to_a_store_until_the_heartbeat_time_of_its_waiter_has_passed() {
+    async fn process_stops_listening_to_a_store_if_its_waiter_sends_no_heartbeat() {
         let shared = subscribed();
         let heartbeat = Duration::from_secs(600);
         let waiter = "0123456789abcdef:1".into();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn listening_continues_after_its_runtime_was_shut_down() {
+    fn listening_continues_after_the_runtime_of_the_caller_shut_down() {
         let table = Table::new("table", true);
         let shared = Arc::new(Shared::new(table.clone()));
         let (wakes, woken) = std::sync::mpsc::sync_channel(1);

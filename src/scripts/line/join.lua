@@ -1,8 +1,8 @@
 -- Adds the waiter `id` with the ticket `number` to the queue `queue`, or renews its place for `beat` ms. `ms` is this
 -- master's time.
--- The key {lines} shows that a queue on this master has waiters. Batched acquires ignore all queues if it is missing.
--- So {lines} is written first: if this write fails, the waiter does not join.
--- To save writes, the expiry of {lines} is twice `beat`.
+-- The key {lines} shows that a queue on this master has waiters. If {lines} is missing, batched acquires ignore all
+-- queues. So {lines} is written first: if this write fails, the waiter does not join.
+-- The expiry of {lines} is twice `beat`, so that not every heartbeat has to renew {lines}.
 if call('PTTL', '{lines}') < beat then
   call('SET', '{lines}', '1', 'PX', 2 * beat)
 end

@@ -2,8 +2,8 @@
 -- - `mark`: the text of the break record
 -- - `mode`: the marker of the readers or the owner
 -- - `value` and `number`: the value and the fencing number of the hold
--- The hold was ended if `mark` names `value`, or if `number` is at most the counter that `mark` shows for `mode`.
--- If other masters alone granted a hold later, its number can be smaller. This master does not restore such a hold.
+-- The hold was ended if `mark` names `value`, or if `number` is at most the counter in the line of `mark` for `mode`.
+-- A hold that only other masters granted later can have such a small number. This master does not restore it.
 local function has_hold(mark, mode, value, number)
   if not mark or has(mark, value) then
     return mark

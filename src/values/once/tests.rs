@@ -37,7 +37,7 @@ impl Runtime for Ahead {
 }
 
 #[tokio::test]
-async fn call_of_at_most_once_is_refused_if_the_client_clock_is_far_ahead() {
+async fn at_most_once_is_refused_if_the_client_clock_is_far_ahead() {
     let day = 24 * 3600;
     for (ahead, runs) in [(20, true), (day, false)] {
         let redlock = ahead_by(&Arc::new(AtomicU64::new(ahead)));
@@ -64,7 +64,7 @@ async fn call_of_at_most_once_is_refused_if_the_client_clock_is_far_ahead() {
 }
 
 #[tokio::test]
-async fn delayed_at_most_once_call_uses_the_period_in_which_the_call_began() {
+async fn at_most_once_uses_the_period_in_which_its_call_began() {
     let seconds = Arc::new(AtomicU64::new(0));
     let redlock = ahead_by(&seconds);
     let once = redlock.once("often", Duration::from_secs(20));
@@ -90,7 +90,7 @@ async fn delayed_at_most_once_call_uses_the_period_in_which_the_call_began() {
 }
 
 #[tokio::test]
-async fn record_of_a_once_job_contains_the_latest_note_and_completed_period() {
+async fn once_record_contains_the_latest_note_and_the_last_completed_period() {
     let redlock = Redlock::in_memory(3);
     let day = SystemTime::UNIX_EPOCH..SystemTime::UNIX_EPOCH + Duration::from_secs(24 * 3600);
     let once = redlock.once_in("nightly", day.clone());

@@ -12,7 +12,7 @@ pub(super) struct LocalLine {
     pub(super) front: Option<Arc<Turn>>,
     #[expect(
         clippy::box_collection,
-        reason = "`None` takes only one word of memory, and most queues have no second waiter"
+        reason = "most queues have no second waiter, and this field then takes only one word of memory"
     )]
     pub(super) behind: Option<Box<VecDeque<Arc<Turn>>>>,
 }

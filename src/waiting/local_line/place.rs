@@ -204,8 +204,9 @@ impl Place {
         }
     }
 
-    /// Whether no earlier waiter of this process is queued, or asks for a slot of the same semaphore. Only then may
-    /// this waiter join the queues on the masters. Always true after [`leave_queues`](Self::leave_queues).
+    /// Whether this waiter is the first in all its local queues, and no earlier waiter of this process is requesting a
+    /// slot of the same semaphore. Only then may this waiter join the queues on the masters. Always true after
+    /// [`leave_queues`](Self::leave_queues).
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();

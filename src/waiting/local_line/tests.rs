@@ -97,7 +97,7 @@ impl Runtime for Hand {
 }
 
 #[test]
-fn finding_shared_in_the_local_queue_names_the_holder_only_for_the_same_resource() {
+fn shared_finding_names_the_holder_only_to_waiters_for_the_same_resource() {
     let lines = LocalLines::new();
     let first = lines.enter(&job());
     let several = lines.enter(&both());
@@ -410,7 +410,7 @@ impl futures::task::ArcWake for Woken {
 }
 
 #[test]
-fn new_first_waiter_knows_the_occupied_slots_that_its_predecessor_learned() {
+fn next_waiter_inherits_the_list_of_occupied_slots_from_the_first_waiter() {
     let lines = LocalLines::new();
     let (api, permit) = api();
     let [first, second] = [(); 2].map(|()| lines.enter(&api));
@@ -426,7 +426,7 @@ fn new_first_waiter_knows_the_occupied_slots_that_its_predecessor_learned() {
 }
 
 #[test]
-fn wait_ends_after_wake_ups_from_a_majority_or_after_the_grace_time() {
+fn wait_ends_after_wake_ups_from_a_majority_or_soon_after_one_wake_up() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());

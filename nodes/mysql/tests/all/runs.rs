@@ -106,7 +106,7 @@ async fn restarted_server_does_not_vote_even_if_its_clock_is_set_forward() {
 }
 
 #[tokio::test]
-async fn server_counts_as_restarted_when_its_records_are_recreated() {
+async fn server_counts_as_restarted_when_its_record_table_is_recreated() {
     let Some(server) = bare(MariaDbOptions::new().flush(2)) else {
         return;
     };

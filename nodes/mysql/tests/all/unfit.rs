@@ -181,7 +181,7 @@ async fn inspection_names_an_optional_right_that_the_user_lacks() {
 }
 
 #[tokio::test]
-async fn user_that_cannot_log_in_is_refused_permanently_with_the_reason() {
+async fn user_that_cannot_log_in_gets_a_permanent_error_with_the_reason() {
     let Some(server) = bare(options().arg("--max-password-errors=2")) else {
         return;
     };
@@ -210,13 +210,13 @@ async fn user_that_cannot_log_in_is_refused_permanently_with_the_reason() {
 }
 
 #[tokio::test]
-async fn user_without_free_connections_is_refused_permanently_with_the_limit_to_raise() {
+async fn user_without_free_connections_gets_a_permanent_error_about_the_limit() {
     let Some(server) = bare(options()) else {
         return;
     };
     let report = prepare(&server.url("locks")).await.unwrap();
     let url = user(&server, &report.grants);
-    // Limit the connections before the first one: the server does not count connections from before the limit.
+    // Set the limit before the first connection, because the server does not count older connections.
     server
         .sql("ALTER USER app WITH MAX_USER_CONNECTIONS 1")
         .unwrap();
@@ -607,7 +607,7 @@ async fn server_that_substitutes_another_storage_engine_cannot_be_prepared() {
 }
 
 #[tokio::test]
-async fn databases_of_one_server_prepared_separately_get_one_server_name() {
+async fn separately_prepared_databases_of_one_server_get_the_same_server_name() {
     let Some(server) = bare(options()) else {
         return;
     };

@@ -120,7 +120,7 @@ test!(inspection_reports_the_server_and_its_faults, server => {
     assert!(seen.version.as_ref().is_some_and(|version| version.starts_with("3.")), "{seen:?}");
     assert!(seen.wake_ups && seen.run_id.is_some());
     assert!(seen.round_trip.is_some() && seen.connecting.is_some());
-    // When a client connects, it creates and removes a znode to test its rights. No record must remain.
+    // A client that connects creates and removes a znode to test its rights. This must not leave a record.
     assert!(session(&server).await.page(0, 10).await.unwrap().what.is_empty());
     server.zookeeper.stop(0).unwrap();
     let begun = Instant::now();

@@ -35,9 +35,9 @@ test!(commit_that_expects_another_version_changes_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // Change only the upper 32 bits: the version does not match.
+    // A version that differs only in its upper 32 bits does not match.
     assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
-    // Set the lower 32 bits to -1, which means "any version" in ZooKeeper: the commit must not be sent.
+    // If the lower 32 bits are -1, ZooKeeper would accept any version. Such a commit must not be sent.
     let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
     assert_eq!(load(&mut session, "a").await, (second[0], b"2".to_vec()));

@@ -251,7 +251,7 @@ fn request_answered_with_noscript_is_sent_again_together_with_the_scripts() {
 }
 
 #[test]
-fn scripts_for_other_kinds_of_locks_are_loaded_when_they_are_first_needed() {
+fn scripts_that_plain_locks_do_not_need_are_loaded_on_first_use() {
     let mut bench = Bench::new();
     bench.greet(0);
     let part = Part {
@@ -542,7 +542,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
             gone_by = Some(now);
         }
     }
-    // The first refusal of an overloaded request must come by `limit`. `gone_by` is `None` if no request was refused.
+    // If a request was refused as overloaded, the first refusal must come by `limit`.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
         gone_by.is_none_or(|by| by <= limit),
@@ -714,7 +714,7 @@ fn value_write_whose_deadline_has_passed_is_not_sent() {
 fn value_write_is_not_sent_if_the_server_restarted_after_the_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // A write with a server run is sent even after the lock was released.
+        // If the write contains the id of the server run, it is sent even after the release of its lock.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),
@@ -747,8 +747,8 @@ fn second_address_of_the_same_server_is_refused() {
         same.to_string().contains("127.0.0.1:6379"),
         "the fault must name the first address: {same}"
     );
-    // The first connection is lost, but the second address is still refused: votes from the first address may have been
-    // counted.
+    // The first connection is lost, but the server's second address is still refused: votes from the first address may
+    // have been counted.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -794,7 +794,7 @@ fn link_whose_handle_was_dropped_ends_after_one_second_without_a_connection() {
 }
 
 #[test]
-fn drop_of_a_link_answers_outstanding_and_queued_requests_with_a_fault() {
+fn dropped_link_answers_outstanding_and_queued_requests_with_a_fault() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, acquire(1));
@@ -896,7 +896,7 @@ fn wake_at_is_at_most_one_second_after_the_handle_of_the_link_was_dropped() {
 }
 
 #[test]
-fn requests_wait_for_a_new_connection_at_most_once_per_second() {
+fn requests_wait_for_a_reconnect_only_if_no_wait_began_in_the_last_second() {
     let mut bench = Bench::new();
     bench.greet(0);
     // Requests began to wait for a connection at time 0, less than a second ago. So a new request does not wait.
@@ -1093,7 +1093,7 @@ fn new_server_at_a_known_address_is_quarantined_despite_its_long_uptime() {
 }
 
 #[test]
-fn master_with_the_generation_marker_of_other_masters_receives_only_releases() {
+fn master_with_a_mismatched_generation_marker_receives_only_releases() {
     let mut bench = Bench::new();
     greet_as(&mut bench, "a", "1 0123456789abcdef", 0);
     bench.ask(1, acquire(1));
@@ -1228,7 +1228,7 @@ fn combined_call_denied_by_the_acl_is_sent_again_as_single_requests() {
 }
 
 #[test]
-fn request_not_decided_by_a_combined_call_is_sent_again_before_later_requests() {
+fn request_skipped_by_a_combined_call_is_sent_again_before_later_requests() {
     let mut bench = many_loaded();
     let claims: Vec<_> = (1..=8).map(claim).collect();
     for (number, claim) in claims.iter().enumerate() {
@@ -1415,7 +1415,7 @@ fn single_release_uses_the_conditional_delete_command_of_the_server() {
         bench.say(reply, now + 1);
         assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(deleted)))]);
     }
-    // The link combines several queued releases in one script call, even if the built-in command works.
+    // For several queued releases, the link sends one script call instead of built-in delete commands.
     bench.ask(1, withdrawn(1));
     bench.ask(2, withdrawn(2));
     bench.link.take(at(5));
@@ -1559,7 +1559,7 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
 }
 
 #[test]
-fn failed_delete_command_is_repeated_as_a_script_if_a_note_was_added() {
+fn failed_delete_command_is_replaced_by_the_script_if_the_lock_got_a_note() {
     let mut bench = with_deletion();
     let request = withdrawn(1);
     let Request::Release { claim, .. } = &request else {
@@ -1597,7 +1597,7 @@ fn release_whose_delete_command_failed_is_sent_again_on_the_next_connection() {
 }
 
 #[test]
-fn release_uses_the_script_if_its_claim_is_not_marked_as_withdrawn() {
+fn release_uses_the_script_while_its_acquire_can_still_be_sent() {
     let mut bench = with_deletion();
     let claim = claim(1);
     let (ttl, proposal) = (Duration::from_secs(10), 1);
