@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Counts the masters that have lost the number of remaining prizes.
+/// Counts the masters that no longer store the number of remaining prizes.
 fn silent(reports: &[quorate::NodeReport]) -> usize {
     let none = |said: &&quorate::NodeReport| said.outcome == quorate::NodeOutcome::NoValue;
     reports.iter().filter(none).count()

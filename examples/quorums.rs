@@ -15,8 +15,8 @@ pub(crate) struct Quorum {
     pub(crate) redlock: Redlock,
 }
 
-/// The step of a client in a change from the old list of sets to the new list. Two clients can safely run at the same
-/// time if they are at most one step apart.
+/// The state of a client while the list of sets changes. A client goes from `One` (old list) to `TokensOfOld`, then to
+/// `TokensOfNew`, and then to `One` (new list). Clients in neighbouring states can safely run at the same time.
 #[derive(Clone)]
 pub(crate) enum Quorums {
     /// No set is added or removed. The client knows one list of sets.
@@ -75,13 +75,13 @@ async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
 }
 
 impl Quorums {
-    /// Acquires the lock. Its token is larger than all earlier tokens of this lock, from the old set and the new set.
+    /// Acquires the lock. Its token is larger than all earlier tokens of this lock.
     ///
-    /// - If the lock keeps its set, the client acquires the lock there.
-    /// - In the first step, the client acquires the lock in the old set. If the token is not larger than the new set's
-    ///   fencing counter, the client continues as in the second step.
-    /// - In the second step, the client also acquires the lock in the new set, and uses the new set's token. The client
-    ///   retries until this token is larger than the old set's token.
+    /// - If the lock's old set is also its new set, the client acquires the lock there.
+    /// - Otherwise, in the first step, the client acquires the lock in the old set. If the new set's fencing counter is
+    ///   not smaller than the token, the client continues as in the second step.
+    /// - In the second step, the client acquires the lock in both sets, and uses the new set's token. It repeats the
+    ///   acquire in the new set until this token is larger than the old set's token.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
         let (old, new, is_first_step) = match self {
             Self::One(all) => (chosen(all, lock), chosen(all, lock), false),
@@ -101,8 +101,8 @@ impl Quorums {
                 guards.push(guard);
                 return Ok(Held { guards, token });
             }
-            // Tokens follow the clock in microseconds. Sleep until the new set's next token is larger than the old
-            // set's token.
+            // New tokens grow with the clock, in microseconds. After this sleep, the new set grants a token that is
+            // larger than the old set's token.
             guard.release().await;
             tokio::time::sleep(Duration::from_micros(token_of_old - token + 1)).await;
         }

@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     broken?;
     match outcome {
         Err(ScopeError::Lost { cause, .. }) => {
-            println!("the endless body of the scope was stopped: {cause}");
+            println!("the scope stopped its endless closure: {cause}");
         }
         other => println!("unexpected: {other:?}"),
     }

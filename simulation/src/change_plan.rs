@@ -17,8 +17,8 @@ pub struct ChangePlan {
     pub sets: Vec<u16>,
     /// The number in the generation markers at the beginning of the run; `None` if no master has a marker.
     ///
-    /// Only the old and the new masters of one change have markers: the change with the index `begins / 4`, or the last
-    /// change if this index does not exist.
+    /// Each change increases the number by 4. So `begins / 4` is the index of the current change (at most the index of
+    /// the last change). Only the old and the new masters of the current change have markers.
     pub begins: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,

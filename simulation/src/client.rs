@@ -314,7 +314,7 @@ impl Client {
         reader
     }
 
-    /// For a seeded bug: the client acts as a writer until its downgrade is confirmed, so the checkers count it as one.
+    /// For the seeded bug `DowngradeWritesOn`: the checkers count the client as a writer until the downgrade has ended.
     fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
         let as_it_stands = Arc::new(AsItStands::of(&**hold));
         let mut world = self.process.shared.world();

@@ -70,7 +70,7 @@ counted! {
         deletions: "releases with the command DELIFEQ",
         deletions_refused: "DELIFEQ commands refused",
         woken: "waiters woken",
-        groups: "requests for several keys or shared locks",
+        groups: "requests for shared locks or several keys",
         several: "holds of several resources",
         shared: "holds of readers",
         owned: "holds of owners",
@@ -90,7 +90,7 @@ counted! {
         units_left: "reports of the number of units left",
         due: "jobs of `once` done",
         done_at_least: "jobs of `once` done, then recorded",
-        not_recorded: "jobs of `once` with perhaps no record",
+        not_recorded: "jobs of `once` done, perhaps not recorded",
         done_before: "jobs of `once` skipped: already done",
         values_lost: "calls that found a value lost or missing",
         unknown: "writes with an unknown result",
@@ -122,7 +122,7 @@ counted! {
         half_open: "connections dead on one side only",
         kicked: "old connections closed with CLIENT KILL",
         pings: "pings on connections",
-        pending_releases: "releases sent first on a new connection",
+        pending_releases: "connections that begin with a release",
     }
     "stores" {
         sessions: "sessions",
@@ -137,10 +137,10 @@ counted! {
     }
     "changes of masters" {
         reconfigured: "clients reconfigured",
-        begun: "generation markers written by step `begin`",
+        begun: "markers written by `masters begin`",
         closed: "masters closed",
         opened: "masters opened",
-        finished: "masters marked by the step `finish`",
+        finished: "markers written by `masters finish`",
         ended: "connections of outdated clients closed",
         carried: "fencing counters raised by `open`",
         retired: "masters stopped for good",

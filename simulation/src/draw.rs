@@ -157,7 +157,7 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Adds faults to about every tenth scenario that has faults: for some time, a master has no memory for one lock.
+    /// Adds periods in which a master has no memory left for one lock, to a tenth of the scenarios that have faults.
     fn fill_for_one_lock(&mut self, rng: &mut Rng) {
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let resources: Vec<u8> = steps.map(|step| step.resource).collect();

@@ -72,8 +72,8 @@ pub(crate) enum Class {
     Owner(u8),
 }
 
-/// The places that a hold locks, and the class of the hold. A place is a resource or one slot of a semaphore. In
-/// `resources`, bit n is the place with the number n.
+/// The places that a hold locks, and the class of the hold. A place is a resource or one slot of a semaphore. Bit n of
+/// `resources` is set if the hold locks the place with the number n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
     resources: u32,
@@ -111,8 +111,8 @@ impl Kind {
         }
     }
 
-    /// Returns the number of the place that the client wants: the resource. For a permit, returns the first slot of the
-    /// semaphore.
+    /// Returns the number of the place (resource or slot) that a lock of this kind uses. For a permit, this is the
+    /// first slot of the semaphore; otherwise it is `resource`.
     pub(crate) fn place(self, resource: u8) -> u8 {
         match self {
             Self::Permit(_) => place_of_slot(resource, 0),

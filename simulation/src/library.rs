@@ -16,7 +16,7 @@ use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// The holds of owners, which the tasks of this process share. `None` without the seeded bug `LocalCountAnswers`.
+    /// The owners' holds in this process, for the seeded bug `LocalCountAnswers`; otherwise `None`.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,

@@ -51,7 +51,7 @@ pub(crate) trait Locker: Send + Sync {
         None
     }
 
-    /// The small client that reads and writes values instead of the library. `None` unless the seeded bug needs it.
+    /// The small client that some seeded bugs use to read and write values; `None` without such a bug.
     fn register(&self) -> Option<&WrongRegister> {
         None
     }
@@ -201,6 +201,6 @@ impl Hold for OwnedGuard {
     }
 
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
-        unreachable!("the hold of an owner cannot be downgraded")
+        unreachable!("a lock that an owner holds cannot be downgraded")
     }
 }

@@ -12,7 +12,8 @@ usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --chan
        scripts/simulate --seeded-bugs [--seeds N] [--stores | --changes]
        scripts/simulate --seeded-bug NAME [--harm]   prints the smallest scenario that catches the bug, and its trace;
                                                      --harm checks only the rules whose violation harms users
-       QUORATE_SEED=N scripts/simulate [--stores | --changes]   replays one seed with its trace";
+       QUORATE_SEED=N scripts/simulate [--stores | --changes]   replays one seed with its trace
+       --stores plays scenarios with MySQL or ZooKeeper masters, --changes plays replacements of masters";
 
 fn main() -> ExitCode {
     let options = match Options::read() {
@@ -138,7 +139,7 @@ fn table(options: &Options, summary: &Summary) {
     let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
     let per_core = summary.seeds as f64 / cpu;
     println!(
-        "{} seeds from {} in {seconds:.1} s on {} threads: {per_core:.0} per second and core, {} failed",
+        "{} seeds, the first is {}: {seconds:.1} s on {} threads: {per_core:.0} per second and core, {} failed",
         summary.seeds,
         options.first,
         options.threads,

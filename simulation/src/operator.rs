@@ -172,7 +172,7 @@ impl Operator {
         let redlock = self.redlock(change);
         let change_of = redlock
             .change()
-            .expect("the settings must name next masters");
+            .expect("the settings must include next_masters");
         let wanted = stage_at(goal);
         loop {
             self.pause().await;
@@ -257,9 +257,9 @@ impl Operator {
             Fact::ValueReturned {
                 resource, result, ..
             } => {
-                format!("the operator has tried to remove the value r{resource}: {result:?}")
+                format!("the operator tried to remove the stored value r{resource}: {result:?}")
             }
-            _ => "the operator begins to remove a stored value that was lost".to_owned(),
+            _ => "the operator begins to remove a lost stored value".to_owned(),
         });
         world.watch.fact(now, &fact);
     }

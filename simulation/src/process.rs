@@ -143,8 +143,8 @@ impl Runtime for Process {
         let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
         self.steps.store(drawn, Ordering::Relaxed);
         let (ppm, lasts) = self.preempt;
-        // The low bits of `drawn` repeat early. The middle bits decide whether to preempt; the highest bits give
-        // durations.
+        // The low bits of this generator have short periods. So the middle bits decide whether to preempt, and the
+        // highest bits give durations.
         if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
             self.shared.preempt(lasts / 1_000 * (drawn >> 54));
         }

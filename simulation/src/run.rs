@@ -27,8 +27,7 @@ pub struct Outcome {
     /// How often rules were checked after an event such as a restart, for each kind of lock or value and each kind of
     /// event.
     pub crossings: Crossings,
-    /// The call that used the largest share of the time by which it may exceed its timeout. `None` if no call was
-    /// checked.
+    /// The call with the largest [`Lateness::used`]; `None` if no call was checked.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,

@@ -282,8 +282,7 @@ pub struct Promises {
     /// - The masters' clocks do not jump.
     /// - No master loses data when it restarts, or the restart guard is on.
     pub exclusion: bool,
-    /// Fencing tokens are unique and rise. L is 2 s (`TWICE_SLACK_US`) plus the largest difference between two clocks.
-    /// This promise requires:
+    /// Fencing tokens are unique, and later tokens are larger. This requires:
     ///
     /// - The setting `fencing` is on.
     /// - No master's clock jumps forward by almost a day or more, and jumps back within the time L. Such jumps can
@@ -294,6 +293,8 @@ pub struct Promises {
     /// - The restart guard is on, and the masters' clocks do not jump.
     /// - At the beginning of the run, no fencing counter is ahead of the masters' clocks.
     /// - `max_ttl` is longer than L.
+    ///
+    /// L is 2 s (`TWICE_SLACK_US`) plus the largest difference between any two clocks.
     pub tokens: bool,
     /// No unit of a quota is taken twice, and the work of a period is done at most once. This requires the same as
     /// `tokens`.
@@ -337,8 +338,8 @@ pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 /// library allows for 1 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Each master clamps a proposed fencing counter to within 1 s of its own clock. This is twice that distance, in
-/// microseconds (docs/protocol.md, "Fencing tokens").
+/// Each master clamps a proposed fencing counter to within 1 s of its own clock (docs/protocol.md, "Fencing tokens").
+/// This constant is twice that limit, in microseconds.
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 /// The smallest forward jump of a clock that counts as almost a day, in microseconds: 20 hours. Masters keep unused

@@ -15,7 +15,7 @@ pub struct StorePlan {
     pub wakes: bool,
     /// Whether the store reports that a restart loses nothing. True only if the store's disk keeps everything.
     pub durable: bool,
-    /// Whether a wake-up of the store names no lock. It then wakes all waiters of the client process.
+    /// Whether the store's wake-ups name no lock. Each of them then wakes all waiters of a client process.
     pub vague: bool,
     /// The number of reads per million that a lagging follower answers, possibly with an older state.
     pub lag_ppm: u32,

@@ -78,8 +78,7 @@ pub struct Summary {
     /// How often rules were checked after an event such as a restart, for each kind of lock or value and each kind of
     /// event.
     pub crossings: Crossings,
-    /// The call that used the largest share of the time by which it may exceed its timeout, and the seed of its run.
-    /// `None` if no call was checked.
+    /// The call with the largest [`Lateness::used`], and the seed of its run; `None` if no call was checked.
     pub worst: Option<(u64, Lateness)>,
     /// The wall-clock time that the sweep took.
     pub took: Duration,
@@ -109,8 +108,8 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Keeps the call with the larger [`Lateness::used`], from `self.worst` and `worst`. If both are equal, keeps the
-    /// call with the smaller seed.
+    /// Replaces `self.worst` by `worst` if `worst` has the larger [`Lateness::used`]. If both are equal, keeps the call
+    /// with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);

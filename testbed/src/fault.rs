@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn lowest_rate_fault_and_newest_reset_fault_override_faults_of_the_same_kind() {
+    fn slowest_rate_fault_and_newest_reset_fault_take_precedence() {
         let mut rules = Rules::default();
         for bytes_per_second in [9, 0, 5] {
             rules.insert(Fault::Rate {

@@ -23,8 +23,8 @@ use tokio::task::LocalSet;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Script {
-    /// Forwards bytes between the clients and a real server. If a command arrived on a connection while the server
-    /// followed another script, closes this connection, so that the client reconnects.
+    /// Forwards bytes between the clients and a real server. If a command arrived on a connection before `Relay`
+    /// became the script, closes this connection, so that the client reconnects.
     Relay {
         /// The real server.
         target: SocketAddr,
@@ -58,8 +58,8 @@ pub enum Tampering {
     Slip(Words),
     /// Sends these bytes in reply to every question, and forwards no question to the real server.
     Say(Words),
-    /// Forwards this number of questions on each connection, and hangs up before the reply to the last of them. Earlier
-    /// replies may be lost as well.
+    /// Hangs up when it has forwarded this number of questions on a connection. The client gets no reply to the last
+    /// question, and may miss earlier replies as well.
     ///
     /// With 0, hangs up at the first question, or when no command has arrived for 20 ms after the handshake.
     HangUpAt(usize),

@@ -146,7 +146,7 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // If data reaches a sender that has closed, the sender sends a reset. Wait for this reset.
+        // The sender has closed its socket. If it still receives data, it answers with a reset. Wait for this reset.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }

@@ -195,8 +195,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Reads the current counters. If `sends_set` is false, `sent` does not count `SET`. Choose false if only scripts
-    /// call `SET`.
+    /// Reads the current counters of all `servers`. `sends_set` states whether the clients send `SET` themselves. If
+    /// false, only scripts call `SET`, and `sent` does not count it.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {

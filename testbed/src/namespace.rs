@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
-/// The prefix of the interface names at the program's end of the links. The number of the link follows.
+/// The interface at the program's end of a network link is named with this prefix and the number of the link.
 const OURS: &str = "qv";
 /// The name of the interface at the server's end of a link.
 const THEIRS: &str = "wire";
@@ -48,7 +48,7 @@ impl Namespace {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         if !is_isolated() {
             return Err(io::Error::other(
-                "this program can reach networks other than loopback: it must call isolate() first",
+                "this program can reach networks other than loopback: call isolate() before create()",
             ));
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 14);

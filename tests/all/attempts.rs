@@ -240,7 +240,7 @@ async fn waiter_leaves_the_queue_while_only_a_minority_of_masters_is_reachable()
 /// Every poll, retry and heartbeat of these waiters is due in ten minutes. The wait of 300 ms must nevertheless end on
 /// time.
 #[tokio::test]
-async fn unsuccessful_wait_ends_on_time_even_if_the_next_poll_is_due_later() {
+async fn acquire_fails_at_its_wait_limit_even_if_the_next_poll_is_far_away() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
     let held = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let off = ["a", "b", "c"].map(|name| Stubborn::new(name, down));

@@ -75,9 +75,9 @@ async fn invalid_argument_fails_with_a_one_line_error_before_any_request_is_sent
         "the resource \"a\" is named twice",
         "the resource name is empty",
         "resource names that begin with \"quorate:\" are reserved",
-        "an owner's id has 1 to 64 bytes, without control characters; this one has 0",
-        "an owner's id has 1 to 64 bytes, without control characters; this one has 65",
-        "an owner's id has 1 to 64 bytes, without control characters; this one has 3",
+        "an owner's id has 1 to 64 bytes and no control characters; this id has 0 bytes",
+        "an owner's id has 1 to 64 bytes and no control characters; this id has 65 bytes",
+        "an owner's id has 1 to 64 bytes and no control characters; this id has 3 bytes",
         "an owner's id of 32 hexadecimal digits looks like the token of a lock: give the owner another id",
         "the period is 0: it must be at least 1ms",
         "there is no slot 64: the slots of a semaphore are 0 to 63",
@@ -124,7 +124,7 @@ async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exist
         .expect_err("the creation must fail, because one master is away")
         .details();
     let line = "the value of \"prizes\" can be created or dropped only if every master answers: try again when \
-                all masters answer; a value that a master has already dropped stays dropped on this master";
+                all masters answer; a drop may already have removed the value from some masters";
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
@@ -155,7 +155,7 @@ async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exist
 }
 
 #[tokio::test]
-async fn semaphore_has_at_most_three_holders_if_clients_use_limits_two_and_three() {
+async fn semaphore_used_with_limits_two_and_three_has_at_most_three_holders() {
     let redlock = Redlock::in_memory(3);
     let attempt = |permits| redlock.semaphore("api", permits).try_acquire();
     let first = attempt(2).await.expect("an answer").acquired();

@@ -163,7 +163,7 @@ async fn extension_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn future_of_guard_lost_dropped_at_any_await_point_leaves_no_key() {
+async fn wait_for_a_loss_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
         let lost = guard.lost();
@@ -236,7 +236,7 @@ async fn queued_waiter_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test]
-async fn unordered_waiter_dropped_at_any_await_point_leaves_no_key() {
+async fn waiter_without_a_queue_dropped_at_any_await_point_leaves_no_key() {
     waits_at_every_point(|builder| builder.order(quorate::Order::Unordered)).await;
 }
 

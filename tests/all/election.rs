@@ -251,7 +251,7 @@ async fn observer_reports_the_leader_until_a_majority_of_masters_is_down() {
 }
 
 #[tokio::test]
-async fn campaign_with_wait_none_or_fencing_off_fails_while_the_lock_is_held() {
+async fn campaign_without_waiting_or_without_fencing_fails_for_a_held_lock() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;
@@ -336,7 +336,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
 async fn leader_with_a_note_of_the_maximum_length_is_reported() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    // A line break is replaced by U+FFFD, which has three bytes. So this note becomes the longest text.
+    // Each line break is replaced by U+FFFD, which has three bytes. So no note needs more bytes than this one.
     let note = "\n".repeat(quorate::MAX_NOTE_LEN);
     let leads = campaign(&redlock, &note).await;
     let leader = led(&mut observe(&redlock)).await;

@@ -92,8 +92,8 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
             .expect("the waiter must get the lock after its release")
     });
     tokio::time::sleep(secs(3)).await;
-    // The waiter makes seven fast retries. All later retries are at least 125 ms apart. The limit allows 16 scripts
-    // more than one per 125 ms.
+    // The waiter makes seven fast retries. All later retries are at least 125 ms apart. The limit is one script per
+    // 125 ms, plus 16 scripts.
     let (count, passed) = looked(start);
     let most = passed.as_millis() / ms(125).as_millis() + 16;
     assert!(

@@ -53,7 +53,7 @@ fn faults(guard: &LockGuard) -> Vec<Fault> {
 }
 
 #[tokio::test]
-async fn renewals_continue_if_masters_without_free_memory_cannot_restore_another_lock() {
+async fn renewals_continue_if_full_masters_cannot_restore_a_deleted_lock() {
     for reads in [false, true] {
         let masters = masters(3);
         let redlock = locker(&masters).build().expect("good settings");
@@ -65,13 +65,13 @@ async fn renewals_continue_if_masters_without_free_memory_cannot_restore_another
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // The first lock is not checked, because a full master may still restore the key of this lock.
+        // The first lock is not checked: a master that is out of memory may still restore the lock's key.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }
 
 #[tokio::test]
-async fn masters_without_free_memory_renew_a_reader_despite_a_longer_lease_of_another_reader() {
+async fn full_masters_renew_the_reader_with_the_shorter_of_two_leases() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let brief = redlock.lock("doc").shared().acquire().await.expect("free");
@@ -127,7 +127,7 @@ async fn renewals_continue_if_the_acl_denies_access_to_the_key_of_another_lock()
 }
 
 #[tokio::test]
-async fn renewals_of_other_locks_continue_if_the_acl_denies_one_force_release_record() {
+async fn renewals_continue_if_the_acl_denies_access_to_one_force_release_key() {
     const PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",

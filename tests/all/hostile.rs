@@ -31,7 +31,7 @@ const MARGIN: Duration = secs(1);
 /// The number of tasks that acquire locks while the fault is active.
 const TASKS: usize = 64;
 
-/// The number of attempts to acquire a lock that a scene makes right after it injects the fault. Each attempt leaves a
+/// The number of acquire attempts that each test scene makes right after it injects the fault. Each attempt leaves a
 /// pending release for every master that does not answer.
 const PENDING: usize = 704;
 
@@ -357,7 +357,7 @@ fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'sta
 }
 
 /// A test holds this mutex while it runs, so only one of these tests runs at a time. Each makes thousands of calls with
-/// short time limits. For test processes, `.config/nextest.toml` ensures the same.
+/// short time limits. If each test has its own process, `.config/nextest.toml` runs each of them alone.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Defines one test for each kind of fault.
@@ -430,8 +430,8 @@ async fn connections_of_a_client_in_four_seconds(script: Script) -> u64 {
     hostile.accepted()
 }
 
-/// Runs each script on a separate hostile master. Returns the scripts with which the client connected to this master at
-/// least `most` times in four seconds.
+/// Runs each script on a separate hostile master for four seconds. Returns each script under which the client made at
+/// least `most` connections to the hostile master.
 async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String> {
     let calls = scripts.into_iter().map(|(kind, script)| async move {
         let calls = connections_of_a_client_in_four_seconds(script).await;
@@ -511,7 +511,7 @@ async fn replies_that_arrive_byte_by_byte_are_accepted() {
 }
 
 #[tokio::test]
-async fn counter_outside_the_valid_range_is_not_used_as_a_fencing_token() {
+async fn fencing_counter_outside_the_valid_range_is_not_used_as_a_token() {
     for counter in ["0", "-7", "9007199254740993", "9223372036854775807"] {
         let hostile = start(after_handshake(&format!(":{counter}\r\n")));
         let redlock = settings_for([hostile.url()]).order(quorate::Order::Unordered);

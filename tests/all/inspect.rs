@@ -104,7 +104,7 @@ async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
     let mut heard = Vec::new();
     let mut greeted = false;
     while let Ok(1..) = stream.read_buf(&mut heard).await {
-        // Collect the names of the commands that wait for an answer.
+        // Collect the names of the commands that this master has not answered yet.
         let text = String::from_utf8_lossy(&heard).into_owned();
         let lines: Vec<&str> = text.split("\r\n").collect();
         let names: Vec<&str> = lines

@@ -86,7 +86,7 @@ async fn every_kind_of_lock_supports_listing_extension_and_force_release() {
 }
 
 #[tokio::test]
-async fn locks_of_every_kind_leave_no_key_after_max_hold_or_a_dropped_acquire() {
+async fn locks_of_every_kind_leave_no_key_when_max_hold_ends_or_acquire_is_dropped() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {

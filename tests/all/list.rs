@@ -122,7 +122,7 @@ async fn list_shows_locks_on_memory_masters() {
 }
 
 #[tokio::test]
-async fn list_shows_each_permit_with_its_slot_and_holder_and_waiters() {
+async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let permit = |note| redlock.semaphore("deploy:api", 2).note(note).acquire();

@@ -191,7 +191,7 @@ async fn clients_of_old_and_next_masters_exclude_each_other_during_the_change_of
 }
 
 #[tokio::test]
-async fn held_lock_can_be_released_but_not_extended_after_step_close() {
+async fn held_lock_can_be_released_but_not_extended_on_closed_masters() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -405,8 +405,10 @@ async fn client_configured_with_wrong_masters_is_refused_after_a_change() {
     assert!(is_refused(&classic).await);
 }
 
-/// Tests two clients. The client `unread` may not read the generation marker, so `close` must fail while it is
-/// connected. The client `unnamed` may not name its connections.
+/// Tests two clients:
+///
+/// - `unread` may not read the generation marker. So `close` must fail while `unread` is connected.
+/// - `unnamed` may not name its connections. So `close` cannot find them, but the masters must refuse `unnamed`.
 #[tokio::test]
 async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_marker() {
     let scene = Scene::start();
@@ -717,7 +719,7 @@ async fn masters_are_not_confirmed_as_closed_while_a_foreign_client_locks_with_s
 }
 
 #[tokio::test]
-async fn step_open_fails_until_masters_have_been_confirmed_as_closed_for_the_required_time() {
+async fn step_open_fails_too_soon_after_the_masters_were_confirmed_as_closed() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
@@ -736,7 +738,7 @@ async fn step_open_fails_until_masters_have_been_confirmed_as_closed_for_the_req
 /// Two operators replace the same old masters, each with different new ones. When the second operator has written its
 /// markers, the change of the first operator must be reported as not begun.
 #[tokio::test]
-async fn change_of_masters_is_reported_as_not_begun_after_a_competing_change_wrote_its_markers() {
+async fn change_overwritten_by_a_competing_change_is_reported_as_not_begun() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");

@@ -170,7 +170,7 @@ fn metrics_count_unsuccessful_waits_by_reason() {
 }
 
 #[test]
-fn metrics_record_the_margin_of_each_renewal_and_the_cause_of_each_loss() {
+fn metrics_record_the_time_left_at_each_renewal_and_the_cause_of_each_loss() {
     let seen = recorded(async || {
         let nodes = masters();
         let redlock = redlock(&nodes);

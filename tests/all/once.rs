@@ -266,7 +266,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
 }
 
 #[tokio::test]
-async fn once_record_lost_by_one_master_is_restored_by_the_methods_refill_and_record() {
+async fn refill_and_record_restore_a_once_record_that_one_master_lost() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long = nightly(&redlock).await;

@@ -157,7 +157,7 @@ fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
 }
 
 #[tokio::test]
-async fn owner_that_cannot_join_its_existing_hold_gets_a_not_joinable_error() {
+async fn owner_gets_a_not_joinable_error_if_masters_store_different_tokens() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = redlock(&masters);
@@ -170,7 +170,7 @@ async fn owner_that_cannot_join_its_existing_hold_gets_a_not_joinable_error() {
     let text = error.details();
     for part in [
         "held by its owner",
-        "cannot grant the owner a further hold now",
+        "cannot be acquired again now",
         "nothing is held",
     ] {
         assert!(text.contains(part), "{text}");

@@ -280,7 +280,7 @@ mod testing {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_job_stops_when_its_lock_is_lost() -> Result<(), Box<dyn Error>> {
+    async fn holder_is_notified_when_its_lock_is_lost() -> Result<(), Box<dyn Error>> {
         let masters = Masters::new(3);
         let redlock = Redlock::builder().in_memory_on(&masters).build()?;
         let guard = redlock.acquire("stock").await?;

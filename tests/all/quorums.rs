@@ -220,7 +220,7 @@ async fn adding_masters_breaks_exclusion_or_token_order_if_a_step_is_skipped() {
     // Skip the first step of the change. Some clients then get smaller tokens than earlier holders.
     let without_first = play(&names, &steps[0], &steps[2]).await;
     assert!(without_first.refusals > 0, "{without_first:?}");
-    // Skip the second step. Two clients get the lock, because they ask different sets of masters.
+    // Skip the second step of the change. Two clients get the lock, because they ask different sets of masters.
     let four = quorums_with_clock(0);
     let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
     let first = steps[1].acquire(&names[0]).await.expect("free");

@@ -170,7 +170,7 @@ async fn quota_is_reported_as_lost_after_a_majority_restarted_from_disk() {
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
     let said = error.details();
     assert!(
-        said.contains("m1: has a value from before it restarted"),
+        said.contains("m1: has a value from before its restart"),
         "{said}"
     );
 }
@@ -207,7 +207,7 @@ fn lost_on_the_way() -> Fault {
 }
 
 #[tokio::test]
-async fn quota_take_reports_an_unknown_result_if_too_few_masters_confirm_its_write() {
+async fn quota_reports_an_unknown_result_if_too_few_masters_confirm_a_write() {
     let cut = || Treatment::Fails(lost_on_the_way(), ms(0));
     for (treatment, then_left) in [(Treatment::Unanswered, 8), (cut(), 9)] {
         let (nodes, redlock) = stubborn::three();
@@ -309,7 +309,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_take_future_wastes_at_most_one_unit_of_the_quota() {
+async fn dropping_the_future_of_take_wastes_at_most_one_unit_of_the_quota() {
     const PIECES: u64 = 4;
     let mut wasted = 0;
     for distances in [[0, 0, 0], [1, 2, 4], [9, 1, 3]] {
@@ -419,7 +419,7 @@ async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_takers_together_get_exactly_the_units_of_a_quota() {
+async fn sixty_four_concurrent_tasks_take_exactly_the_units_of_a_quota() {
     const PIECES: u64 = 40;
     let masters = masters(3);
     let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
@@ -478,7 +478,7 @@ async fn quota_is_reported_as_lost_if_a_majority_of_masters_restarted_after_stor
 }
 
 #[tokio::test]
-async fn quota_can_be_taken_again_after_a_client_with_a_fast_clock_wrote_it() {
+async fn quota_can_be_used_after_a_client_whose_clock_is_a_day_ahead_wrote_it() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let quota = quota(&redlock, 10).await;
@@ -681,7 +681,7 @@ async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
 async fn quota_lock_is_held_until_the_write_is_answered_if_one_read_failed() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // If a read failed, the client keeps the lock until the write is answered. These masters answer the write only
+    // One read failed, so the client keeps the lock until the write is answered. These masters answer a write only
     // after the release, so `take` times out.
     let error = quota
         .take(1)

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// The longest TTL. Fencing tokens are guaranteed to rise only if it is above 2 s.
+/// The longest TTL: 4 s. With at most 2 s, fencing tokens would not be guaranteed to rise.
 const MAX_TTL: Duration = secs(4);
 
 /// A simple random generator. Its seed determines all random decisions of a test run.

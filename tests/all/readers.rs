@@ -249,7 +249,7 @@ async fn reader_waits_for_a_client_that_locked_with_plain_set() {
 }
 
 #[tokio::test]
-async fn writer_that_downgrades_to_a_reader_lets_no_other_writer_in() {
+async fn downgrade_of_a_writer_to_a_reader_does_not_admit_a_queued_writer() {
     let masters = masters(3);
     let (here, there) = (waits(&masters), waits(&masters));
     let writer = take(&here, "doc").await;

@@ -164,7 +164,7 @@ impl Store for Timed {
 }
 
 #[test]
-fn locks_at_stores_work_without_a_tokio_runtime() {
+fn locks_kept_in_a_store_work_without_a_tokio_runtime() {
     let store = StoreNode::new(Timed(Table::new("table", true)));
     let redlock = Redlock::builder()
         .node(store)
@@ -179,7 +179,7 @@ fn locks_at_stores_work_without_a_tokio_runtime() {
 /// Tests a guard that is dropped just before its runtime is shut down, so that the runtime runs no more tasks. The
 /// library's background thread must send the release.
 #[test]
-fn lock_at_a_store_is_released_after_its_tokio_runtime_was_shut_down() {
+fn lock_kept_in_a_store_is_released_after_the_tokio_runtime_shut_down() {
     let table = Table::new("table", true);
     let redlock = || {
         let store = StoreNode::new(Timed(table.clone()));

@@ -133,7 +133,7 @@ fn too_short_or_too_long_ttl_is_refused() {
 }
 
 #[test]
-fn max_ttl_longer_than_the_life_of_a_fencing_counter_is_refused() {
+fn max_ttl_above_the_lifetime_of_a_fencing_counter_is_refused() {
     assert_duration(good().max_ttl(secs(86_401)), "max_ttl", &["1day"]);
     assert_duration(good().max_ttl(Duration::MAX), "max_ttl", &["1day"]);
     assert!(good().max_ttl(secs(86_400)).build().is_ok());

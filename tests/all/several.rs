@@ -42,7 +42,7 @@ async fn lock_on_several_resources_holds_and_releases_each_resource() {
 }
 
 #[tokio::test]
-async fn lock_on_several_resources_takes_none_of_them_if_one_is_held() {
+async fn lock_on_several_resources_takes_no_key_if_one_resource_is_held() {
     let masters = masters(3);
     let (one, other) = (redlock(&masters), redlock(&masters));
     let held = take(&one, "b").await;

@@ -31,7 +31,7 @@ fn over(tables: &[Table]) -> RedlockBuilder {
 }
 
 #[tokio::test]
-async fn lock_at_stores_is_exclusive_until_its_release() {
+async fn lock_kept_in_stores_is_exclusive_until_its_release() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let (one, other) = (over(&tables).build(), over(&tables).build());
@@ -76,7 +76,7 @@ async fn writer_does_not_acquire_a_lock_that_a_second_reader_has_extended() {
 }
 
 #[tokio::test]
-async fn waiter_at_stores_is_woken_by_the_release() {
+async fn waiter_for_a_lock_kept_in_stores_is_woken_by_the_release() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = || {
@@ -185,7 +185,7 @@ impl Session for CountingSession {
 }
 
 #[tokio::test]
-async fn woken_waiter_reads_the_record_before_it_writes_it() {
+async fn woken_waiter_reads_the_lock_record_before_writing_the_record() {
     for clocked in [true, false] {
         let (redlock, counted) = counting(clocked);
         let (one, other) = (redlock(), redlock());
@@ -228,7 +228,7 @@ fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
 }
 
 #[tokio::test]
-async fn waiter_at_a_store_holds_its_own_wait_lock_until_the_holder_releases() {
+async fn each_waiter_at_a_store_holds_a_wait_lock_until_the_lock_is_released() {
     let (redlock, counted) = counting(true);
     let guard = redlock().acquire("nightly").await.expect("free");
     let mut waits = Vec::new();

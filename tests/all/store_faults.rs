@@ -217,7 +217,7 @@ async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
 }
 
 #[tokio::test]
-async fn extended_lock_at_a_slow_store_is_invalid_once_the_next_client_acquires_it() {
+async fn lock_extended_at_a_slow_store_is_invalid_when_another_client_gets_it() {
     let slow = Books::new(true);
     let quick = Books {
         late: Arc::default(),
@@ -352,7 +352,7 @@ async fn lock_is_released_if_the_session_closes_before_the_grant_is_answered() {
 }
 
 #[tokio::test]
-async fn restart_guard_after_first_contact_excludes_a_store_only_after_its_restart() {
+async fn after_first_contact_the_restart_guard_rejects_only_a_restarted_store() {
     let books = Books::new(true);
     books.state().young = true;
     let guard = RestartGuard::AfterFirstContact;

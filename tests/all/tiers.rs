@@ -228,7 +228,7 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
 }
 
 #[test]
-fn table_of_test_tiers_shows_the_steps_of_each_tier() {
+fn table_of_test_tiers_shows_which_checks_each_tier_runs() {
     let test = without_comments("scripts/test");
     let (short, all) = test
         .split_once("[ -n \"$all\" ]; then")

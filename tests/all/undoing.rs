@@ -43,7 +43,7 @@ impl Times {
 
 /// The client never sends a queued acquire of a withdrawn claim.
 #[tokio::test]
-async fn client_marks_a_failed_attempt_as_withdrawn_before_sending_its_releases() {
+async fn claim_is_withdrawn_before_a_failed_attempt_sends_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let seen = released.clone();
     let grants = Stubborn::new("a", move |request| {
@@ -68,7 +68,7 @@ async fn client_marks_a_failed_attempt_as_withdrawn_before_sending_its_releases(
 
 /// The client never sends a queued extension of a withdrawn claim. A late extension could restore the deleted key.
 #[tokio::test]
-async fn client_marks_a_released_lock_as_withdrawn_before_sending_its_releases() {
+async fn claim_is_withdrawn_before_a_held_lock_is_released() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let seen = released.clone();

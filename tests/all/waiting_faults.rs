@@ -196,7 +196,7 @@ async fn master_that_restarts_empty_while_waiters_are_queued_blocks_no_waiter() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_cut_while_waiting_block_no_waiter() {
+async fn waiters_get_the_lock_although_all_connections_were_cut() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;

@@ -36,7 +36,7 @@ fn memory_master_replies_like_a_real_master_while_waiters_join_and_leave_queues(
 }
 
 #[test]
-fn store_with_a_clock_gives_the_same_replies_as_the_memory_master() {
+fn store_with_a_server_clock_replies_like_the_memory_master() {
     compare_with(|| Arm::table(true), &LASTING, 20, deed());
     compare_with(|| Arm::table(true), &LASTING, 20, group_deed());
 }
@@ -48,7 +48,7 @@ fn store_replies_like_the_memory_master_while_locks_expire_and_queues_change() {
 }
 
 #[test]
-fn store_without_a_clock_gives_the_same_replies_as_the_memory_master() {
+fn store_without_a_server_clock_replies_like_the_memory_master() {
     compare_with(|| Arm::table(false), &LASTING, 20, deed());
     compare_with(|| Arm::table(false), &LASTING, 20, group_deed());
 }

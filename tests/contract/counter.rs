@@ -16,8 +16,8 @@ const DAY: Duration = secs(86_400);
 /// The fencing counters in these tests are ahead of the clock by this much.
 const AHEAD: Duration = secs(30 * 86_400);
 
-/// A claim without a ticket for an ordered lock on `keys`. `number` is the fencing number on which the masters have
-/// agreed (0: none yet).
+/// A claim on `keys` from a client that uses queues but is not queued. `number` is the fencing number on which the
+/// masters have agreed (0: none yet).
 fn group(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
     let part = |key: &&[u8]| Part {
         key: (*key).into(),

@@ -233,7 +233,7 @@ pub(crate) async fn writer_that_becomes_a_reader_leaves_the_queue(arm: &Arm) {
 }
 
 fn unknown() -> Extended {
-    let why = "another program wrote to a key that belongs to the lock, so the lock is not renewed";
+    let why = "the lock is not renewed, because another program wrote to one of its keys";
     Extended::Unknown(Fault::Server(why.into()))
 }
 

@@ -18,7 +18,7 @@ const KEY: &[u8] = b"job";
 /// A short heartbeat time. It is long enough for the requests of a test, and short enough to wait for its end.
 const BLINK: Duration = ms(300);
 
-/// A claim without a ticket for an ordered lock.
+/// A claim from a client that uses queues but is not queued.
 fn no_place(key: &[u8], n: u8) -> Arc<Claim> {
     let claim = Claim::new("", key, token(n), true);
     Arc::new(claim.with_fairness(Fairness::Fair(None)))

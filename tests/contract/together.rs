@@ -418,8 +418,8 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // Delete all queues. Otherwise a script might first remove a dead waiter. A full server accepts
-                    // this removal, and then also all later writes of the script.
+                    // Delete all queues. Otherwise a script might begin with the removal of a dead waiter. A server
+                    // that is out of memory accepts this removal, and then all later writes of the script.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;

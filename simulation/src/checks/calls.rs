@@ -58,7 +58,7 @@ impl fmt::Display for Lateness {
         let ms = |nanos: u64| nanos as f64 / 1e6;
         write!(
             f,
-            "{} ended {:.1} ms after its timeout ({:.1} % of the allowed {:.1} ms)",
+            "{} ended {:.1} ms after its timeout ({:.1} % of the allowed delay of {:.1} ms)",
             self.call,
             ms(self.late),
             self.used() as f64 / 10.0,

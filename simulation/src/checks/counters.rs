@@ -73,8 +73,8 @@ impl Check for Counters {
                 let has_expired = last.expires <= last.shown_us.max(now_us);
                 if after.counter < last.counter && !has_expired {
                     return Err(format!(
-                        "the fencing counter of r{resource} on master {master} fell from {} to {} before its key \
-                         expired",
+                        "the fencing counter of r{resource} on master {master} fell from {} to {} before the key of \
+                         the counter expired",
                         last.counter, after.counter
                     ));
                 }

@@ -1,7 +1,7 @@
 //! Checks shared locks (docs/protocol.md, "Several resources, readers, owners, semaphores"). Readers may share a lock,
 //! and so may the holds of one owner. The key of a shared lock contains a marker of the readers or of the owner.
 //!
-//! - On every master, the key with the marker does not expire before a hold that shares the lock.
+//! - On every master, the key with the marker expires no earlier than any hold that shares the lock.
 //! - No client removes the hold of another client.
 //! - No master refuses a lock to an owner that already holds it.
 
@@ -46,7 +46,7 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     })
 }
 
-/// Checks that a master confirms the fencing token of a lock value only if the master stores this lock value.
+/// Checks that a master that confirms the fencing token of a lock also stores the lock's value.
 fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -104,8 +104,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
     match (class, extended) {
         (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
             return Err(format!(
-                "master {master} extended the owner's lock value {} on r{resource}, although its fencing token \
-                 {number} is outdated",
+                "master {master} extended the owner's lock value {} on r{resource} with the outdated fencing \
+                 token {number}",
                 short(&mine)
             ));
         }
@@ -113,8 +113,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
             if passed && before.holder.is_none() && after.counter == before.counter =>
         {
             return Err(format!(
-                "master {master} restored the reader's lock value {} on r{resource}, but did not raise the fencing \
-                 counter {}",
+                "master {master} restored the reader's lock value {} on r{resource}, but left the fencing counter \
+                 at {}",
                 short(&mine),
                 after.counter
             ));

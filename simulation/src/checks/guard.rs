@@ -59,7 +59,7 @@ impl Check for Guard {
                 if vote && at.now < restarted + self.max_ttl {
                     return Err(format!(
                         "master {master} voted for {} only {} ms after its restart, although the \
-                         restart guard forbids it",
+                         restart guard forbids this vote",
                         short(&claim.token().to_hex()),
                         (at.now - restarted) / 1_000_000
                     ));

@@ -23,8 +23,8 @@ pub(crate) struct Notes {
     terms: HashMap<usize, u64>,
     /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
-    /// A copy of `largest` from the last time at which simulated time skipped some days. Terms that observers receive
-    /// later must not be smaller.
+    /// A copy of `largest`, made when simulated time last skipped some days. Terms that observers receive later must
+    /// not be smaller.
     floor: HashMap<usize, u64>,
     /// The leader's note that observers have received, by resource and term.
     received: HashMap<(usize, u64), String>,

@@ -182,7 +182,7 @@ impl Order {
             return Ok(());
         }
         let value = claim.token().to_hex();
-        // If the grant only repeats an earlier grant, the client is not queued again.
+        // A master does not queue a client again when it repeats an earlier grant.
         let again = granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),

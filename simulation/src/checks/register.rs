@@ -70,8 +70,8 @@ impl Check for Register {
                 self.judged += 1;
                 if after.counter != *token {
                     return Err(format!(
-                        "master {master} read the value of r{resource} under the fencing token {token}, but the \
-                         master's fencing counter is {} instead of this token",
+                        "master {master} returned the value of r{resource} to the holder of the fencing token {token}, \
+                         but the fencing counter of this master is {}",
                         after.counter
                     ));
                 }

@@ -24,9 +24,9 @@ pub(crate) struct Stock {
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// By resource, the reports that the value is lost: the number of the event of the first report, and the smallest
-    /// step (see `change_plan`) of a client that received a report. Later calls of clients at or after this step must
-    /// not find the value.
+    /// For each resource whose value was reported as lost: the event of the first report, and the smallest step (see
+    /// `change_plan`) of a client that received a report. If a later call is from a client at this step or a later
+    /// step, it must not find the value.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,

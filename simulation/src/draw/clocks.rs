@@ -16,15 +16,14 @@ impl Scenario {
             return;
         }
         if rng.chance(800_000) {
-            // Keep all data on disk. If restarts lose data and clocks jump, fencing tokens are not guaranteed.
+            // Keep all data on disk. If restarts lose data and clocks jump, fencing tokens may repeat or fall.
             for master in &mut self.masters {
                 master.disk = Disk::Always;
             }
         }
         let heal = self.heal_at / MS;
-        // A master with a wrong date may give no votes for a long time. The same is true for a master that is down when
-        // the operator writes the generation markers. Without two masters, a set of fewer than five has no majority. So
-        // for such a set, remove the faults drawn so far.
+        // A master with a wrong date may give no votes for a long time. In a set of fewer than five masters, a second
+        // fault could then leave no majority. So for such a set, remove the faults drawn so far.
         let wrong = rng.below(self.masters.len() as u64) as u8;
         let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
         let least = sets.iter().filter_map(masters).min().unwrap_or(5);
@@ -33,8 +32,8 @@ impl Scenario {
             self.faults.clear();
         }
         if dates {
-            // Do not restart the master with the wrong date. The correction of its date could shorten the uptime that
-            // it reports, and so lengthen its restart guard.
+            // Do not restart the master with the wrong date. A correction of the date after the restart could shorten
+            // the reported uptime, so that the restart guard would last longer.
             let restarts =
                 |kind| matches!(kind, FaultKind::Crash { master, .. } if master == wrong);
             self.faults.retain(|fault| !restarts(fault.kind));

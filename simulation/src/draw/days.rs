@@ -43,7 +43,7 @@ impl Scenario {
         // must therefore be a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
-                // Keep all data on disk. If restarts lose data and clocks jump, fencing tokens are not guaranteed.
+                // Keep all data on disk. If restarts lose data and clocks jump, fencing tokens may repeat or fall.
                 master.disk = Disk::Always;
             }
             let masters = self.masters.len() as u64;

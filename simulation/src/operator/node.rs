@@ -16,8 +16,8 @@ use crate::world::{Heard, Word, number_of};
 /// How long an operator waits for a master's answer to one order.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// For the seeded bug `CloseMinority`: the masters that the operator falsely reports as closed, by number. The value is
-/// the generation marker that the operator reports: its number, and its text.
+/// For the seeded bug `CloseMinority`: the masters (by number) that the operator falsely reports as closed. The
+/// values are the number and the text of the generation marker that the operator reports.
 pub(super) type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
 /// The `Node` through which an operator uses a master. It opens one connection for each [`ChangeOrder`]. Lock requests
@@ -135,7 +135,7 @@ impl Talk {
     /// Closes the connections of all clients that are at an earlier step than `step` in the replacement of masters.
     /// Returns the number of closed connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // The generation marker already refuses new connections of these clients.
+        // The master already refuses new connections of these clients, because of its generation marker.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };

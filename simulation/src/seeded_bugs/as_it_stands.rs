@@ -1,4 +1,5 @@
-//! For a seeded bug: a snapshot of a hold. It reports the lock as held, even after the library has ended the hold.
+//! A copy of a hold, for the seeded bug `DowngradeWritesOn`. The copy reports the lock as held, even after the library
+//! has ended the hold.
 
 use std::sync::Arc;
 use std::time::Duration;

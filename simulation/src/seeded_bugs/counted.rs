@@ -101,6 +101,6 @@ impl Hold for Counted {
     }
 
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
-        unreachable!("the hold of an owner cannot be downgraded")
+        unreachable!("a lock that an owner holds cannot be downgraded")
     }
 }

@@ -79,13 +79,13 @@ impl Flaw {
         )
     }
 
-    /// Whether this bug replaces a master only by reconfiguring the clients, without an operator.
+    /// Whether, with this bug, a master is replaced only by reconfiguring the clients, without an operator.
     pub(crate) fn replaces(self) -> bool {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// Adds the client's masters (`named`) to its settings. Some bugs merge the old and the new set into one set: the
-    /// old set, the new set, or the union.
+    /// Returns `settings` with the client's masters (`named`). With some bugs, a client that should use two sets uses
+    /// only one: the old set, the new set, or the union of both.
     pub(crate) fn counted_by(
         self,
         named: &Named,
@@ -108,8 +108,8 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// For the seeded bugs `FenceOneSet` and `TicketOneSet`: resets the fencing counter or the ticket in an answer to
-    /// its lowest value. The answer comes from a master that is only in the new set.
+    /// Changes an answer from a master that is only in the new set. With the seeded bug `FenceOneSet`, sets the fencing
+    /// counter of a grant to 1. With `TicketOneSet`, sets the ticket in a refusal to 0.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {

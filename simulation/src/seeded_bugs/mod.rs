@@ -183,8 +183,8 @@ pub enum Flaw {
     JointNextOnly,
     /// Masters ignore their generation markers, so they refuse no client.
     NextBesideOld,
-    /// The operator opens the new masters without waiting for old leases if no client of just the old masters is
-    /// connected. Disconnected clients may still hold leases.
+    /// If no connected client uses only the old masters, the operator opens the new masters without waiting for old
+    /// leases. Disconnected clients may still hold leases.
     LeftoverLock,
     /// While masters are replaced, only the old masters decide the fencing token.
     FenceOneSet,

@@ -34,8 +34,9 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
 
-/// Returns the place that the checkers use for a permit if the masters only count permits: the first slot of the
-/// semaphore that no client holds. Returns `place` if there is no such slot, or if the lock is not a permit.
+/// For a seeded bug: the masters only count permits, and ignore slots. Returns the place that the checkers record for a
+/// granted permit: the first slot of the semaphore that no client holds. Returns `place` if all slots are held, or if
+/// the lock is not a permit.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;

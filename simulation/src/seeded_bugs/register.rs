@@ -114,7 +114,7 @@ impl WrongRegister {
     }
 
     /// Reads the once-per-period record, and returns the content with the largest fencing token. Returns `None` if the
-    /// lock has no fencing token, or if no majority of the masters returns a value that counts.
+    /// lock has no fencing token, or if this client accepts values from fewer masters than a majority.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);

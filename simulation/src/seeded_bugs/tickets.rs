@@ -11,8 +11,8 @@ use super::turn::{Outcome, Turn, ticket};
 
 /// The size of one ticket, in bits. The faulty master packs the tickets of all resources into one number.
 const BITS: u32 = 11;
-/// The number of low bits of the packed number that contain no ticket. A client may add a small number to the packed
-/// number, and so change only these bits.
+/// The number of unused low bits in the packed number. A client can add a small number to the packed number without
+/// changing a ticket.
 const BELOW: u32 = 4;
 
 /// The largest ticket of each queue, by lock key.

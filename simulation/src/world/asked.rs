@@ -74,7 +74,7 @@ fn alone(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     claim(key, value, true, Fairness::Unordered)
 }
 
-/// Returns `claim`. If `noted` is true, marks that its holder has stored a note.
+/// Returns `claim`. If `noted` is true, first records in the claim that its holder has stored a note.
 fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
     if noted {
         claim.take_note();

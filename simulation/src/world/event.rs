@@ -3,8 +3,8 @@
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer of a process fires. `lap` counts the uses of `slot`. If the slot has a newer `lap`, the timer was
-    /// dropped, and the event is ignored.
+    /// A timer of a process fires. All timers that use the same slot have different laps. If the slot now has a
+    /// different `lap`, the timer was dropped, and the event is ignored.
     Timer {
         client: u8,
         slot: u32,
@@ -74,7 +74,7 @@ pub(crate) enum Event {
     Resume(u8),
     /// A killed client process restarts. The executor starts it.
     Boot(u8),
-    /// A client restarts with its last step in the replacement of masters (`ChangePlan::steps`).
+    /// A client restarts with the masters of its last planned replacement step (`ChangePlan::steps`).
     Reconfigured(u8),
     /// An operator's order reaches a master.
     Ordered {
@@ -84,8 +84,8 @@ pub(crate) enum Event {
     Obeyed {
         order: u32,
     },
-    /// The restart guard of a master ends, and the master votes again. Its generation marker is older than before the
-    /// restart.
+    /// A master votes again, because its restart guard has ended. The restart has lost the master's generation marker,
+    /// or has restored an older one.
     Unguarded,
     /// The simulated administrator restores lost generation markers.
     LookedAfter,

@@ -182,7 +182,7 @@ impl World {
         let Some(at) = clock.when(alarm.as_nanos()) else {
             return;
         };
-        // If an earlier alarm is set, keep it, as the real actor does.
+        // If the link already has an earlier alarm, keep that alarm, as the real actor does.
         let at = at.max(self.now);
         if link.armed.is_none_or(|(armed, _)| armed > at) {
             let link = &mut self.links[index];

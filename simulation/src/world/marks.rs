@@ -120,8 +120,8 @@ impl SimMaster {
             .is_some_and(|all| all >> script & 1 == 1)
     }
 
-    /// Returns the value of a lock key, which names the owner that holds the lock. Returns `None` if no owner holds it,
-    /// or if the fencing counter is above `number`.
+    /// If an owner (`quorate::Owner`) holds the lock, returns the value of the lock key, which names the owner. Returns
+    /// `None` if no owner holds it, or if the lock's fencing counter is larger than `number`.
     pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
         let peek = self.memory.peek(now_us, lock_of(key));
         let holder = peek.holder?;
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// Whether a seeded bug replaces a master by reconfiguring the clients, without an operator.
+    /// Whether the run has a seeded bug with which a master is replaced without an operator.
     fn is_replacing(&self) -> bool {
         let plan = self.scenario.change.as_ref();
         self.flaw.is_some_and(Flaw::replaces)
@@ -183,8 +183,8 @@ impl World {
         self.processes[client].step_now
     }
 
-    /// Returns the sets of masters in each of which the client needs a majority. Call this function once for each
-    /// obtained hold: it also counts the holds of clients during or after a replacement.
+    /// Returns the client's sets of masters. The client needs a majority of each set. Call this function once for each
+    /// obtained hold, because it also counts the holds that are obtained during or after a replacement.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;
         let coverage = &mut self.watch.coverage;
@@ -274,8 +274,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Writes lost generation markers, as an administrator would do. Leaves this to the clients at replacement step
-    /// `step` if a majority of the masters accepts them.
+    /// Writes lost generation markers, as an administrator would do. Writes none if a majority of the masters accepts
+    /// clients at replacement step `step`: these clients then restore the markers.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -300,7 +300,7 @@ impl World {
                 self.watch.coverage.mended += 1;
                 self.say(|| {
                     format!(
-                        "master {master}: the administrator writes its generation marker by hand: {mark}"
+                        "master {master}: the administrator writes this master's generation marker by hand: {mark}"
                     )
                 });
                 self.raised(master);
@@ -356,7 +356,7 @@ impl World {
         self.processes[client].next_step = last;
         self.say(|| {
             format!(
-                "client {client} restarts with the list of masters of step {last}, its last step"
+                "client {client} restarts with the masters of step {last}, this client's last planned step"
             )
         });
         self.kill_process(client as u8, 0);
@@ -435,7 +435,7 @@ impl World {
         self.watch.coverage.given_again += 1;
         self.masters[index].set_mark(now_us, text(mark), lifetime);
         let mark = text(mark).to_owned();
-        self.say(|| format!("master {index}: a client restores its generation marker: {mark}"));
+        self.say(|| format!("master {index}: a client restores the generation marker: {mark}"));
         self.raised(index);
         out.push_str("+OK\r\n");
     }
@@ -468,15 +468,15 @@ impl World {
         }
         self.watch.coverage.fallen += 1;
         let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
-        // The master times the restart guard (`max_ttl`) with its own clock, which may run 1 % fast.
+        // The restart guard lasts `max_ttl` on the master's own clock. Subtract 1 %, because this clock may be fast.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
         self.reopened[master].get_or_insert(until);
         self.at(until, Event::Unguarded);
     }
 
-    /// Stops the checks of exclusion, fencing tokens and values after too many generation markers were lost: two
-    /// clients, at replacement steps that differ by two or more, can both get a majority.
+    /// Stops the checks of exclusion, fencing tokens and values if too many generation markers were lost. That is the
+    /// case if clients at two replacement steps could both get a majority, and the steps differ by two or more.
     ///
     /// A client at step 0 reads a master's marker only when it connects. If the marker was missing then, the master
     /// keeps voting for the client.
@@ -535,7 +535,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generation_marker_check_is_parsed_from_the_first_line_of_a_script() {
+    fn accepted_generation_markers_are_parsed_from_the_first_line_of_a_script() {
         let line = "local mark = redis.call('GET', 'quorate:masters') if mark and mark ~= '0 aa' and mark ~= '1 bb' then \
                     return redis.error_reply('ERR x' .. (mark or '-')) end local MAX_TTL = 1";
         let looks = Looks::read(line).expect("the line must contain the marker check");

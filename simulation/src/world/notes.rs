@@ -113,7 +113,7 @@ impl World {
             let key = text(item.claim.key()).to_owned();
             let short = crate::facts::short(&value);
             self.say(|| {
-                format!("master {index}: Note {says:?} of the lock value {short} on {key}; answer {answer:?}")
+                format!("master {index}: Note {says:?} for the lock value {short} on {key}; answer {answer:?}")
             });
             self.show_note(index, item.claim.key());
         }
@@ -135,7 +135,7 @@ impl World {
         let answer = master.execute(now_us, request, self.flaw);
         let note = master.note(now_us, key).map(|(note, _)| note);
         let Ok(Answer::State(found)) = answer else {
-            return out.push_str("-ERR the master has no state to report\r\n");
+            return out.push_str("-ERR the simulated master returned no lock state\r\n");
         };
         state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
     }

@@ -21,14 +21,15 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// Every fencing counter lives for at least this time.
+/// The seeded bugs `CarryBeforeClose` and `CarryMinority` ignore fencing counters that are behind the master's clock by
+/// more than this time.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the number in the generation marker; never lower it. The members are the new number, the fingerprint of
-    /// the set of masters, and whether the order restores a lost marker.
+    /// Raise the number in the generation marker; never lower it. The fields are the new number, the fingerprint of the
+    /// set of masters, and whether the order restores a lost marker.
     Raise(u64, Arc<str>, bool),
     /// List the connections of clients.
     Clients,
@@ -54,8 +55,8 @@ pub(crate) enum Heard {
     Counters(Vec<Counter>),
     /// The keys of the locks that have a stored value.
     Values(Vec<Vec<u8>>),
-    /// The fencing counters that were not raised, because an owner (`quorate::Owner`) holds the lock. Each pair is the
-    /// key of the counter, and the value of the lock key, which names the owner.
+    /// The fencing counters that the master did not raise, because an owner (`quorate::Owner`) holds their lock. Each
+    /// pair is the key of the counter and the value of the lock key.
     Owned(Vec<(Vec<u8>, Vec<u8>)>),
     /// The state of the master, and its list of connections.
     Seen(Box<ChangeSeen>, String),
@@ -294,7 +295,7 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// Whether the fencing counters of this old master have the smallest sum of all old masters. The seeded bug
+    /// Whether the sum of the fencing counters on this old master is the smallest of all old masters. The seeded bug
     /// `CarryMinority` reads only the counters of this master.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {

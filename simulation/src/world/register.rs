@@ -54,7 +54,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // If an earlier server process wrote the value, the reply contains `another` as the run id of that process.
+    // A value that was not written in this server run gets the run id `another`.
     let run = if stored.vouched {
         run.as_str()
     } else {

@@ -39,8 +39,8 @@ fn slots(free: u64, permits: u8) -> String {
     (0..permits).map(digit).collect()
 }
 
-/// Writes the reply to an extension of several locks: a string with one digit for each lock. If the master has no
-/// memory left for a lock, writes an array instead, in which the element of this lock is an error.
+/// Writes the reply to an extension of several locks: one digit for each lock, in one string. If the master had no
+/// memory left for some locks, the reply is an array, with an error for each of these locks.
 fn extended(said: &[Extended], out: &mut String) -> std::fmt::Result {
     let digit = |said: &Extended| match said {
         Extended::Kept => '1',
@@ -89,8 +89,8 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
-                    // For a claim on several keys, a refusal also contains the index of one key that is not free.
-                    // Clients ignore the index, so it is always 1 here.
+                    // For a claim on several keys, a refusal also contains the index of a key that is not free. Clients
+                    // ignore this index, so always send 1.
                     let (words, way) = match claim.group() {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),

@@ -49,8 +49,8 @@ pub(crate) struct Asked {
     /// Whether the request has already waited at the server for commits of other sessions. A request waits at most
     /// once.
     waited: bool,
-    /// The time on the server's clock, in microseconds, at which the request began to wait for other commits. `None` if
-    /// the request did not wait, or if the store has no clock.
+    /// The server's clock, in microseconds, when the request began to wait for commits of other sessions. `None` if the
+    /// request did not wait, or if the store has no clock.
     showed: Option<u64>,
     /// How many of the request's commits the server executes. If the session breaks, this can be fewer than all.
     upto: usize,
@@ -224,7 +224,7 @@ impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // One change of a lock takes up to eight packets. With this limit, all eight arrive within the timeout.
+        // A lock change takes up to eight packets. If each takes `timeout / 12` at most, all arrive within the timeout.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -436,7 +436,7 @@ impl World {
         };
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
-        // If the request had to wait, report the clock reading from the beginning of the wait.
+        // If the request waited for other commits, its answer shows the clock at the beginning of this wait.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;

@@ -129,8 +129,8 @@ impl World {
         });
     }
 
-    /// Called when a record in a store changes from `before` to `state`. Reports each lock value that this change
-    /// added, if the store had earlier reported the same value as released.
+    /// Called when a record in a store changes from `before` to `state`. Reports each lock value that the change adds,
+    /// if the store had already answered the release of this value.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);

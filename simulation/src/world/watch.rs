@@ -183,9 +183,9 @@ impl Watch {
     /// Records that a client no longer holds the lock with the id `id`. Returns the client's handle of this lock;
     /// `None` if the id is unknown. The caller drops the handle after it has unlocked the world.
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
-        // First report the latest extension of the hold, if it has not been reported yet.
         let of = |believer: &Believer| believer.id == id;
         let index = self.believers.iter().position(of)?;
+        // Before the end of this lock, report its latest extension, if it has not been reported yet.
         self.after(now, Some(self.believers[index].client));
         let believer = self.believers.remove(index);
         self.say(now, || {

@@ -108,7 +108,7 @@ fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
 /// The clocks of the new masters go back by an hour, so the new masters could grant smaller fencing tokens than the old
 /// masters. The operator must not open the new masters until their clocks are correct.
 #[test]
-fn operator_does_not_open_new_masters_while_their_clocks_are_behind() {
+fn operator_delays_step_open_until_the_clocks_of_new_masters_are_correct() {
     let hour_us = 3_600_000_000;
     let mut waited = 0;
     for seed in 0..40 {

@@ -95,8 +95,8 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
     Fault { at: at * MS, kind }
 }
 
-/// A master restarted after the last fault, without its generation marker. The simulated administrator no longer
-/// checked for lost markers. So a majority of the new masters had no marker, and refused all clients forever.
+/// If the operator did not restore the marker, a majority of the new masters would have no marker, and would refuse all
+/// clients forever.
 #[test]
 fn simulated_operator_restores_the_marker_of_a_master_that_restarts_after_the_last_fault() {
     let mut scenario = one_replaced(Some(2), 2, 2);

@@ -7,13 +7,13 @@ use crate::support::{STORES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{Flaw, Play, Scenario, Worlds};
 
 #[test]
-fn simulation_with_stores_as_masters_breaks_no_rule_with_the_default_seeds() {
+fn simulation_with_databases_or_zookeeper_breaks_no_rule_with_the_default_seeds() {
     every_seed_passes(STORES.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn simulation_with_stores_as_masters_breaks_no_rule_with_the_nightly_seeds() {
+fn simulation_with_databases_or_zookeeper_breaks_no_rule_with_the_nightly_seeds() {
     every_seed_passes(STORES.all());
 }
 
@@ -36,7 +36,7 @@ fn every_seed_passes(seeds: u64) {
 }
 
 #[test]
-fn same_seed_gives_the_same_simulation_run_with_stores_as_masters() {
+fn same_seed_gives_the_same_simulation_run_with_databases_or_zookeeper() {
     let play = Play {
         trace: true,
         ..Play::default()
@@ -59,7 +59,7 @@ const SEEDED_BUGS: [(Flaw, u64); 7] = [
 ];
 
 #[test]
-fn each_common_seeded_bug_in_store_code_is_caught_within_its_limit_of_seeds() {
+fn each_common_seeded_bug_with_databases_or_zookeeper_is_caught_within_its_seed_limit() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_STORES);
     for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
         assert_eq!(
@@ -73,7 +73,7 @@ fn each_common_seeded_bug_in_store_code_is_caught_within_its_limit_of_seeds() {
 
 #[test]
 #[ignore = "nightly"]
-fn each_rare_seeded_bug_in_store_code_is_caught_within_its_limit_of_seeds() {
+fn each_rare_seeded_bug_with_databases_or_zookeeper_is_caught_within_its_seed_limit() {
     all_are_caught(|within| !is_short(within));
 }
 

@@ -41,7 +41,8 @@ fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
 }
 
 /// A scenario in which client 0 creates a once-per-period record. After `think` milliseconds, client 1 locks the record
-/// for `hold` milliseconds, without renewal. Client 1 reads the record halfway through, and writes it at the end.
+/// for `hold` milliseconds, without renewal. Client 1 reads the record, waits for half of `hold`, and writes the
+/// record.
 fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
@@ -66,8 +67,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Checks that the scenario breaks the rule `stock` with the seeded bug `flaw`, and breaks no rule without a bug. Plays
-/// the scenario without a bug twice: with the library, and with the small client `SoundRegister`.
+/// Checks that the scenario breaks the rule `stock` with the seeded bug `flaw`, and breaks no rule without a bug. The
+/// runs without a bug use the library and `SoundRegister`, a correct client without the library's code.
 fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
         let outcome = play(scenario, sound);
@@ -87,7 +88,7 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
 /// An extension can create the holder's lock key on a master that never granted the lock. It does not raise the fencing
 /// counter there. The holder's read must raise it, so that the master rejects late writes of the previous holder.
 #[test]
-fn value_read_makes_masters_reject_delayed_writes_of_the_previous_holder() {
+fn reading_a_value_makes_masters_reject_delayed_writes_of_the_previous_holder() {
     let mut scenario = recorded(3, 100, 200);
     scenario.clients[2].steps = vec![Step {
         think: 310 * MS,

@@ -45,7 +45,7 @@ fn introduce(connection: &mut Connection) {
 }
 
 #[test]
-fn two_hostile_servers_give_different_answers_to_info() {
+fn two_hostile_servers_give_different_answers_to_the_info_command() {
     let both = [Script::Greet(Then::Hush), Script::Greet(Then::Hush)].map(start);
     let [one, other] = both.each_ref().map(|hostile| {
         let info = dial(hostile).command(&["INFO"]).unwrap();
@@ -192,7 +192,7 @@ fn relay_passes_replies_on_with_the_chosen_kind_of_tampering() {
 }
 
 #[test]
-fn relay_passes_the_handshake_on_and_then_answers_commands_itself() {
+fn relay_forwards_the_handshake_but_answers_later_commands_itself() {
     let server = server();
     let hostile = start(relay(&server, Tampering::Say("+other\r\n".into())));
     let mut connection = dial(&hostile);

@@ -419,7 +419,7 @@ fn strand_fault_holds_bytes_of_existing_connections_until_the_fault_is_healed() 
 }
 
 #[test]
-fn proxy_resets_clients_only_while_its_server_is_down() {
+fn proxy_resets_connections_only_while_its_server_is_down() {
     let (server, proxy) = scene();
     server.kill().unwrap();
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
@@ -438,7 +438,7 @@ fn client_of_the_proxy_loses_its_connection_when_the_server_is_killed() {
 }
 
 #[test]
-fn fault_lasts_until_the_proxy_is_healed_if_keep_was_called() {
+fn fault_marked_with_keep_lasts_until_the_proxy_is_healed() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     proxy.inject(Fault::Hold(Way::ToServer)).keep();

@@ -2,7 +2,7 @@
 
 use quorate_simulation::{Flaw, Summary, Sweep, Worlds, first_caught};
 
-/// The numbers of seeds that the tests of one family of scenarios play.
+/// How many seeds the tests of one family of scenarios run.
 pub(crate) struct Seeds {
     /// The number of seeds in the tests that run in every `cargo test`.
     short: u64,
@@ -69,8 +69,8 @@ pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     summary
 }
 
-/// Panics if the run of a seed broke a rule. The message contains one command for each such seed, which repeats its
-/// run. `worlds` is the option of `scripts/simulate` that selects the family of scenarios; empty for Redis masters.
+/// Panics if a seed broke a rule. For each such seed, the message contains a command that runs the seed again. `worlds`
+/// is the option of `scripts/simulate` that selects the family of scenarios; empty for Redis masters.
 pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     let failures: Vec<String> = summary
         .failures
