@@ -10,8 +10,10 @@
 //! `cargo bench -p quorate --bench contention` starts five masters. It prints a table of the measured figures, and
 //! then whether they meet the goals of the benchmark.
 //!
-//! Arguments follow `--`, for example `--rounds=10`. For each worker process, the program starts itself again with
-//! `--worker`.
+//! Arguments follow `--`, for example `--rounds=10`. With `--clients`, the program measures up to 3,000 waiting clients,
+//! each with connections of its own, instead of the other arrangements.
+//!
+//! For each worker process, the program starts itself again with `--worker`.
 
 mod least;
 
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 use quorate::{Instant, LockGuard, NodeOutcome, Phase, Redlock, RestartGuard, Wait};
 use quorate_testbed::Masters;
-use quorate_testbed::measure::{Counts, number, quantile};
+use quorate_testbed::measure::{Counts, number, quantile, servers_cpu};
 use quorate_testbed::table::Table;
 
 const RESOURCE: &str = "contended";
@@ -55,6 +57,8 @@ struct Figures {
     sent: f64,
     all: f64,
     rate: f64,
+    /// The processor time of an average master, in percent of a core.
+    master_percent: f64,
 }
 
 /// An arrangement to be measured, as a tuple:
@@ -62,7 +66,8 @@ struct Figures {
 /// - its name
 /// - the number of processes
 /// - the number of tasks per process
-/// - the mode of waiting: `fair`, `unordered`, or `least` (SET NX PX without the library)
+/// - the mode of waiting: `fair`, `unordered`, `clients` (as `fair`, but each task has a client of its own), or `least`
+///   (SET NX PX without the library)
 /// - the pause of a task between two acquisitions, in milliseconds
 type Arrangement = (&'static str, usize, usize, &'static str, u64);
 
@@ -90,6 +95,13 @@ const ARRANGEMENTS: [Arrangement; 8] = [
     ("fair: 1 process x 1000 tasks", 1, 1000, "fair", 0),
 ];
 
+/// The arrangements that are measured with `--clients`.
+const CLIENTS: [Arrangement; 3] = [
+    ("fair: 2 processes x 5 clients", 2, 5, "clients", 0),
+    ("fair: 4 processes x 250 clients", 4, 250, "clients", 0),
+    ("fair: 4 processes x 750 clients", 4, 750, "clients", 0),
+];
+
 /// The arrangement that is measured while two of the five masters do not answer.
 const STOPPED: Arrangement = (
     "fair: 4 processes x 4 tasks, 2 of 5 masters stopped",
@@ -112,23 +124,33 @@ fn main() {
     let rounds: usize = rounds.map_or(3, |rounds| {
         rounds.parse().expect("--rounds must be a number")
     });
-    let mut seen: Vec<Vec<Figures>> = ARRANGEMENTS.map(|_| Vec::new()).into();
+    let many_clients = args.iter().any(|arg| arg == "--clients");
+    let arrangements = if many_clients {
+        &CLIENTS[..]
+    } else {
+        &ARRANGEMENTS
+    };
+    let mut seen: Vec<Vec<Figures>> = arrangements.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
-        for (arrangement, seen) in ARRANGEMENTS.iter().zip(&mut seen) {
+        for (arrangement, seen) in arrangements.iter().zip(&mut seen) {
             seen.push(measure(&masters, arrangement));
         }
+    }
+    if many_clients {
+        return print(&seen.into_iter().map(middle).collect::<Vec<_>>());
     }
     masters[3].stop().expect("the master must stop");
     masters[4].stop().expect("the master must stop");
     seen.push((0..rounds).map(|_| measure(&masters, &STOPPED)).collect());
-    // Other processes can distort a single round, so report the round with the median cost per acquisition.
-    let middle = |mut rounds: Vec<Figures>| {
-        rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
-        rounds.swap_remove(rounds.len() / 2)
-    };
     let table: Vec<Figures> = seen.into_iter().map(middle).collect();
     print(&table);
     goals(&table);
+}
+
+/// The round with the median cost per acquisition, because other processes can distort a single round.
+fn middle(mut rounds: Vec<Figures>) -> Figures {
+    rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
+    rounds.swap_remove(rounds.len() / 2)
 }
 
 /// Prints the goals of the benchmark and whether they are met.
@@ -192,6 +214,7 @@ fn print(figures: &[Figures]) {
         "commands sent",
         "incl. in scripts",
         "turns/s",
+        "CPU of a master, % of a core",
     ]);
     for row in figures {
         table.row([
@@ -206,6 +229,7 @@ fn print(figures: &[Figures]) {
             number(row.sent),
             number(row.all),
             number(row.rate),
+            number(row.master_percent),
         ]);
     }
     print!("{table}");
@@ -244,6 +268,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     }
     // Count SET commands only in the mode `least`. In the other modes, only scripts call SET.
     let before = Counts::read(masters, mode == "least");
+    let cpu = servers_cpu(masters);
     for child in &mut children {
         child
             .stdin
@@ -278,8 +303,9 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     for child in &mut children {
         assert!(child.wait().expect("the worker must end").success());
     }
+    let cpu = servers_cpu(masters).saturating_sub(cpu) / masters.len() as u32;
     let counts = Counts::read(masters, mode == "least").since(before);
-    figures(name, seen, (processes, tasks), counts)
+    figures(name, seen, (processes, tasks), counts, cpu)
 }
 
 fn figures(
@@ -287,6 +313,7 @@ fn figures(
     mut seen: Vec<Turn>,
     (processes, tasks): (usize, usize),
     counts: Counts,
+    cpu: Duration,
 ) -> Figures {
     seen.sort_by_key(|turn| turn.order);
     let count = seen.len();
@@ -328,6 +355,7 @@ fn figures(
         sent: counts.sent as f64 / count as f64,
         all: counts.ran as f64 / count as f64,
         rate: count as f64 / ((last - first) as f64 / 1e9),
+        master_percent: 100.0 * cpu.as_secs_f64() / ((last - first) as f64 / 1e9),
     }
 }
 
@@ -363,13 +391,15 @@ fn worker(args: &[String]) {
         } else {
             builder
         };
-        let redlock = builder.build().expect("the settings must be valid");
-        redlock
-            .acquire("warm-up")
-            .await
-            .expect("a majority must grant the lock")
-            .release()
-            .await;
+        let clients = if mode == "clients" { tasks } else { 1 };
+        let mut redlocks = Vec::new();
+        for n in 0..clients {
+            let redlock = builder.clone().build().expect("the settings must be valid");
+            let guard = redlock.acquire(format!("warm-up {process} {n}")).await;
+            let guard = guard.expect("a majority must grant the lock");
+            guard.release().await;
+            redlocks.push(redlock);
+        }
         println!("ready");
         let mut line = String::new();
         std::io::stdin()
@@ -378,11 +408,13 @@ fn worker(args: &[String]) {
         let left = Arc::new(AtomicIsize::new(turns as isize));
         let mut running = tokio::task::JoinSet::new();
         for task in 0..tasks {
-            let (redlock, left) = (redlock.clone(), left.clone());
+            let (redlock, left) = (redlocks[task % clients].clone(), left.clone());
             running.spawn(take_turns(redlock, task, left, pause));
         }
         let taken = running.join_all().await.concat();
-        redlock.flush().await;
+        for redlock in redlocks {
+            redlock.flush().await;
+        }
         taken
     });
     print_turns(taken);
