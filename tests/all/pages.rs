@@ -434,7 +434,7 @@ mod readme {
         // returns an error.
         let total = redlock.scope("month-end", async |guard| sum_up(guard.fencing_token()).await).await?;
 
-        // Options for a single lock. After one hour (`max_hold`), the guard reports the lock as lost.
+        // Options for a single lock. The lock ends after one hour at the latest (`max_hold`).
         let guard = redlock.lock("leader").ttl(Duration::from_secs(5)).wait(Wait::Forever)
             .max_hold(Duration::from_secs(3600)).acquire().await?;
         Ok(())
