@@ -55,7 +55,7 @@ impl Tally {
 struct Process {
     masters: Vec<Rc<TcpStream>>,
     quorum: usize,
-    /// Counts the positive replies to the requests of this process.
+    /// The number of masters that have replied positively (`+OK` or `:1`) to the latest command of this process.
     yes: Rc<Tally>,
     /// Counts release notifications: each master sends one when the other process has released the lock there.
     told: Rc<Tally>,
@@ -69,8 +69,8 @@ fn words(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Starts a task that reads from `stream` until the connection ends. For each chunk of bytes, the task adds the number
-/// that `count` returns to `tally`.
+/// Starts a task that reads from `stream` until the connection ends. The task calls `count` for each chunk of bytes,
+/// and adds the result to `tally`.
 fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
     tokio::task::spawn_local(async move {
         let mut buffer = [0; 4096];
@@ -169,7 +169,7 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
         process.ask(&take).await;
         let obtained = Instant::now().as_nanos();
         tokio::time::sleep(HOLD).await;
-        // All notifications of the previous release have arrived by now, so reset their count.
+        // Reset the count for the other process's next release. The last notifications arrived during `HOLD`.
         process.told.count.set(0);
         let releasing = Instant::now().as_nanos();
         process.ask(&give).await;
