@@ -14,8 +14,8 @@ use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
 
-/// The maximum length of the fault-free period at the end of a run with a known-bad lock implementation. The period is
-/// short, because the clients of such an implementation possibly never get a lock.
+/// The maximum length of the fault-free period at the end of a run in which the lock implementation has a deliberate
+/// mistake. The period is short, because clients with such a mistake can fail to get any lock.
 const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
 
 /// Start real masters and client processes, inject real faults, and check whether the lock kept its promises.
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Start masters and clients, inject faults, and check the recorded history
     Run(RunArgs),
-    /// Run the checkers again on a stored history
+    /// Check a stored history again
     Recheck {
         /// The report directory of the run that is checked again
         dir: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) enum Command {
     /// Run for a long time with 1,000 held locks (200 if a master writes to disk), and check that no process uses more
     /// and more memory or connections
     Soak(RunArgs),
-    /// Run every workload under every fault with 1, 3 and 5 masters, fair and unordered, for a few seconds each
+    /// Run every workload under every fault with 1, 3 and 5 masters, in both orders of waiters, a few seconds each
     Matrix(MatrixArgs),
     /// List the kinds of faults
     Faults,
@@ -86,8 +86,8 @@ pub(crate) struct RunArgs {
     masters: usize,
 
     /// The kind of each master, instead of --masters. Example: redis,redis,mysql. Kinds: redis, mysql (MariaDB),
-    /// mysql-flush0 (MariaDB that loses the last second of writes in a crash), zookeeper, ensemble (one master of three
-    /// ZooKeeper servers)
+    /// mysql-flush0 (MariaDB that loses the last second of writes in a crash), zookeeper, ensemble (three ZooKeeper
+    /// servers as one master)
     #[arg(
         long,
         value_name = "KIND",
@@ -109,12 +109,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["nodes", "replace_masters", "replace_at_once"])]
     grow: Option<usize>,
 
-    /// The operator that replaces masters: careful, no-joint-step or opens-by-hand. The last two are known-bad, and
-    /// need --replace-at-once
+    /// The operator that replaces masters: careful, or no-joint-step or opens-by-hand (skip steps; need
+    /// --replace-at-once)
     #[arg(long, default_value = "careful")]
     operator: Operator,
 
-    /// The TTL of a lock; a request to a master that is not Redis times out after a quarter of this TTL
+    /// The TTL of a lock; a request times out after a tenth of it (masters other than Redis: a quarter)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
@@ -127,12 +127,12 @@ pub(crate) struct RunArgs {
     faults: Vec<String>,
 
     /// The workloads of the clients. Plain locks: file, register, stock, handover, many, run. Other kinds of locks:
-    /// transfer, readers, permits, owners, prizes, leader. Groups: lock (plain locks), kinds (all other kinds),
-    /// all [default: lock, and also prizes if a careful operator replaces masters]
+    /// transfer, readers, permits, owners, prizes, leader. Groups: lock (all plain locks), kinds (all others), all
+    /// [default: lock, and also prizes if a careful operator replaces masters]
     #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = workloads)]
     workload: Vec<Named>,
 
-    /// The lock implementation: quorate, or a known-bad one. Plain locks: half-quorum, no-undo, ignores-loss,
+    /// The lock implementation: quorate, or one with a bug. Plain locks: half-quorum, no-undo, ignores-loss,
     /// jumps-line. Transfer: one-by-one, later-lease. Readers: counts-readers. Permits: any-permit. Owners:
     /// joins-by-one, numbers-each. Prizes: counts-down. Leader: led-by-one
     #[arg(long, default_value = "quorate")]
@@ -142,7 +142,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "fair")]
     order: Order,
 
-    /// Whether the clients use the restart guard, which excludes restarted masters: on or off [default: on; off for the
+    /// Whether clients ignore restarted masters for a time (the restart guard): on or off [default: on; off for the
     /// fault amnesia]
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
     restart_guard: Option<bool>,
@@ -151,7 +151,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 40)]
     many: usize,
 
-    /// The longest pause of a client between two attempts
+    /// A client's longest pause between two lock attempts
     #[arg(long, value_name = "TIME", default_value = "120ms", value_parser = humantime::parse_duration)]
     pause: Duration,
 
@@ -170,8 +170,7 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
     pub(crate) cell: Duration,
 
-    /// The workloads; each entry is a run of its own. If an entry names several workloads, they run at the same time,
-    /// as in `run`
+    /// The workloads; each name is a run of its own. The workloads of a group (see `run`) run at the same time
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "lock,kinds", value_parser = workloads)]
     pub(crate) workload: Vec<Named>,
 
@@ -212,7 +211,7 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 
-    /// The directory for the reports of runs whose verdict is not "valid"
+    /// The directory for the reports; a run with the verdict "valid" leaves none
     #[arg(long, value_name = "DIR", default_value = "target/chaos/matrix")]
     pub(crate) out: PathBuf,
 }
@@ -285,7 +284,7 @@ fn workloads(name: &str) -> Result<Named, String> {
 }
 
 impl Command {
-    /// Whether one of the requested faults needs network namespaces.
+    /// Whether at least one of the requested faults disturbs network links, which needs network namespaces.
     pub(crate) fn has_links(&self) -> bool {
         let link = |kind: &Kind| kind.needs == Needs::Links;
         match self {

@@ -1,6 +1,6 @@
-//! The bank: accounts that are protected by the fencing tokens of a lock over several resources. The bank knows nothing
-//! about locks. For each account it remembers the largest token of all requests so far, both reads and writes. It
-//! rejects a request with a smaller token.
+//! The bank: accounts that are protected by fencing tokens. A client locks two accounts with one lock, and sends the
+//! token of this lock with every request. The bank knows nothing about locks. For each account, it remembers the
+//! largest token of all read and write requests so far. It rejects a request with a smaller token.
 
 use std::collections::BTreeMap;
 

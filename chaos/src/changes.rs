@@ -15,7 +15,7 @@ pub struct Changes {
 }
 
 /// The kind of operator that changes masters. A careful operator follows the page docs/operations.md. A known-bad
-/// operator breaks a rule of this page, and a checker must report a violation.
+/// operator breaks a rule of this page. A checker must then find a violation of the promises of the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
@@ -25,7 +25,8 @@ pub enum Operator {
     /// Only restarts the clients with the new masters, one client after another, and skips all other steps. So some
     /// clients still use the old masters while others use the new ones.
     NoJointStep,
-    /// Skips the step `close` for the old masters, and writes the generation markers of the new masters by hand.
+    /// Skips the step `close`, so the old masters do not refuse clients that know only them. Writes the key
+    /// `quorate:masters`, which opens the new masters, by hand.
     OpensByHand,
 }
 

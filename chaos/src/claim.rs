@@ -11,7 +11,7 @@ pub enum Claim {
     Alone,
     /// Other readers are allowed.
     Reader,
-    /// Holders of other permits of the semaphore are allowed. The field is the number of permits.
+    /// Other clients may hold other permits of the semaphore. The field is the total number of permits.
     Permit(usize),
     /// Other holds of the same lock owner are allowed (a reentrant lock). The field is the owner's id.
     Owner(String),
@@ -23,8 +23,8 @@ impl Claim {
         *self == Self::Alone
     }
 
-    /// Whether holds with these two claims may overlap on one resource. False for two permits: the checkers treat each
-    /// slot of a semaphore as a separate resource, which has only one holder.
+    /// Whether holds with these two claims may overlap on one resource. False for two permits: a semaphore has several
+    /// permits, but the checkers treat each permit as a separate resource, which has only one holder.
     pub fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Reader, Self::Reader) => true,

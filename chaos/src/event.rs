@@ -89,8 +89,8 @@ pub enum Event {
         /// The lock mode: exclusive, reader, semaphore permit, or owner (only holds of the same owner may overlap).
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
-        /// The number of the attempt that acquired the hold, if this attempt only changes the mode of the hold (e.g.
-        /// from writer to reader). Otherwise `None`.
+        /// If this attempt only changes the mode of an existing hold (e.g. from writer to reader): the number of the
+        /// attempt that acquired this hold. Otherwise `None`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         goes_on: Option<u64>,
     },
@@ -103,9 +103,9 @@ pub enum Event {
         /// The end of the lock's validity. `None` in two cases:
         ///
         /// - The client is a known-bad implementation that ignores the loss of its lock.
-        /// - The holder is a child process under `quorate run`.
+        /// - The holder is a child process of `quorate run`. Only `quorate run` itself knows the validity.
         until: Option<u64>,
-        /// The slot of the semaphore permit; `None` if the lock is not a permit.
+        /// The number that identifies the semaphore permit; `None` if the lock is not a permit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         slot: Option<usize>,
     },
@@ -128,7 +128,7 @@ pub enum Event {
     Released {
         /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
-        /// The number of masters that answered that they deleted the lock key.
+        /// The number of masters that confirmed the deletion of the lock key.
         on: usize,
         /// The number of masters for which the release failed or the reply was still outstanding.
         open: usize,
@@ -149,8 +149,8 @@ pub enum Event {
         /// The reason as one word, for example:
         ///
         /// - `held`: another client holds the lock
-        /// - `no_quorum`: fewer than a majority of the masters could vote
-        /// - `late`: a majority granted the lock, but its validity had already ended
+        /// - `no_quorum`: too few masters gave a usable answer for a majority
+        /// - `late`: a majority granted the lock, but too late: the validity of the lock had already ended
         why: String,
     },
     /// The client dropped the future of the attempt before the attempt succeeded or failed.
@@ -164,7 +164,8 @@ pub enum Event {
         op: u64,
         /// The name of the file.
         key: String,
-        /// The old content. Two writes with the same old content are a violation.
+        /// The old content. Two writes to a file with the same old content show that two holders wrote at the same
+        /// time.
         from: String,
         /// The time at which the holder began to write the new content.
         began: u64,
@@ -179,8 +180,8 @@ pub enum Event {
         expected: String,
         /// The content that the holder found.
         found: String,
-        /// The client and attempt that wrote the newer content, e.g. `c1#7`. The newer content is either `expected` or
-        /// `found`. Empty if the writer is unknown.
+        /// The client and attempt that wrote the newer one of the contents `expected` and `found`, e.g. `c1#7`. Empty
+        /// if the writer is unknown.
         writer: String,
     },
     /// A client's request for a unit of a quota (a prize) was answered.
@@ -191,8 +192,8 @@ pub enum Event {
         ///
         /// - `taken`: the client got a unit
         /// - `sold_out`: no unit was left
-        /// - `lost`: the masters have lost the quota
-        /// - `missing`: the quota does not exist
+        /// - `lost`: too many masters have lost the quota, so the number of units left is uncertain
+        /// - `missing`: no master has the quota
         answer: String,
         /// The number of units left after the answer; `None` if the answer is `lost` or `missing`.
         left: Option<u64>,
@@ -265,14 +266,14 @@ pub enum Event {
         /// The masters and clients that the fault affects.
         targets: Vec<String>,
     },
-    /// The fault had its effect, and the effect was observed.
+    /// The chaos run observed the effect of the fault.
     Landed {
         /// The fault's number. A run numbers its faults from 0.
         fault: usize,
         /// The observed effect of the fault.
         seen: String,
     },
-    /// The fault was ended, and its end was observed.
+    /// The chaos run ended the fault, and observed that its effect was over.
     Healed {
         /// The fault's number. A run numbers its faults from 0.
         fault: usize,
@@ -293,7 +294,8 @@ pub enum Event {
     },
     /// A client process ended: it was killed by the run, it finished at the end of the run, or it ended unexpectedly.
     Gone {
-        /// Whether the chaos run itself ended the process on purpose.
+        /// Whether the end was expected: the chaos run killed the process, or the process finished in time with exit
+        /// status 0.
         meant: bool,
         /// How the process ended, e.g. its exit status.
         how: String,
@@ -311,10 +313,10 @@ pub enum Event {
         /// The text that the command of this step printed.
         said: String,
     },
-    /// A client was restarted with a different set of masters.
+    /// A client was restarted, and now sends its requests to a different set of masters.
     Sent {
-        /// The number of the client's configuration: 0 with the first set of masters, 1 with the first and the second
-        /// set together, 2 with the second set, and so on.
+        /// The number of the client's configuration. In change `n` of the masters, counted from 0, it is `2 * n` with
+        /// the old set of masters, and `2 * n + 1` with the old and the new set. With the new set, it is `2 * n + 2`.
         step: u64,
     },
     /// A master was stopped for good, because a change of masters has removed it.
@@ -335,7 +337,7 @@ pub enum Event {
         when: String,
         /// The keys of locks and queues that still existed.
         left: Vec<String>,
-        /// The keys that have no expiry.
+        /// The keys on this master that have no expiry.
         eternal: Vec<String>,
     },
     /// A reading of the memory, file descriptors and connections of a client or a master.

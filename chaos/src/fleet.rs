@@ -121,8 +121,8 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts a killed client again, and waits until it is ready. If the client uses the restart guard, the new process
-    /// applies the guard from its start.
+    /// Starts a killed client again, and waits until it is ready. If the run uses the restart guard, the new process
+    /// starts with `Guarding::On`.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl Fleet {
 
     /// Starts a new process for a client whose process has ended. `change` can modify the client's settings.
     ///
-    /// If the client uses the restart guard, the new process applies the guard from its start.
+    /// If the run uses the restart guard, the new process starts with `Guarding::On`.
     ///
     /// # Errors
     ///

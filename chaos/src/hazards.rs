@@ -14,7 +14,7 @@ use crate::schedule::{felt, injection};
 use crate::walk::Moment;
 use crate::world::Needs;
 
-/// The faults that the option `--faults mixed` selects in a run with changes of masters.
+/// The faults that the option `--faults mixed` selects if masters are changed during the run.
 pub const USUAL: [&str; 11] = [
     "kill",
     "stop",
@@ -29,7 +29,7 @@ pub const USUAL: [&str; 11] = [
     "client-drop",
 ];
 
-/// The kinds of faults that are injected between the steps `close` and `open` of a change of masters.
+/// The kinds of faults that are injected between `close` and `open`, two steps of each change of masters.
 const BETWEEN: [&str; 2] = ["kill", "stop"];
 
 /// The kinds of faults that [`USUAL`] names.
@@ -62,7 +62,8 @@ pub struct Hazards {
     rng: StdRng,
     masters: Vec<Instant>,
     clients: Vec<Instant>,
-    /// Kinds of master faults that are still to be drawn. When this list is empty, it is filled again with every kind.
+    /// The kinds of master faults that have not been drawn yet. If no kind is left, the list is filled again with all
+    /// kinds of master faults in the scenario.
     round: Vec<Kind>,
     of_clients: Vec<Kind>,
     next_of_clients: Instant,
@@ -85,7 +86,7 @@ impl Hazards {
         }
     }
 
-    /// Draws the next fault for masters. In each of these sets, a majority of the masters stays free of faults. Returns
+    /// Draws the next fault for masters. In each set of masters in `sets`, a majority stays free of faults. Returns
     /// `None` if no fault is possible now.
     pub fn on_masters(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
         let mut kinds = match moment {
@@ -121,8 +122,8 @@ impl Hazards {
         None
     }
 
-    /// Draws a fault for one client of the list `idle`. Returns `None` if it is too early for the next client fault, or
-    /// if all these clients are still affected by faults.
+    /// Draws a fault for one client of the list `idle`. Returns `None` until the random pause after the last client
+    /// fault is over, and while all these clients are still affected by faults.
     pub fn on_clients(&mut self, idle: &[usize]) -> Option<Injection> {
         let now = Instant::now();
         let free: Vec<usize> = idle
@@ -187,7 +188,7 @@ impl Hazards {
     }
 
     fn booked(&mut self, fault: Injection) -> Injection {
-        // Add 300 ms, because injecting and healing the fault take time as well.
+        // Until this time, the targets get no other fault. The 300 ms are for injecting and healing this fault.
         let until = Instant::now() + felt(&fault, &self.scenario) + Duration::from_millis(300);
         for &index in &fault.masters {
             self.masters[index] = until;

@@ -63,7 +63,7 @@ impl History {
     }
 
     /// The time at which all faults had been healed. The fault-free period at the end of the run begins at this time.
-    /// `None` if the run ended earlier.
+    /// `None` if the run ended while a fault was still active.
     pub fn calm(&self) -> Option<u64> {
         self.lines
             .iter()
@@ -174,12 +174,13 @@ pub struct Attempt {
     pub token: Option<u64>,
     /// The slot of the semaphore permit; `None` if the hold is not a permit.
     pub slot: Option<usize>,
-    /// The result of a request to a quota: its time, its text, and the number of units left. `None` if the attempt made
-    /// no such request, or got no result.
+    /// The answer to a request to a quota: its time, the answer (e.g. `taken`; see [`Event::Answered`]), and the number
+    /// of units left. `None` if the attempt made no such request, or got no answer.
     pub answered: Option<(u64, String, Option<u64>)>,
     /// The end of the lock's validity, as last recorded. `None` if none was recorded.
     pub until: Option<u64>,
-    /// The time at which the release was sent; `None` if none was sent.
+    /// The time at which the client began to release the lock, before its first request to a master. `None` if it did
+    /// not.
     pub release: Option<u64>,
     /// The loss notification: its time and the cause of the loss. `None` if there was no notification.
     pub notified: Option<(u64, String)>,
@@ -256,8 +257,8 @@ impl Attempt {
         std::iter::once(self.resource.as_str()).chain(also)
     }
 
-    /// Pairs of a resource and a semaphore slot. Exclusion and fencing are checked separately for each pair. The slot
-    /// is `None` if the lock is not a permit.
+    /// Each resource of the attempt, and the number of the semaphore permit (`None` for other kinds of locks).
+    /// Exclusion and fencing are checked separately for each such pair.
     pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         self.resources().map(|resource| (resource, self.slot))
     }
@@ -271,7 +272,7 @@ impl Attempt {
     /// The interval in which the client believed that it held the lock, in nanoseconds since the run began. `None` if
     /// the client never obtained the lock.
     ///
-    /// The interval ends at the earliest recorded event of this list, or else at `end`:
+    /// The interval ends at the earliest of these recorded events. If none of them was recorded, it ends at `end`.
     ///
     /// - The client began to release the lock.
     /// - The lock's validity ended.
@@ -306,9 +307,10 @@ pub struct FaultSpan {
     pub landed: Option<u64>,
     /// The time at which the end of the fault was observed; `None` if it was not.
     pub healed: Option<u64>,
-    /// The reason why the fault could not be injected or ended; `None` if both succeeded.
+    /// The reason why the fault could not be injected or could not be ended. `None` if neither was recorded.
     pub failed: Option<String>,
-    /// The time at which the fault was healed or failed; `None` if neither was recorded.
+    /// The time at which the fault was healed, or at which injecting or healing it failed. `None` if neither was
+    /// recorded.
     pub over: Option<u64>,
 }
 

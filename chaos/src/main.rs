@@ -20,14 +20,14 @@ use quorate_chaos::{client, matrix, run, soak};
 
 use args::{Args, Command, MatrixArgs, RunArgs};
 
-/// Whether the run must stop early and write its report. The first Ctrl-C or SIGTERM sets this flag.
+/// Set by the first Ctrl-C or SIGTERM. The run then stops early, and still writes its report.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
     let command = Args::parse().command;
     if command.has_links() {
-        // If this process cannot be isolated in a network namespace, the faults that need a namespace are reported as
-        // unavailable.
+        // Faults of network links need a network namespace. If this process cannot have one, the run reports these
+        // faults as unavailable.
         let _ = quorate_testbed::isolate();
     }
     let outcome = match command {

@@ -17,7 +17,8 @@ use crate::probe::Probe;
 pub const DATABASE: &str = "locks";
 /// The ZooKeeper path under which the locks are stored.
 const CHROOT: &str = "/chaos";
-/// The minimum session timeout of ZooKeeper clients. It is short, so that faults can make sessions expire.
+/// The shortest session timeout that clients request from ZooKeeper. It is short, so that faults can make sessions
+/// expire.
 const SESSION: Duration = Duration::from_secs(1);
 
 /// One master.
@@ -155,8 +156,8 @@ impl Master {
         Ok(())
     }
 
-    /// Starts the killed servers of this master again. A Redis starts empty. Other servers start with the data on their
-    /// disks.
+    /// Starts the killed servers of this master again. A Redis server starts without its data, even if it stores data
+    /// on disk. Other servers start with the data on their disks.
     ///
     /// # Errors
     ///
@@ -166,7 +167,7 @@ impl Master {
             Servers::Redis(server) => Ok(server.restart_empty()?),
             Servers::Database(server) => Ok(server.restart()?),
             Servers::ZooKeeper(ensemble) => thread::scope(|scope| {
-                // Start all servers at the same time: none is ready before a majority has started.
+                // Start all servers at the same time, because the first one is not ready before a majority runs.
                 let restart = |member| scope.spawn(move || ensemble.restart(member));
                 let all: Vec<_> = (0..ensemble.members()).map(restart).collect();
                 let ended = all.into_iter().map(|one| {

@@ -54,8 +54,8 @@ pub struct Cell {
     pub summary: Summary,
 }
 
-/// The dimensions of the matrix. Each combination of their values is one run, unless the fault applies to none of the
-/// masters.
+/// The dimensions of the matrix. Each combination of their values is one run. A combination is left out if its fault
+/// fits none of its masters.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Groups of workloads. The workloads of a group run at the same time, in the same run.
@@ -153,8 +153,8 @@ impl Cell {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
-    /// Whether the fault was available, the verdict is "valid", and the run had no violations. Violations that the
-    /// scenario allows count as well.
+    /// Whether the fault was available, the verdict is "valid", and the run had no violations at all. If the scenario
+    /// allowed a violation, the result is false too.
     fn is_plainly_valid(&self) -> bool {
         let summary = &self.summary;
         summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()

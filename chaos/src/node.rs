@@ -6,7 +6,7 @@ use std::str::FromStr;
 use quorate_testbed::{MariaDb, ZooKeeper};
 use serde::{Deserialize, Serialize};
 
-/// The kind of server of a master.
+/// The kind of server that a master is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeKind {
@@ -43,8 +43,8 @@ impl NodeKind {
         }
     }
 
-    /// The reason why this kind of server cannot be started on this machine, or `None` if it can. Redis is not checked
-    /// here.
+    /// The reason why this kind of server cannot be started on this machine, or `None` if it can. Always `None` for
+    /// Redis, which this function does not check.
     pub fn lack(self) -> Option<String> {
         let why = match self {
             Self::Redis => None,
@@ -64,8 +64,8 @@ impl NodeKind {
         }
     }
 
-    /// Whether the master's clock decides when a lock expires. False for ZooKeeper, because there the clients measure
-    /// the time.
+    /// Whether the master's clock decides when a lock expires. False for ZooKeeper: each lock client decides with its
+    /// own clock.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }

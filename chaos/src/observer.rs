@@ -1,7 +1,7 @@
 //! Reads which locks are held on one MariaDB or ZooKeeper master.
 //!
-//! ZooKeeper does not expire locks. The observer regards a lock as expired when it has seen no renewal for one TTL. So
-//! it must watch a lock for one TTL before it can report the lock as expired.
+//! A ZooKeeper server does not know when a lock expires. The observer regards a lock as expired if the holder has not
+//! renewed it for one TTL. So the observer must watch a lock for one TTL before it can report it as expired.
 
 use std::time::Duration;
 

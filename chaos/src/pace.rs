@@ -14,7 +14,7 @@ use crate::workload::{Workload, family};
 /// One second, in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// A step of a change of masters. The operator can try a step several times.
+/// A step of a change of masters, with all attempts of the operator at this step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The number of the change of masters, counted from 0.
@@ -46,7 +46,7 @@ pub struct Idle {
     pub who: String,
 }
 
-/// The lifetime of one client process, and the configuration of masters that the process used.
+/// The lifetime of one client process, and the set or sets of masters with which this process was configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     /// The client and its process, e.g. `c1.2` for the second process of `c1`.
@@ -95,8 +95,8 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// The times at which clients obtained locks or got answers from quotas, in ascending order. The workload `many` is
-/// left out. Times are in nanoseconds since the run began.
+/// The times at which attempts succeeded: a client obtained a lock, or got an answer from a quota. In ascending order,
+/// in nanoseconds since the run began. Without the workload `many`, in which each client has locks of its own.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()
@@ -121,8 +121,8 @@ pub fn per_second(had: &[u64], end: u64) -> Vec<usize> {
     seconds
 }
 
-/// The longest time between two successive acquisitions, in nanoseconds. Only gaps that end between `from` and `to`
-/// count. `None` if there is no such gap.
+/// The longest time from one acquisition to the next, in nanoseconds. Only acquisitions between `from` and `to` count,
+/// each with the time since the acquisition before it. `None` if there are none.
 pub fn longest_gap(had: &[u64], from: u64, to: u64) -> Option<u64> {
     let pairs = had.windows(2).filter(|pair| (from..to).contains(&pair[1]));
     pairs.map(|pair| pair[1] - pair[0]).max()

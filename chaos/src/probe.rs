@@ -12,7 +12,8 @@ use crate::node::NodeKind;
 /// The connection of a probe to a server.
 #[derive(Debug)]
 pub enum Probe {
-    /// A connection to a Redis server. The other connections accept only one request.
+    /// A connection to a Redis server. It accepts many requests; connections to a MariaDB or ZooKeeper server accept
+    /// only one.
     Redis(Connection),
     /// A connection to a MariaDB server. The server's greeting has already been read.
     Database(TcpStream),
@@ -53,8 +54,8 @@ impl Probe {
         self.ask_this("PING", b"srvr", 9)
     }
 
-    /// Sends a long request. The request and its answer together have at least ninety bytes, so that a limited transfer
-    /// rate causes a measurable delay.
+    /// Sends a long request. The request and its answer together have at least 90 bytes, so that a fault that limits
+    /// the transfer rate (to 60 to 140 bytes per second) causes a measurable delay.
     ///
     /// # Errors
     ///

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::recorder::Totals;
 
-/// The progress display: one line that is updated on a terminal, or an occasional line if standard error is not a
-/// terminal.
+/// The progress display on standard error. On a terminal, it updates one line. Otherwise, it prints a new line every 10
+/// s.
 #[derive(Debug)]
 pub struct Progress {
     shown: bool,

@@ -80,7 +80,7 @@ impl Recorder {
         self.state().totals
     }
 
-    /// The number of faults inside this client that have ended.
+    /// The number of disturbances inside this client (e.g. blocked threads) that have ended.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }
@@ -158,8 +158,8 @@ impl State {
     }
 }
 
-/// Returns the index (from 0) of the client whose process is named `who`: 2 for `c3`, and also for `c3.2`, a later
-/// process of the same client. `None` if `who` is not the name of a client process.
+/// Returns the index of the client whose process is named `who`. Indices begin at 0, so the process `c3` has the index
+/// 2. So has `c3.2`, a later process of the same client. `None` if `who` is not the name of a client process.
 pub fn client_index(who: &str) -> Option<usize> {
     let number = who.strip_prefix('c')?;
     let number = number.split('.').next()?;

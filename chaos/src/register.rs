@@ -1,7 +1,8 @@
-//! Services that check fencing tokens: registers and a bank. A request is refused if its register or account has
-//! already accepted a larger token.
+//! Services that check fencing tokens: registers and a bank. A service refuses a request if it has accepted a request
+//! with a larger token for the same register or account.
 //!
-//! The services run in the driver process, so a write is recorded even if the client is killed.
+//! The services run in the main process of the run. So the history contains every accepted write, even if the client
+//! was killed before it got the reply.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
@@ -100,7 +101,8 @@ fn parse(balances: &str) -> anyhow::Result<BTreeMap<String, i64>> {
 }
 
 impl Protected {
-    /// Handles the request `key token writer`, which writes to a register. The reply is `ok` or `stale`.
+    /// Handles a write to a register. The request consists of the key, the fencing token and the name of the writer.
+    /// The reply is `ok` or `stale`.
     fn write(&mut self, key: &str, token: u64, by: &str, recorder: &Recorder) -> String {
         let (key, by) = (key.to_owned(), by.to_owned());
         let seen = self.highest.entry(key.clone()).or_default();
@@ -112,8 +114,8 @@ impl Protected {
         "ok\n".to_owned()
     }
 
-    /// Handles the request `look accounts token reader`, which reads balances. The reply is `ok` followed by the
-    /// balances.
+    /// Handles a read of balances. The request consists of the word `look`, the names of the accounts, the fencing
+    /// token and the name of the reader. The reply is `ok` followed by the balances, or `stale`.
     fn look(&mut self, names: &[&str], token: u64, by: &str, recorder: &Recorder) -> String {
         match self.bank.look(names, token) {
             Ok(balances) => {
@@ -124,7 +126,8 @@ impl Protected {
         }
     }
 
-    /// Handles the request `book account=balance,.. token writer`, which sets balances.
+    /// Handles a write of balances. The request consists of the word `book`, pairs of an account and its new balance,
+    /// the fencing token and the name of the writer.
     fn book(
         &mut self,
         balances: &BTreeMap<String, i64>,

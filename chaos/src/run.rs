@@ -125,7 +125,7 @@ impl<'a> Driver<'a> {
                 .to_owned();
             recorder.note("chaos", unavailable(Workload::Run.name(), why));
         }
-        // Keep this path short: the register creates a Unix socket in the folder, and the length of a socket's path is
+        // Keep this path short: `Register` creates a Unix socket in the folder, and the length of a socket's path is
         // limited.
         let dir = tempfile::Builder::new()
             .prefix("quorate-chaos-")
@@ -300,10 +300,8 @@ impl<'a> Driver<'a> {
         self.recorder.note("chaos", Event::Failed { fault, why });
     }
 
-    /// Waits until both conditions hold, but not longer than the scenario's `patience`:
-    ///
-    /// - Every client has obtained a lock in each workload that `wanted` names.
-    /// - The time `Scenario::settling` has passed.
+    /// Waits until every client has obtained a lock in each workload that `wanted` returns, and the time
+    /// `Scenario::settling` has passed since this call. Waits for at most the scenario's `patience`.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -346,13 +344,13 @@ impl<'a> Driver<'a> {
     ///
     /// - when the clients have ended
     /// - one TTL later, when the keys of locks must have expired
-    /// - when the notes that `quorate status` shows must have expired
+    /// - when the notes about a lock must have expired, for example the name of its holder
     fn leftovers(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
         self.keys("at-once")?;
         let mut slack = Duration::from_millis(500);
         if scenario.has(Needs::Clocks) {
-            // If a master's clock was ahead when a key was set, the key outlives its TTL.
+            // A fault may have moved a master's clock back after a key was set. Then the key expires later.
             slack += Duration::from_secs(4);
         }
         let begun = Instant::now();
@@ -381,8 +379,8 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // For a ZooKeeper master, the first call of `keys` starts an observer, and only calls after one TTL return
-            // correct keys. So ignore the first result.
+            // A ZooKeeper master does not expire locks. The first call of `keys` starts to watch the locks. Only a call
+            // after one TTL knows which locks have expired, so ignore the first result.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;

@@ -39,7 +39,7 @@ pub struct Scenario {
     pub locker: Locker,
     /// The order in which waiting clients get the lock.
     pub order: Order,
-    /// Whether the restart guard excludes restarted masters.
+    /// Whether clients ignore the votes of a restarted master until the locks that it may have lost have expired.
     pub guarded: bool,
     /// The TTL of a lock.
     pub ttl: Duration,
@@ -57,7 +57,7 @@ pub struct Scenario {
     /// The server program of the Redis masters. `None` selects the program that `quorate_testbed::available` finds.
     pub server: Option<PathBuf>,
     /// The maximum length of the fault-free period at the end of the run. The period ends earlier if every client has
-    /// obtained locks again and [`settling`](Self::settling) has passed.
+    /// obtained locks again and the time [`settling`](Self::settling) has passed since the period began.
     pub patience: Duration,
 }
 
@@ -141,8 +141,8 @@ impl Scenario {
         }
     }
 
-    /// How long after a fault the key of a released lock may still exist, because a request was delayed. `None` if a
-    /// fault changes clocks: the time is then unknown.
+    /// The key of a released lock may exist for this time after a fault, because a delayed request may create it again.
+    /// `None` if a fault changes clocks: the time is then unknown.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -155,11 +155,11 @@ impl Scenario {
         Some(self.ttl + Duration::from_millis(held_up))
     }
 
-    /// Checks whether the parts of the scenario can be combined.
+    /// Checks whether the settings of the scenario can be combined.
     ///
     /// # Errors
     ///
-    /// If the parts cannot be combined: the reason.
+    /// If the settings cannot be combined: the reason.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.masters > 0, "--masters is 0: give at least one master");
         ensure!(self.clients > 0, "--clients is 0: give at least one client");
@@ -231,8 +231,8 @@ impl Scenario {
         Layout {
             ways: match self.changes {
                 None => self.clients,
-                // Generation markers depend on the addresses of the masters. So all clients use the same addresses:
-                // they share one proxy per master.
+                // To detect a change of masters, clients compare a fingerprint of the masters' addresses. All clients
+                // must use the same addresses, so they share one proxy per master.
                 Some(_) => 1,
             },
             masters: (self.nodes().into_iter().enumerate())

@@ -178,7 +178,7 @@ pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // A momentary fault affects its targets for a TTL after its end. So does a fault that must break exclusion.
+    // A momentary fault, or one that must break exclusion, affects its targets for one more TTL.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }

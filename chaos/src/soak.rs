@@ -14,10 +14,11 @@ use crate::event::Event;
 use crate::history::History;
 use crate::scenario::Scenario;
 
-/// The growth of a process's memory that is tolerated, in bytes. Growth by up to 25 % is tolerated as well.
+/// The growth of a process's memory that is tolerated, in bytes. If 25 % of the earlier memory is more, then 25 % is
+/// tolerated.
 const SLACK_BYTES: u64 = 6 << 20;
-/// The number of additional file descriptors or connections that is tolerated. Growth by up to 25 % is tolerated as
-/// well.
+/// The number of additional file descriptors or connections that is tolerated. If 25 % of the earlier number is more,
+/// then 25 % is tolerated.
 const SLACK_HANDLES: u64 = 12;
 
 /// The number of held locks in a soak whose masters are all Redis.

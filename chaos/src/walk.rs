@@ -6,7 +6,7 @@ use crate::changes::{Changes, Operator};
 /// A task of the operator, which must be completed before the next task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Take this step with the command `quorate masters`.
+    /// Run `quorate masters` with this step, e.g. `begin`.
     Command(&'static str),
     /// End these clients, and start them again with other masters.
     Clients(Vec<usize>, Given),
@@ -14,9 +14,9 @@ pub enum Task {
     Fault(Moment),
     /// Stop the servers that are no longer used. They are not started again.
     Retire,
-    /// Write the generation markers of the new masters by hand.
+    /// Write the key `quorate:masters` on the new masters by hand, instead of with the step `open`.
     Marks,
-    /// Wait for twice `max_ttl`, so that all clients acquire locks on their current masters.
+    /// Wait for twice `max_ttl`. In this time, the clients use their current masters.
     Rest,
 }
 
@@ -25,18 +25,18 @@ pub enum Task {
 pub enum Given {
     /// Both the old and the new masters.
     Both,
-    /// Only the new masters, as the next generation.
+    /// Only the new masters. The clients know that these masters replace the old ones.
     Next,
-    /// Only the new masters, with the wrong generation number 0.
+    /// Only the new masters, as if they were the first masters of the clients. This is a mistake of the operator.
     NextAsFirst,
 }
 
-/// The moment of a change of masters at which a fault is injected.
+/// Between which steps of a change of masters a fault is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// Any moment except [`Closed`](Self::Closed).
     Usual,
-    /// Between the steps `close` and `open`.
+    /// Between the steps `close` and `open` of [`STEPS`].
     Closed,
 }
 
@@ -88,8 +88,9 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
 
 /// The tasks of a careful operator. Two clients are restarted late, as if the operator had overlooked them:
 ///
-/// - The last client uses the old masters until after the step `open`.
-/// - The second to last of at least four clients uses both sets of masters until after the step `finish`.
+/// - The last client gets the new masters only after the step `open`. Until then, it uses the old masters.
+/// - If there are at least four clients, the client before the last gets the new masters only after the step `finish`.
+///   Until then, it uses both sets of masters.
 fn careful(clients: usize) -> Vec<Task> {
     let last = clients - 1;
     let late: Vec<usize> = (clients > 3).then(|| last - 1).into_iter().collect();

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub enum Now {
     /// Nothing; call [`Walker::go_on`] again.
     Goes,
-    /// Inject a fault that suits this moment of the change, and report it to the walker.
+    /// Inject a fault that is allowed at this moment of the change of masters. Then call [`Walker::went_wrong`].
     Wants(Moment),
     /// Stop calling the walker: all tasks are done, or a task failed.
     Over,
@@ -57,10 +57,11 @@ pub struct Walker {
     /// `None` if the task has not begun.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
-    /// The commands to run before a failed step is tried again. Each command drops a damaged record that the step has
-    /// reported.
+    /// The commands to run before a failed step is tried again. Each command drops a damaged quota or once-only job
+    /// that the failed step has reported.
     lost: VecDeque<Vec<String>>,
-    /// True if `running` drops a damaged record, false if `running` is a step of `quorate masters`.
+    /// True if the process `running` drops a damaged quota or once-only job, false if it is a step of `quorate
+    /// masters`.
     is_dropping: bool,
     again: Option<Instant>,
     rolling: Rolling,
@@ -230,7 +231,7 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // This command only dropped a damaged record. The next call tries the step again.
+            // This command has only dropped a damaged value. The next call tries the step again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {
@@ -352,11 +353,11 @@ impl Walker {
         Ok(Some(Ok(names.join(", "))))
     }
 
-    /// Writes generation markers to the new masters by hand, although the old masters were never closed. Returns the
-    /// last marker.
+    /// Writes the key `quorate:masters` on the new masters by hand, although the step `close` was never run on the old
+    /// masters. Returns the last value written.
     ///
-    /// Copies the marker's fingerprint from the connection name of a client that uses both sets of masters. `None` if a
-    /// new master has no such connection.
+    /// Copies the fingerprint in the value from the connection name of a client that uses both sets of masters. `None`
+    /// if a new master has no connection from such a client.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Workload {
     /// Read, change and write a file under the lock: detects lost updates.
     File,
-    /// Write to a register twice, without checking the lock before the second write: detects fencing tokens that
-    /// decrease.
+    /// Write to a shared register twice, without checking the lock before the second write. The register refuses a
+    /// token that is smaller than an earlier token: detects fencing tokens that decrease.
     Register,
     /// Take an item from a stock in a file under the lock: detects items that are taken twice.
     Stock,
@@ -26,7 +26,8 @@ pub enum Workload {
     Readers,
     /// Work with one of five semaphore permits: detects a sixth holder.
     Permits,
-    /// Hold a lock several times as the same owner, in one or several processes: detects two owners at the same time.
+    /// Several holders share a lock as one owner, in one or several processes: detects two different owners at the same
+    /// time.
     Owners,
     /// Take units from quotas of ten, and run jobs once: detects an eleventh unit and a second run of a job.
     Prizes,
@@ -79,7 +80,7 @@ impl Workload {
         Self::Leader,
     ];
 
-    /// The name of the workload. Each of its resources is named after it, e.g. `transfer-2`.
+    /// The name of the workload. The names of its locks begin with it, e.g. `transfer-2`.
     pub fn name(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -117,8 +118,7 @@ impl Workload {
         names.join(",")
     }
 
-    /// Whether all clients compete for the same locks, so that each client must make progress. False for `many`, in
-    /// which each client has its own locks.
+    /// Whether all clients compete for the same locks. False for `many`, in which each client has its own locks.
     pub fn is_shared(self) -> bool {
         self != Self::Many
     }
@@ -153,15 +153,16 @@ pub enum Locker {
     JumpsLine,
     /// Locks several resources one after the other, and keeps the first lock if the next resource is not available.
     OneByOne,
-    /// Locks several resources one after the other, and regards all locks as valid until the last one expires.
+    /// Locks several resources one after the other. Regards all locks as valid until the expiry of the lock that
+    /// expires last.
     LaterLease,
     /// Stores only the number of readers on each master, not their names.
     CountsReaders,
     /// Accepts grants of a majority, even if each master has granted a different permit.
     AnyPermit,
-    /// Joins its owner's lock if a single master reports that the owner holds it.
+    /// Shares a lock that its owner already holds if a single master reports this owner as the holder.
     JoinsByOne,
-    /// Gives each hold of an owner a different fencing token.
+    /// Gives each holder of an owner lock a different fencing token. The holders of one owner must have the same token.
     NumbersEach,
     /// Counts the units of a quota on each master separately, without agreement between the masters.
     CountsDown,

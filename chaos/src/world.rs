@@ -96,7 +96,7 @@ impl Tools {
         }
     }
 
-    /// The reason why this run lacks the feature `needed`; `None` if the run has it.
+    /// The reason why the feature `needed` is not available; `None` if it is available.
     pub fn lack(&self, needed: Needs) -> Option<String> {
         match needed {
             Needs::Nothing | Needs::Proxies | Needs::User | Needs::SlowLoading => None,
@@ -122,7 +122,8 @@ pub struct World {
     pub clients: Fleet,
     /// The masters, by index.
     pub masters: Vec<Master>,
-    /// The network paths `roads[client][master]`. There is one row per client, or one row for all clients.
+    /// The network paths `roads[client][master]`. If masters are changed in the run, all clients share one row.
+    /// Otherwise, there is one row per client.
     pub roads: Vec<Vec<Road>>,
     /// The files that set the clock offsets of the masters; empty if no fault changes clocks.
     pub offsets: Vec<OffsetFile>,
@@ -155,8 +156,8 @@ impl World {
             }
             roads.push(row);
         }
-        // A proxy accepts connections even if the link to its master is down. So if the run has link faults, clients
-        // connect directly, unless another fault needs proxies.
+        // A proxy accepts connections even if its master is unreachable, which would hide a link fault. Use proxies
+        // only if a fault needs them.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -237,8 +238,8 @@ impl World {
 
     /// Two lists of keys on a master:
     ///
-    /// - the keys that must disappear after the locks were released
-    /// - the keys without an expiry
+    /// - all keys, except those that exist permanently by design, e.g. fencing counters
+    /// - the keys without an expiry, except those that have none by design, e.g. quotas
     ///
     /// # Errors
     ///
@@ -258,7 +259,7 @@ impl World {
                 continue;
             }
             if key.starts_with("quorate:value:") || key == "quorate:masters" {
-                // Quota records and generation markers have no expiry by design, so they are not leftovers.
+                // Quotas and the key `quorate:masters` have no expiry by design. Their presence is no fault.
                 continue;
             }
             let ttl = connection.command(&["PTTL", &key])?.int().unwrap_or(-2);
@@ -302,8 +303,8 @@ impl World {
     }
 }
 
-/// As [`World::gauge`], for a MariaDB or ZooKeeper master. The memory is always 0, because it is not measured. For a
-/// ZooKeeper master, the number of file descriptors is 0 as well.
+/// Reads what [`World::gauge`] returns from a MariaDB or ZooKeeper master. The memory is always 0, because it is not
+/// measured. For a ZooKeeper master, the number of file descriptors is 0 as well.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;

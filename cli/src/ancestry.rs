@@ -1,5 +1,5 @@
-//! The ancestors of this process: its parent, the parent's parent, and so on. They can be read only on Linux, and only
-//! if `/proc` is mounted.
+//! The ancestors of this process: its parent, the parent's parent, and so on. Reading them requires Linux with a
+//! mounted `/proc`.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -51,8 +51,8 @@ impl Ancestry {
         Some(format!("{pid}.{began}.{}", self.namespace))
     }
 
-    /// Returns true if the process `name` is certainly neither this process nor a living ancestor of it. `name` has the
-    /// form that [`name`](Self::name) returns.
+    /// Returns true only if the process `name` is known to be neither this process nor one of its living ancestors.
+    /// `name` has the form that [`name`](Self::name) returns.
     pub(crate) fn is_without(&self, name: &str) -> bool {
         let mut parts = name.split('.');
         let mut part = || parts.next()?.parse::<u64>().ok();
@@ -60,7 +60,7 @@ impl Ancestry {
             return false;
         };
         let is = |process: &Process| u64::from(process.pid) == pid && process.began == began;
-        // If `name` has a different pid namespace, pids cannot be compared, so the result is false.
+        // Pids can be compared only within one pid namespace.
         namespace == self.namespace && !self.line.iter().any(is)
     }
 }
@@ -100,8 +100,7 @@ mod tests {
             ("1.0.3", false),
             ("7.98.3", true),
             ("8.99.3", true),
-            // For a malformed name, or a name from another pid namespace, the result is false: the process may be an
-            // ancestor.
+            // A name that is malformed, or from another pid namespace, may belong to an ancestor.
             ("8.99.4", false),
             ("8.99", false),
             ("", false),

@@ -114,8 +114,8 @@ impl Command {
         }
     }
 
-    /// The default log level for events of the library: warnings for `run`, `hold`, `once` and `lead`, nothing for
-    /// other commands.
+    /// The default log level for events of the library. `run`, `hold`, `once` and `lead` log warnings; the other
+    /// commands log nothing.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
             Self::Run(_) | Self::Hold(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
@@ -164,10 +164,10 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error
     Ok((command, talk))
 }
 
-/// Returns the options that the file named by `--config` sets. The caller must ignore the environment variables of
-/// these options.
+/// Returns the options that the file named by `--config` sets. The file has priority over environment variables, so the
+/// caller must ignore the variables of these options.
 ///
-/// Empty if `--config` is not on the command line, or if the file or the command line is invalid.
+/// The result is empty if `--config` is missing, or if the file or the command line is invalid.
 fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String> {
     let is_named = |word: &OsString| word.to_string_lossy().starts_with("--config");
     if !words.iter().any(is_named) {
@@ -192,8 +192,8 @@ fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String>
     keys.iter().flat_map(|key| options_of(key)).collect()
 }
 
-/// The options that the key `key` of the configuration file sets. The key `wait` sets `--wait` and also `--try`, which
-/// means `--wait none`.
+/// The options that the key `key` of the configuration file sets. The key `wait` sets `--wait`. It also replaces
+/// `--try`, because `--try` is short for `--wait none`.
 fn options_of(key: &str) -> Vec<String> {
     let mut options = vec![key.to_owned()];
     if key == "wait" {
@@ -215,8 +215,8 @@ fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
         .mut_subcommands(|command| without_variables(command, ids))
 }
 
-/// Returns an error if quorate's own options cannot be distinguished from the command to run. `words` is the whole
-/// command line. `command` is the command to run, as the parser has found it.
+/// Returns an error if a word may be an option of quorate or an argument of the command to run. `words` is the whole
+/// command line. `command` contains the words that the parser regards as the command to run.
 fn check_separator(
     name: &str,
     words: &[OsString],
@@ -242,8 +242,8 @@ fn check_separator(
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// Returns true if the command line has the option `two[1]` but not the option `two[0]`. The caller must then ignore
-/// the environment variable of `two[0]`.
+/// Returns true if the command line has the option `two[1]`. The caller must then ignore an environment variable that
+/// sets `two[0]`, because the command line has priority.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! `quorate break`: deletes a lock on all masters, whichever client holds it, and prints the state of the lock before
-//! the deletion.
+//! `quorate break`: deletes a lock on all masters, whichever client holds it. This is the operator's last resort, so it
+//! requires `--yes`.
 //!
-//! This is the operator's last resort, so it requires `--yes`. The JSON output is one object with the fields of
-//! `quorate status`, and describes the lock before it was deleted.
+//! The output is the state of the lock before the deletion. With `--json`, it is an object as from `quorate status
+//! --json`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

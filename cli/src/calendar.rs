@@ -124,7 +124,7 @@ impl Schedule {
     fn calendar(&self, unit: Unit, moment: Timestamp) -> Result<Range<Timestamp>, jiff::Error> {
         let begin = |date: Date| self.tz.to_timestamp(date.to_datetime(self.at));
         let mut date = unit.first(self.tz.to_datetime(moment).date())?;
-        // If `moment` is earlier than the time of day `at`, it may belong to the previous period.
+        // The period of this date begins at the time `at`. If that is after `moment`, take the previous period.
         while begin(date)? > moment {
             date = unit.first(date.yesterday()?)?;
         }
@@ -225,9 +225,7 @@ mod tests {
                 "2026-03-01T04:00:00Z",
                 "2026-02-01T04:30:00Z 2026-03-01T04:30:00Z",
             ),
-            // - 2026-03-29 has 23 hours in Berlin.
-            // - 2026-10-25 has 25 hours in Berlin.
-            // - The time 02:30 does not exist on 2026-03-29 in Berlin.
+            // In Berlin, 2026-03-29 has 23 hours (without 02:30), and 2026-10-25 has 25 hours.
             (
                 ["day", "", "Europe/Berlin"],
                 "2026-03-29T12:00:00Z",

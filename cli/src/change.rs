@@ -17,8 +17,8 @@ use crate::process;
 use crate::run::leaving_nothing;
 use crate::survey::{self, SurveyStatus};
 
-/// The step `open` holds locks while it copies stored values to the next masters. The ttl of these locks is at most
-/// this time.
+/// The largest ttl of the locks that the step `open` holds while it copies quotas and once-only jobs to the next
+/// masters.
 const LOCKED: Duration = Duration::from_secs(5);
 
 const CUT_SHORT: &str = "the step may be only partly done: run the step again";
@@ -90,15 +90,15 @@ pub(crate) struct ChangeArgs {
 /// The steps of a change of the masters. "Next masters" are the masters that will replace the old ones.
 #[derive(Debug, Subcommand)]
 enum Step {
-    /// Show the state of the change, and the step, host and process of each connected client
+    /// Show the state of the change and the connected clients
     Status(StatusArgs),
-    /// Write the generation marker to all masters (not possible while masters are being replaced)
+    /// Mark each master as a member of the current set (not while masters are being replaced)
     Mark(StepArgs),
     /// Check the next masters, and record the change on all masters
     Begin(StepArgs),
     /// From now on, refuse clients that do not set next_masters
     Close(PassArgs),
-    /// Wait until the locks of refused clients have expired, copy stored values, and open the next masters
+    /// Open the next masters, after the locks of clients refused by close have expired
     Open(PassArgs),
     /// From now on, refuse clients that still set next_masters
     Finish(StepArgs),
@@ -127,9 +127,9 @@ struct StatusArgs {
 /// The options of `masters close` and `masters open`.
 #[derive(Debug, Args)]
 struct PassArgs {
-    /// Continue although unknown clients run scripts or set keys on the masters. Use this only if they take no locks
+    /// Continue although unknown clients write to the masters. Use this only if they take no locks
     ///
-    /// Such a client may be another Redlock client, which does not take part in the change of the masters.
+    /// An unknown client may use another Redlock library, which ignores the change of the masters.
     #[arg(long, env = "QUORATE_STRANGERS_PASS", value_parser = clap::builder::BoolishValueParser::new())]
     strangers_pass: bool,
 
@@ -183,7 +183,7 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
         ))?;
     }
     let mut masters = survey.masters.iter();
-    // If rights are missing, the code below returns an error that is more precise than a master's reply.
+    // If rights are missing, skip this error: the last error of this function names the remedy.
     let lacks_rights = masters.any(MasterSeen::lacks_rights);
     if let Some(refusal) = refusal(&survey).filter(|_| !lacks_rights) {
         return Err(Failure::new(
@@ -262,7 +262,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
 
 async fn opened(change: &MastersChange<'_>) -> Outcome {
     if change.look().await.stage() >= ChangeStage::Open {
-        // An earlier run of `quorate masters open` has opened a majority of the next masters. Open the others.
+        // An earlier `quorate masters open` has opened a majority of the next masters. Open the rest of them.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
         return done(
@@ -431,9 +431,9 @@ fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
 
 /// The cell with the numbers of clients connected to this master, for example `3 at step 4, 1 unknown`:
 ///
-/// - for each step: the quorate clients at this step
-/// - the quorate clients that check no generation marker
-/// - the unknown clients
+/// - for each step number: the quorate clients that use the masters of this step
+/// - `without marker`: the quorate clients that do not check the key `quorate:masters`
+/// - `unknown`: the clients that are not quorate clients
 fn clients(master: &MasterSeen) -> Cell {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {

@@ -37,7 +37,8 @@ macro_rules! fill {
 }
 pub(crate) use fill;
 
-/// Before its exit, a command waits for the answers to its releases: for at most the node timeout plus this time.
+/// Before its exit, a command waits until the masters have answered its release requests. It waits for at most the node
+/// timeout plus this time.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// The options about masters. All commands that connect to masters have them.

@@ -31,8 +31,8 @@ impl Deadline {
     /// Computes when the command gets its signals. `ttl` is the ttl of the lock, or its `max_hold` if that is shorter.
     /// `grace` is the time between `SIGTERM` and `SIGKILL`.
     ///
-    /// The grace period is shortened so that `SIGTERM` is sent in the second half of the ttl. This leaves time to retry
-    /// a failed renewal.
+    /// If necessary, shortens the grace period to slightly less than half of `ttl`. So the command never gets `SIGTERM`
+    /// in the first half of `ttl`, in which `quorate` can retry a failed renewal.
     pub(crate) fn new(ttl: Duration, grace: Duration) -> Self {
         let margin = (ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let fits = (ttl / 2).saturating_sub(margin);
@@ -42,15 +42,15 @@ impl Deadline {
         }
     }
 
-    /// The grace period in use. It may be shorter than the configured grace period, because it must fit into the ttl.
+    /// The grace period in use: the configured grace period, or slightly less than half of the ttl if that is shorter.
     pub(crate) fn grace(self) -> Duration {
         self.grace
     }
 
     /// Returns how long before the end of the lock's validity the guard process sends `SIGTERM` and `SIGKILL`.
     ///
-    /// `quorate` itself sends both signals earlier, by half a safety margin. The guard process (see
-    /// [`process`](crate::process)) acts only if `quorate` cannot.
+    /// `quorate` itself sends both signals slightly earlier. The guard process (see [`process`](crate::process)) sends
+    /// them only if the `quorate` process is dead or suspended.
     pub(crate) fn backstop(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }
@@ -58,7 +58,7 @@ impl Deadline {
     /// Decides on the next action. `remaining` is the remaining validity of the lock. `terminated_for` is the time
     /// since `SIGTERM` was sent; `None` if it was not sent.
     ///
-    /// `SIGTERM` is final: even if a later renewal succeeds, the command gets only the rest of its grace period.
+    /// A renewal after `SIGTERM` does not save the command: it is killed at the latest when its grace period ends.
     pub(crate) fn decide(self, remaining: Duration, terminated_for: Option<Duration>) -> Action {
         let Some(to_kill) = remaining
             .checked_sub(self.margin)

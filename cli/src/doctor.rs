@@ -111,7 +111,7 @@ struct MasterReport {
     state: State,
 }
 
-/// Whether this client can take locks on a master.
+/// The state of a master for this client. `Up` means that the client can take locks on it.
 #[derive(Debug, Clone, Copy)]
 enum State {
     Up,
@@ -161,8 +161,8 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
     Ok(if well { exit::OK } else { exit::FINDINGS })
 }
 
-/// The median of the masters' clock offsets, in milliseconds. `doctor` shows how much each master's offset differs from
-/// this median.
+/// The median of the masters' clock offsets, in milliseconds. The clock offset of a master is its clock minus this
+/// machine's clock. `doctor` shows how much each offset differs from the median.
 fn middle_clock(inspections: &[Inspection]) -> i64 {
     let mut clocks: Vec<i64> = inspections
         .iter()

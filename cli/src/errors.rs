@@ -27,7 +27,7 @@ pub(crate) fn no_quota(error: ValueError) -> Failure {
     no_value(error, "quota", "quorate quota create NAME N")
 }
 
-/// The failure of `quorate once` because its once-per-period record could not be read or written.
+/// The failure if `quorate once` cannot read or write the stored state of its job.
 pub(crate) fn no_record(error: ValueError) -> Failure {
     no_value(error, "record", "quorate once --create NAME")
 }

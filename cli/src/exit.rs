@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 /// Exit code: the command succeeded.
 pub(crate) const OK: u8 = 0;
-/// Exit code: `doctor` found a problem, a step of `quorate masters` was refused, or a quota has fewer units than
+/// Exit code: `doctor` found a problem, a step of `quorate masters` was not done, or a quota has fewer units than
 /// requested.
 pub(crate) const FINDINGS: u8 = 1;
 /// Exit code: the command line, a variable, the configuration file or the resource name is wrong.
@@ -65,8 +65,8 @@ pub(crate) fn table() -> String {
     table_of(&TABLE)
 }
 
-/// Formats the table of the exit codes of one command. If the text of a code in `codes` is empty, the table shows the
-/// text for this code in [`TABLE`].
+/// Formats the table of the exit codes of one command. `codes` contains pairs of a code and its meaning. An empty
+/// meaning stands for the meaning in [`TABLE`].
 pub(crate) fn table_of(codes: &[Meaning]) -> String {
     let mut text = "Exit codes:".to_owned();
     for (code, own) in codes {
@@ -98,7 +98,8 @@ pub(crate) struct Failure {
     /// The signal that interrupted this `quorate` process; `None` if no signal did. After the cleanup, `quorate` kills
     /// itself with this signal, so that its parent process sees the signal.
     pub(crate) signal: Option<Signal>,
-    /// True if this failure is an expected outcome and not an error. With `-q`, its message is not printed.
+    /// True if this failure is an expected outcome, for example because another client holds the lock. With `-q`, its
+    /// message is not printed.
     pub(crate) is_usual: bool,
 }
 

@@ -15,7 +15,7 @@ use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
 use crate::output;
 
-/// Maximum time to resolve the host name of the statsd server. At its end, `quorate run` waits up to twice this time
+/// Maximum time to resolve the host name of the statsd server. When `quorate run` ends, it waits up to twice this time
 /// for the thread that writes the metrics.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -178,7 +178,7 @@ fn now() -> f64 {
 }
 
 /// Checks, before the lock is acquired, that the metrics file can be written. A full disk is no error: space may be
-/// free later, when the metrics are written.
+/// free when the command has ended and the metrics are written.
 fn try_out(path: &Path) -> Result<(), Failure> {
     let beside = beside(path);
     let tried = check_kind(path).and_then(|()| fs::write(&beside, ""));
@@ -192,7 +192,8 @@ fn try_out(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Checks that the path is a regular file or does not exist. Replacing a device or a pipe would delete it.
+/// Checks that the path is a regular file or does not exist. The metrics file replaces the file at this path, which
+/// would delete a device or a pipe.
 fn check_kind(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -204,8 +205,8 @@ fn check_kind(path: &Path) -> io::Result<()> {
 /// Writes the metrics to a temporary file, and renames it to `path`. The name of the temporary file does not end in
 /// `.prom`, so Prometheus ignores the file.
 ///
-/// If the old file at `path` contains a later time of the last successful run than `metrics`, the new file keeps that
-/// time.
+/// `metrics` contains the time of the last successful run. If the old file at `path` contains a later time, the new
+/// file keeps the later time.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());

@@ -29,7 +29,7 @@ pub(crate) struct FileOptions {
     pub(crate) grace: Option<Duration>,
 }
 
-/// The two keys of the TOML file that the library does not know.
+/// A key of the TOML file that is not a setting of the library, like [`GRACE`].
 const KEEP_FOR: &str = "keep_for";
 const GRACE: &str = "grace";
 

@@ -23,7 +23,7 @@ pub(crate) struct Finding {
     /// The name of the check that reported this finding, for example `acl`. Names of checks do not change between
     /// versions.
     pub(crate) check: &'static str,
-    /// The master that the finding is about; `None` if it is about all masters.
+    /// The master that the finding is about; `None` if the finding is about several masters together.
     pub(crate) master: Option<String>,
     /// The problem or the note, without the name of the master.
     #[serde(rename = "finding")]
@@ -40,11 +40,13 @@ pub(crate) struct Rules {
     /// Whether the clients use the restart guard. With the restart guard, clients ignore the votes of a master for
     /// `max_ttl` after its restart.
     pub(crate) restart_guard: bool,
-    /// Whether the setting `prefix` is set.
+    /// Whether the setting `prefix` is set. If so, the names of the keys are known, so `doctor` can check the rights to
+    /// them.
     pub(crate) prefix: bool,
 }
 
-/// A function that adds a [`Finding`]. Its arguments are `severity`, `check`, `what` and `advice`.
+/// A function that creates a [`Finding`] and adds it to the list of findings. Its arguments are `severity`, `check`,
+/// `what` and `advice`.
 pub(crate) trait Add: FnMut(Severity, &'static str, String, &str) {}
 
 impl<F: FnMut(Severity, &'static str, String, &str)> Add for F {}

@@ -22,8 +22,8 @@ const TESTED: [(&str, &str); 7] = [
 
 /// Largest difference between the clocks of two masters that `doctor` does not report, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
-/// `max_ttl` must exceed the clock difference of the masters by at least this time. Otherwise `doctor` reports an
-/// error.
+/// `doctor` reports an error if `max_ttl` is shorter than this time plus the largest difference between the clocks of
+/// two masters.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// Runs all checks on each master and on all masters together. The most severe findings come first.
@@ -109,7 +109,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
 
 /// Adds findings about rights that the configured user of this master lacks.
 fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    // Leave out rights that only the persistence check needs. That check reports them itself.
+    // The check of a server's persistence reports the rights that only it needs, so leave them out here.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
     // Without the setting `prefix`, the keys of the locks are unknown, so rights to keys cannot be checked.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
@@ -238,10 +238,11 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Adds a note if masters have no generation marker (see "Generation markers" in docs/protocol.md).
+/// Adds a note if at least one master lacks the key `quorate:masters`, with which clients recognize a replaced server
+/// (see "Generation markers" in docs/protocol.md).
 fn marked(masters: &[Inspection], add: &mut impl Add) {
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
-    // Clients use generation markers only if all masters are Redis or Valkey servers.
+    // If a master is not Redis or Valkey, clients do not use this key.
     if unmarked == 0 || masters.iter().any(|m| m.records) {
         return;
     }

@@ -57,7 +57,7 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
             .after_long_help(long),
         (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
         (Detail::Usual, None, None) => command,
-        // If a command has a long text, clap prints each of its options on several lines. So use no long text.
+        // With a long text, clap would print each option on several lines. So use only the short text.
         (Detail::All, long, after) => command
             .about(about.unwrap_or_default())
             .long_about(Resettable::Reset)
@@ -66,8 +66,8 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
     }
 }
 
-/// The option as the help of a command shows it: without its environment variable. Options about masters are hidden,
-/// except for the [`USUAL`] ones.
+/// The option as the help of a command shows it: without its environment variable. Of the options about masters, `-h`
+/// and `--help` show only the [`USUAL`] ones.
 fn shown(arg: Arg, detail: Detail) -> Arg {
     let arg = arg.hide_env(true);
     let arg = if arg.get_help_heading() == Some(HEADING) {

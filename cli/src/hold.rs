@@ -91,10 +91,10 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 }
 
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
-    // Find the process of `--terminate PID` now. After the wait for the lock, another process may have this PID.
+    // Find the process of `--terminate PID` before the wait: a process that starts later may get the same PID.
     let relies = args.terminate.map(Relying::find).transpose()?;
     let (lock, _) = args.lock.complete(args.kind, args.masters)?;
-    // The process gets `SIGTERM` `DEFAULT_GRACE` before the lock expires.
+    // The process of `--terminate` gets `SIGTERM` this time before the lock expires.
     let grace = relies.as_ref().map_or(Duration::ZERO, |_| DEFAULT_GRACE);
     let work = async {
         let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
@@ -147,9 +147,9 @@ async fn hold(
     }
 }
 
-/// Returns `end` if the lock is still valid, otherwise the failure that reports the lost lock.
+/// If the lock is still valid, returns `end`; otherwise, the failure that reports the lost lock.
 ///
-/// `end` is the signal that ended `hold`; `None` at the end of standard input.
+/// `end` is the signal that ended `quorate hold`; `None` if the end of standard input ended it.
 fn still_held(
     guard: &LockGuard,
     lock: &Lock,
@@ -163,9 +163,10 @@ fn still_held(
     Err(lost(guard, lock, began, why))
 }
 
-/// Returns the longest time until the next check of the lock; `None` if `hold` must report the lock as lost now.
+/// Returns the longest time until `hold` must check the lock again; `None` if `hold` must report the lock as lost now.
 ///
-/// With `--terminate`, the process gets SIGTERM `grace` before the lock expires. Otherwise, `grace` is zero.
+/// `grace` is how long before the expiry of the lock the process of `--terminate` gets SIGTERM. It is zero without
+/// `--terminate`.
 fn nap(guard: &LockGuard, lock: &Lock, grace: Duration) -> Option<Duration> {
     match Deadline::new(lock.room(), grace).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) => Some(nap),

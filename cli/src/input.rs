@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 /// Time between two attempts to read from the terminal while this process is in the background.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Resolves at the end of standard input. Never resolves if standard input is `/dev/null`, as in a service: `hold`
-/// would otherwise end immediately.
+/// Resolves at the end of standard input, but never if standard input is `/dev/null`. A service often has `/dev/null`
+/// as its input, and `hold` would end immediately there.
 pub(crate) async fn ended() {
     if is_null() {
         return std::future::pending().await;

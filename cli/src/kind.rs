@@ -40,7 +40,7 @@ pub(crate) struct KindArgs {
     #[arg(long, value_name = "ID", hide_short_help = true, help_heading = HEADING, conflicts_with = "reenter")]
     owner: Option<String>,
 
-    /// Take the lock with the owner id of the outer quorate process that runs this command
+    /// Take the lock with the owner id of the quorate process that started this one
     #[arg(long, hide_short_help = true, help_heading = HEADING)]
     reenter: bool,
 }
@@ -129,7 +129,8 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// If an ancestor process holds such a lock, and `wait` is not `Wait::None`.
+    /// If an ancestor process holds such a lock. There is no error with `Wait::None`, because the process does not
+    /// wait.
     pub(crate) fn check_ancestors(
         &self,
         place: &Place,
@@ -149,21 +150,23 @@ impl Kind {
         Ok(())
     }
 
-    /// Whether this is a read lock, and an ancestor process holds the same read lock. Behind a queued writer, the wait
-    /// is then a deadlock: the writer waits for the ancestor, and the ancestor waits for this process.
+    /// Whether this is a read lock, and an ancestor process holds the same read lock.
+    ///
+    /// If a writer waits in the queue for this lock, a wait of this process is a deadlock. This process waits for the
+    /// writer, the writer for the ancestor, and the ancestor for this process.
     pub(crate) fn is_read_above(&self, place: &Place, resource: &OsStr) -> bool {
         let held = Held::by_ancestors();
         let place = place.of(resource);
         *self == Self::Shared && held.of(&place).any(|hold| hold.letter == b's')
     }
 
-    /// Whether the masters can grant this lock while ancestor processes hold the locks `held`.
+    /// Whether this lock is compatible with the locks `held`, which ancestor processes hold.
     fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
-        // Split the permits from the other locks. A semaphore and a lock of the same name do not exclude each other.
+        // A semaphore and a lock of the same name do not exclude each other, so check them separately.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
             Self::Permits(permits) => {
-                // Count only permits in slots below `permits`, because this process asks only for those slots.
+                // Every permit has a number. This process asks only for numbers below `permits`, so count only those.
                 let taken = ours.iter().filter(|hold| hold.may_be_below(*permits));
                 *permits == 0 || taken.count() < *permits
             }
@@ -198,7 +201,7 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // A nested process ignores the entry if the process `holder` is not its ancestor.
+                // Only descendants of the process `holder` may use this entry of the variable.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -211,8 +214,8 @@ impl Kind {
     }
 }
 
-/// Checks that no ancestor process holds the lock `name`. Every access to the quota or the once record `name` takes
-/// this lock. If an ancestor holds the lock, the access would wait forever.
+/// Checks that no ancestor process holds the lock `name`. `quorate quota` and `quorate once` take this lock to read or
+/// change their stored value `name`. If an ancestor holds the lock, they would wait forever.
 ///
 /// # Errors
 ///
@@ -253,7 +256,8 @@ impl Held {
         Self { entries, ancestry }
     }
 
-    /// The locks that ancestor processes hold on one resource. `place` is a text from [`Place::of`].
+    /// The locks that ancestor processes hold on one resource. `place` identifies the resource; [`Place::of`] returns
+    /// it.
     fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
         let entries = self.entries.split(|byte| *byte == b' ');
         entries.filter_map(move |entry| {
@@ -268,8 +272,8 @@ impl Held {
         })
     }
 
-    /// True if the process `holder` is certainly not a living ancestor of this process. The entry of [`HELD`] that
-    /// names `holder` is then outdated.
+    /// True if the process `holder` is known not to be a living ancestor of this process. Then the entry of [`HELD`]
+    /// with this `holder` is outdated, and the caller must ignore it.
     ///
     /// False if `holder` is `None`: entries of older versions of quorate name no process.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
@@ -285,8 +289,8 @@ impl Held {
     }
 }
 
-/// Describes the holder of a lock for messages: `readers`, the owner with its id, or the token. `key` is the value of
-/// the lock key on a master.
+/// Describes the holder of a lock for messages. `key` is the value of the lock key on a master. Returns `readers` or
+/// the id of the owner if the value names them, otherwise the value itself.
 pub(crate) fn holder_words(key: &str) -> String {
     match key.strip_prefix("quorate:owner:") {
         Some(owner) => format!("owner '{owner}'"),

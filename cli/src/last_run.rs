@@ -1,5 +1,5 @@
-//! The last run of the command of `quorate once`: its host, start, end and exit code. The masters store it as the note
-//! of the once record.
+//! The last run of the command of `quorate once`: its host, start, end and exit code. The masters store it together
+//! with the period for which the command was done.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -46,7 +46,7 @@ impl LastRun {
         }
     }
 
-    /// This run as JSON, for the note of the once record.
+    /// This run as JSON, as the masters store it.
     pub(crate) fn note(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -66,20 +66,22 @@ pub(crate) struct OnceStatus {
     /// The state of the command: `held` (the lock is held, usually because the command is running), `never` (it has not
     /// run), `done`, `failed` or `unknown`.
     pub(crate) state: &'static str,
-    /// Whether the current period is recorded as done. `None` without `--per`, or if another client holds the lock:
-    /// only the lock's holder can read the once record.
+    /// Whether the current period is recorded as done. `None` without `--per`. Also `None` while another client holds
+    /// the lock, because the record can be read only under the lock.
     pub(crate) done: Option<bool>,
-    /// The start of the last period that was recorded as done, in RFC 3339; `None` if there is none.
+    /// The start of the last period that was recorded as done, in RFC 3339. `None` if there is none, or while another
+    /// client holds the lock.
     pub(crate) period: Option<String>,
     /// The note of the lock's holder, as text; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) holder: Option<String>,
-    /// The last run of the command; `None` if it is unknown. While the lock is held, it comes from the holder's note.
+    /// The last run of the command; `None` if it is unknown. While another client holds the lock, it is the run of that
+    /// client.
     pub(crate) run: Option<LastRun>,
 }
 
 impl OnceStatus {
-    /// The status while another client holds the lock. It comes from `note`, the holder's note. The once record can be
-    /// read only under the lock.
+    /// The status while another client holds the lock. `note` is the note that this client has left on the masters. The
+    /// record of the last run can be read only under the lock.
     pub(crate) fn held(once: String, note: Option<&Note>) -> Self {
         let run = note.map(|note| LastRun {
             host: note.host.clone(),

@@ -4,8 +4,8 @@
 //!
 //! - a paragraph
 //! - a heading, followed by lines with two columns, indented by four spaces
-//! - a heading, followed by commands, indented by four spaces; a line indented by eight spaces describes the command
-//!   above it
+//! - a heading, followed by commands: each command is indented by four spaces, and its description in the next line by
+//!   eight
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use rustix::termios::tcgetwinsize;
 
 /// Maximum width of a help text in columns. Longer lines are hard to read on any terminal.
 const WIDEST: usize = 100;
-/// Minimum width of a help text in columns, even if the terminal is narrower.
+/// Minimum width of a help text, in columns. A terminal that is narrower breaks the lines itself.
 const NARROWEST: usize = 32;
 
 /// A no-break space. During the wrapping, it replaces each space at which a line must not be broken.
@@ -72,7 +72,7 @@ fn block(text: &str) -> Block {
 
 /// Returns the position at which the second column of these lines starts; `None` if there is only one column.
 ///
-/// Every line has the beginning of a word at this position. In at least one line, two spaces precede the word.
+/// At this position, a word begins in every line. In at least one line, this word follows two spaces.
 fn second_column(lines: &[&str]) -> Option<usize> {
     let own = lines.iter().filter(|line| !line.starts_with("        "));
     let own: Vec<Vec<char>> = own.map(|line| line.chars().collect()).collect();
@@ -117,7 +117,7 @@ fn broken(words: &str, width: usize) -> String {
     if visible(&whole) <= width {
         return whole;
     }
-    // Treat text in quotes as one word, so that it is not broken.
+    // Do not break a line inside quotes.
     let mut quote = None;
     let whole = whole.chars().map(|letter| match (quote, letter) {
         (None, '\'' | '"') => {
@@ -193,8 +193,8 @@ pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
     (columns > 0).then(|| columns.max(NARROWEST))
 }
 
-/// The width of a help text. Uses the first of these values that is known, and limits it to [`NARROWEST`] and
-/// [`WIDEST`]:
+/// The width of a help text: at least [`NARROWEST`] and at most [`WIDEST`] columns. Within these limits, it is the
+/// first of these values that is known:
 ///
 /// 1. the width of the terminal on stdout
 /// 2. the value of the variable `COLUMNS`

@@ -85,7 +85,7 @@ pub(crate) struct LeadArgs {
 
     /// The command to run while this machine leads, with its arguments
     ///
-    /// If an argument of COMMAND is `--` or an option of quorate, put `--` before COMMAND.
+    /// If an argument of COMMAND looks like an option of quorate, put `--` before COMMAND.
     #[arg(
         trailing_var_arg = true,
         required_unless_present = "shell",
@@ -107,7 +107,7 @@ pub(crate) struct LeadArgs {
     #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = config::duration)]
     ttl: Option<Duration>,
 
-    /// Time between SIGTERM and SIGKILL when leadership ends [default: 5s, but less than half of the ttl]
+    /// Time between SIGTERM and SIGKILL when leadership ends [default: 5s; at most half of the ttl]
     #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", help_heading = run::HEADING, hide_short_help = true, value_parser = config::duration)]
     grace: Option<Duration>,
 
@@ -263,7 +263,7 @@ async fn command(
 /// The next action of `lead` after the command ended by itself with this exit code. `asked_to_end` is true if `lead`
 /// has received a signal that asks it to end.
 fn ended_with(code: u8, asked_to_end: bool) -> Term {
-    // If the command could not be started (126 or 127), another start would fail as well.
+    // If the command could not be started (126 or 127), end: another start would fail as well.
     if asked_to_end || matches!(code, exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND) {
         return Term::Last(WayOut::Code(code));
     }

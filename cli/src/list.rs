@@ -52,8 +52,8 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// True if no majority of the masters answered, but a majority may be up (see [`may_be_up`]). `all` is the number of
-/// masters.
+/// True if fewer than a majority of the masters answered, but a majority may be up (see [`may_be_up`]). `all` is the
+/// number of masters.
 fn is_undecided(listing: &Listing, all: usize) -> bool {
     let faults = listing.faults.iter().map(|(_, fault)| fault);
     !listing.majority_answered && may_be_up(faults, all)

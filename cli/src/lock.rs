@@ -18,7 +18,8 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// The assumed maximum duration of an acquire. `max_hold` limits the time since the start of the acquire.
+/// The assumed maximum duration of an acquire. [`Lock::max_hold_over`] adds it to the time since the end of the
+/// acquire, because `max_hold` counts from the start of the acquire.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -36,7 +37,7 @@ pub(crate) struct LockArgs {
     #[command(flatten)]
     given: LockSettings,
 
-    /// Exit code if another client holds the lock for the whole wait [default: 75]
+    /// Exit with N if the lock was held for the whole wait [default: 75]
     #[arg(
         short = 'E',
         hide_short_help = true,
@@ -72,7 +73,7 @@ impl LockArgs {
         self.conflict_exit_code.unwrap_or(exit::HELD)
     }
 
-    /// The name of the resource, for commands that acquire no lock.
+    /// The name of the resource. A command that does not acquire the lock needs only the name.
     pub(crate) fn into_name(self) -> OsString {
         self.resource
     }
@@ -123,22 +124,23 @@ impl Lock {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
 
-    /// Returns `max_hold` if the lock ended because of `max_hold`, otherwise `None`.
+    /// Returns `max_hold` if the lock ended because this time had passed, otherwise `None`.
     ///
-    /// `held_for` is the time since the end of the acquire.
+    /// `held_for` is the time since the end of the acquire. `deadline` states how long before `max_hold` the command is
+    /// ended.
     pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
         let (notice, _) = deadline.backstop();
         let reached = held_for + notice + SLACK.min(self.ttl / 4);
         self.max_hold.filter(|most| reached >= *most)
     }
 
-    /// Whether this is a read lock that an ancestor of this process already holds as a reader.
+    /// Whether this is a read lock, and an ancestor of this process already holds the same read lock.
     fn is_read_above(&self) -> bool {
         self.kind.is_read_above(&self.place, &self.resource)
     }
 
-    /// The longest wait for this lock. If an ancestor process holds the same read lock, the wait is limited to one ttl,
-    /// because a longer wait is usually a deadlock (see [`Kind::is_read_above`]).
+    /// The longest wait for this lock. If an ancestor process holds the same read lock, the wait is limited to one ttl.
+    /// A queued writer may wait for the ancestor, which waits for this process: then the wait would never end.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
@@ -200,8 +202,8 @@ impl Lock {
     }
 }
 
-/// The replies of the masters that refused a renewal, in brackets, for messages about a lost lock. Empty if no master
-/// refused.
+/// The replies of the masters that refused to renew the lock, in brackets, for messages about a lost lock. Empty if no
+/// master refused.
 pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report

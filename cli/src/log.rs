@@ -21,7 +21,7 @@ use crate::waiting;
 pub(crate) struct Talk {
     /// Print only the final error on stderr
     ///
-    /// Exception: a wait without a majority of the masters prints one warning.
+    /// A wait without a majority of the masters prints one warning as well.
     #[arg(short, long, global = true, display_order = 900, env = "QUORATE_QUIET", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) quiet: bool,
 
@@ -33,7 +33,7 @@ pub(crate) struct Talk {
 }
 
 /// Starts to print events of the library. The flags `-q` and `-v` set the log level. Without these flags, the variable
-/// `RUST_LOG` sets it. Without this variable, the level is `usual`.
+/// `RUST_LOG` sets it. Without this variable, the level is `usual`, the default level of the command.
 pub(crate) fn start(talk: Talk, usual: LevelFilter) {
     output::be_quiet(talk.quiet);
     let library = |level| Targets::new().with_target("quorate", level);

@@ -46,7 +46,7 @@ impl Scheme {
 pub(crate) fn scheme(url: &str) -> Scheme {
     let name = url.trim().split_once("://").map_or("", |(name, _)| name);
     let name = name.to_ascii_lowercase();
-    // Accept wrong schemes too: for `jdbc:mysql`, the MySQL driver then reports the correct scheme.
+    // Accept an incorrect addition, as in `jdbc:mysql`: the MySQL driver reports the correct scheme.
     let is = |names: &[&str]| {
         let mut words = name.split(['+', ':']);
         words.any(|word| names.contains(&word))

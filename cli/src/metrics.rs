@@ -28,7 +28,7 @@ pub(crate) struct RunMetrics {
     /// unit.
     pub(crate) began: f64,
     pub(crate) waited: Duration,
-    /// Whether the command has been started and has not ended.
+    /// True from the start of the command under the lock until the end of the command.
     pub(crate) is_running: bool,
     pub(crate) number: Option<u64>,
     pub(crate) held: Option<Duration>,
@@ -139,8 +139,8 @@ impl RunMetrics {
         lines.join("\n")
     }
 
-    /// Copies the time of the last success of this resource from `earlier`, if it is later than `self.last_success`.
-    /// `earlier` is the text of the old metrics file.
+    /// Reads the time of the last successful run under this resource from `earlier`, the text of the old metrics file.
+    /// Keeps this time if it is later than `self.last_success`.
     pub(crate) fn remember(&mut self, earlier: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",

@@ -76,7 +76,7 @@ pub(crate) const CODES: [Meaning; 9] = [
     ),
 ];
 
-/// The heading, in help texts, of the options about the once record, such as `--create`.
+/// The heading, in help texts, of the options about the record of the last period, which the masters store.
 const RECORD: &str = "Record of the last period";
 
 /// Arguments of `once`.
@@ -96,7 +96,7 @@ pub(crate) struct OnceArgs {
     #[arg(long, value_name = "ZONE", env = "QUORATE_TZ", value_parser = calendar::tz)]
     tz: Option<TimeZone>,
 
-    /// Run the command unless it has already succeeded in this period
+    /// Run the command again if it failed earlier in this period
     #[arg(long, env = "QUORATE_AT_LEAST", value_parser = clap::builder::BoolishValueParser::new())]
     at_least: bool,
 
@@ -131,8 +131,8 @@ impl OnceArgs {
     }
 }
 
-/// How long `--status` waits for a holder that has left no note. Such a holder usually has nothing to run, and releases
-/// the lock soon.
+/// How long `--status` waits for a holder that has left no note. A holder leaves a note when it runs the command. A
+/// holder without a note usually does not run the command, and releases the lock soon.
 const SHORT_HOLDS: Duration = Duration::from_secs(1);
 
 /// Time between two checks whether the lock is free, while `--status` waits (see [`SHORT_HOLDS`]).
@@ -208,9 +208,10 @@ fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> Outcome {
     Ok(exit::OK)
 }
 
-/// Creates or drops the once record. Returns the beginning of the message to the user.
+/// Creates or drops the record of the last period, which the masters store. Returns what the message to the user says
+/// about the record: `created`, `dropped`, or that there was none.
 async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'static str, Failure> {
-    // `create` and `drop_record` ignore the length of the period.
+    // Pass any period: `create` and `drop_record` ignore it.
     let once = redlock.once(name, Duration::from_secs(1));
     let display = WaitDisplay::new(name);
     let once = once.waiting(move |seen| display.see(seen));
@@ -259,7 +260,8 @@ async fn status(
     }
 }
 
-/// Reads the once record under the lock, restores it on masters that have lost it, and releases the lock.
+/// Reads the record of the last period under the lock `guard`, and releases the lock. The read also writes the record
+/// again on masters that have lost it.
 async fn read(
     redlock: &Redlock,
     name: &[u8],

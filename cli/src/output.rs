@@ -106,8 +106,8 @@ pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     written(result).map(|()| !gone)
 }
 
-/// Resolves when stdout is a pipe and its reader closes it. Without this function, a command that rarely prints would
-/// notice the closed pipe late.
+/// Resolves when stdout is a pipe and the reader of the pipe has closed it. A command that prints rarely would
+/// otherwise notice this only at its next output.
 pub(crate) async fn unread() {
     loop {
         let stdout = io::stdout();
@@ -190,7 +190,8 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     }
 }
 
-/// Formats each row as several lines, one per cell. Cells with the text `-` are left out.
+/// Formats each row as several lines of at most `room` columns. Each cell begins a line, except cells with the text
+/// `-`, which are left out.
 fn records(heading: &[&str], rows: &[Vec<Cell>], room: usize) -> String {
     let names = heading.iter().skip(1).map(|name| layout::visible(name));
     let left = names.max().unwrap_or(0);
@@ -278,7 +279,7 @@ pub(crate) fn name(name: &[u8]) -> String {
     std::str::from_utf8(name).map_or_else(|_| bytes(name), str::to_owned)
 }
 
-/// Replaces user names and passwords in the URLs of a text by `***`. Recognises URLs with common typing errors as well.
+/// Replaces user names and passwords in the URLs of a text by `***`, even in a URL with a mistyped `://`.
 pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     redact_words(text, |before, after| {
         let port = after.split([':', '/']).nth(1).unwrap_or_default();
@@ -295,7 +296,7 @@ pub(crate) fn redact_typed(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Whether a text before an `@` begins like a URL with a mistyped `://`.
+/// Whether a text before an `@` begins like a URL. The URL may have a mistyped `://`.
 fn begins_like_a_url(before: &str) -> bool {
     let scheme = before.split(|c: char| !c.is_ascii_alphanumeric());
     let scheme = scheme.map(str::to_ascii_lowercase).next();
@@ -347,7 +348,8 @@ fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, s
     Cow::Owned(clean)
 }
 
-/// Returns the start of the first URL after position 0 of `word`; the length of `word` if there is none.
+/// Returns the position at which the second URL in `word` begins, which is the end of the first one. If there is no
+/// second URL, returns the length of `word`.
 fn end_of_first_url(word: &str) -> usize {
     let begins = word.match_indices("://").map(|(at, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');

@@ -1,7 +1,7 @@
-//! Commands that do not wait for a lock have longer timeouts: `--try`, `quota --wait none`, `status` and `break`.
+//! Longer timeouts for commands that do not wait for a lock: `--try`, `quota --wait none`, `status` and `break`.
 //!
-//! On a busy machine, masters may answer late. With the usual timeouts, these commands would report that the masters
-//! are down.
+//! On a busy machine, masters may answer late. A command that waits for a lock tries again. A command that does not
+//! wait would report that the masters are down.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,13 @@ use crate::exit::Failure;
 const UNDECIDED: Duration = Duration::from_secs(10);
 /// The default `connect_timeout` of commands that do not wait for a lock: 5 s.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The default `node_timeout` of commands that do not wait for a lock: 1 s, or a tenth of the ttl if that is shorter.
+/// The default `node_timeout` of commands that do not wait for a lock. If a tenth of the ttl is shorter, [`be_patient`]
+/// uses that instead.
 const ANSWER: Duration = Duration::from_secs(1);
 /// The pause between two attempts of a command that does not wait for a lock: 50 ms.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Gives masters more time to answer: uses [`CONNECT`] and [`ANSWER`] for the timeouts that the user has not set.
+/// Gives masters more time to answer: lengthens `connect_timeout` and `node_timeout`, unless the user has set them.
 pub(crate) fn be_patient(settings: &mut Settings, ttl: Duration) {
     settings.connect_timeout.get_or_insert(CONNECT);
     settings.node_timeout.get_or_insert(ANSWER.min(ttl / 10));
@@ -44,8 +45,8 @@ impl Patience {
         }
     }
 
-    /// Pauses for [`PAUSE`] and returns true: the command may retry. Returns false immediately if [`UNDECIDED`] has
-    /// passed since [`begin`](Self::begin).
+    /// Returns whether the command may retry: only until the time [`UNDECIDED`] has passed since
+    /// [`begin`](Self::begin). Before it returns true, it pauses briefly.
     pub(crate) async fn lets_ask_again(&mut self) -> bool {
         if self.began.elapsed() >= UNDECIDED {
             return false;
@@ -55,7 +56,8 @@ impl Patience {
     }
 }
 
-/// Whether the acquire may have failed only because masters answered late or not at all. If so, a retry is useful.
+/// Whether a retry is useful: the acquire may have failed only because masters answered late, or because they did not
+/// answer.
 pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     match error {
         AcquireError::TooLate(_) => true,
@@ -71,8 +73,8 @@ pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     }
 }
 
-/// Whether a majority of the `all` masters may be up. `faults` are the faults of the masters that failed. A master with
-/// a timeout or a withdrawn request may be up; a master with any other fault counts as down.
+/// Whether a majority of the `all` masters may be up. `faults` are the faults of the masters that failed. A master may
+/// be up if its request timed out or was cancelled by the client. A master with any other fault counts as down.
 pub(crate) fn may_be_up<'a>(faults: impl Iterator<Item = &'a Fault>, all: usize) -> bool {
     let failed = faults.filter(|fault| !fault.is_silence() && **fault != Fault::Withdrawn);
     failed.count() <= all.saturating_sub(1) / 2

@@ -18,9 +18,11 @@ const TO_NOTE_THE_END: Duration = Duration::from_secs(2);
 /// The period in which `quorate once` runs its command, and the option `--at-least`.
 #[derive(Clone, Debug)]
 pub(crate) struct Period {
-    /// The period in which `quorate once` was started. The wait for the lock may end in a later period.
+    /// The period for which the command runs. It is the period in which `quorate once` was started, even if the wait
+    /// for the lock ends in a later one.
     pub(crate) range: Range<SystemTime>,
-    /// Whether the command is run again in the same period after it failed or crashed (`--at-least`).
+    /// `--at-least`: if the command fails or crashes, a later `quorate once` runs it again in the same period. If
+    /// false, the command runs at most once per period.
     pub(crate) at_least: bool,
 }
 
@@ -31,13 +33,15 @@ pub(crate) enum Unrecorded<'a> {
     Nothing,
     /// With `--at-least`: record how the command ended. If it succeeded, also record the period as done.
     Period(Turn<'a>, LastRun),
-    /// Without `--at-least`: record only how the command ended. The period is already recorded as done.
+    /// Without `--at-least`: record only how the command ended. The period was recorded as done before the command
+    /// started.
     End(LastRun),
 }
 
 /// The run and the exit code of a command that ran without `--at-least`; `None` if there is nothing to record.
 ///
-/// Recording them needs another acquire, because each acquire allows only one write of the record.
+/// One acquired lock allows only one write of the record, and the period was recorded before the run. So recording the
+/// end needs another acquire.
 #[must_use]
 pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
 
@@ -93,7 +97,7 @@ impl<'a> Unrecorded<'a> {
         }
     }
 
-    /// With `--at-least`, records how the command ended. The period is done if the exit code is 0.
+    /// With `--at-least`, records how the command ended. If the exit code is 0, also records the period as done.
     ///
     /// Without `--at-least`, records nothing. The caller must release the lock, and then call
     /// [`UnrecordedEnd::record`].
@@ -182,7 +186,7 @@ mod tests {
         let mut signals = Signals::receive().expect("a stream of signals");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");
-        // No other test in this process uses SIGALRM.
+        // Use SIGALRM, because no other test in this process uses it.
         raise(Signal::SIGALRM).expect("the test must be able to send SIGALRM to itself");
         let seen = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         let failure = seen.expect_err("a failure");

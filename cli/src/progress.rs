@@ -12,7 +12,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts to show the progress of `quorate demo`. Each of the `steps` is the sale of one prize.
+    /// Starts to show the progress of `quorate demo`. `steps` is the number of prizes to sell.
     pub(crate) fn new(steps: usize) -> Self {
         Self::of(steps, "sold")
     }

@@ -83,7 +83,7 @@ pub(crate) struct QuotaArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Create the quota with N units; all masters must be reachable, and none may already have the quota
+    /// Create a new quota with N units; all masters must be reachable
     Create {
         #[command(flatten)]
         of: Of,
@@ -202,11 +202,11 @@ impl Of {
         }
         let place = Place::new(&redlock, &masters);
         check_ancestors_of_value(&place, &self.name)?;
-        // `work` owns the quota. When `work` ends, dropping the quota removes the waiting message from the terminal.
+        // `work` owns the value `quota`. At the end of `work`, its destructor removes the waiting message.
         let work = async move {
             let mut patience = Patience::begin();
             loop {
-                // `NotAcquired` means that the quota is unchanged, so a retry is safe.
+                // After `NotAcquired`, the quota is unchanged, so a retry is safe.
                 match ask(&quota).await {
                     Err(ValueError::NotAcquired(error))
                         if wait == Some(Wait::None)

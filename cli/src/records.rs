@@ -5,12 +5,12 @@ use quorate::{Fault, Inspection};
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// `doctor` warns if a database server has fewer free connections than two clients need. One client opens five: four
-/// sessions, and one connection for notifications.
+/// `doctor` warns if a database server has fewer free connections than this, which is enough for two clients. Each
+/// client opens four sessions and one connection for notifications.
 const ROOM: u64 = 2 * 5;
 
-/// Reports that locks cannot be taken on this master because of `fault`. Returns false, without a report, if there is
-/// no special advice for this fault.
+/// Reports that locks cannot be taken on this master because of `fault`. If this function has no advice for the fault,
+/// it reports nothing and returns false.
 pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut impl Add) -> bool {
     let zookeeper = master.server.as_deref() == Some("zookeeper");
     let (check, advice) = match fault {
@@ -77,7 +77,7 @@ const FEWER: &str =
 const READ_ONLY: &str = "if this server is a replica, list its source instead; otherwise run SET GLOBAL read_only = 0, or start the \
                  server without innodb_read_only";
 
-/// Runs all checks on a master on which locks can be taken.
+/// Runs all checks on a MySQL, MariaDB or ZooKeeper master on which locks can be taken.
 pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     age(master, add);
     role(master, add);
@@ -238,7 +238,7 @@ fn room(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Warns if a reply of the master takes more than half of the timeout for this master.
+/// Warns if a reply of the master takes more than half of the time that a request to this master may take.
 fn pace(master: &Inspection, add: &mut impl Add) {
     let (Some(trip), Some(timeout)) = (master.round_trip, master.timeout) else {
         return;
@@ -257,8 +257,8 @@ fn pace(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether `doctor` accepts this master as the only master, without a warning. True for a ZooKeeper ensemble, because
-/// an ensemble survives failures of its members.
+/// Whether this master tolerates failures of its own servers, so that `doctor` accepts it as the only master. True for
+/// a ZooKeeper ensemble.
 pub(crate) fn survives_alone(master: &Inspection) -> bool {
     master.server.as_deref() == Some("zookeeper")
         && master

@@ -91,7 +91,7 @@ pub(crate) struct JobArgs {
 
     /// The command to run, with its arguments
     ///
-    /// If an argument of COMMAND is `--` or an option of quorate, put `--` before COMMAND.
+    /// If an argument of COMMAND looks like an option of quorate, put `--` before COMMAND.
     #[arg(
         trailing_var_arg = true,
         required_unless_present = "shell",
@@ -103,17 +103,17 @@ pub(crate) struct JobArgs {
 
     /// Run this line with `sh -c` instead of COMMAND, for example 'a | b'
     ///
-    /// With `once`, a missing program in LINE counts as a failed run.
+    /// `once` counts a missing program in LINE as a failed run.
     #[arg(long, value_name = "LINE", help_heading = HEADING)]
     shell: Option<OsString>,
 
     /// Keep the lock for at least this long, even if the command ends earlier
     ///
-    /// For cron jobs: if the clocks of the machines differ by less than TIME, only one machine runs the job.
+    /// For cron jobs: a machine whose clock is late by less than TIME finds the lock held.
     #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", help_heading = HEADING, value_parser = config::duration)]
     keep_for: Option<Duration>,
 
-    /// Time between SIGTERM and SIGKILL when the lock ends [default: 5s, but less than half of the ttl]
+    /// Time between SIGTERM and SIGKILL when the lock ends [default: 5s; at most half of the ttl]
     #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", help_heading = HEADING, hide_short_help = true, value_parser = config::duration)]
     grace: Option<Duration>,
 
@@ -234,7 +234,7 @@ fn plan_and_run(
         ));
     }
     let work = under_the_lock(&plan);
-    // The main thread must start the command: when the starting thread ends, the kernel kills the command.
+    // Start the command on the main thread: the kernel kills the command when its starting thread ends.
     let end = config::block_on(leaving_nothing(&plan.lock.redlock, plan.lock.parting, work));
     let came_to = match &end {
         Ok(WayOut::Code(code)) => Ok(*code),
@@ -390,7 +390,7 @@ async fn begin<'a>(
 /// Keeps the lock for the time `rest` after the command has ended. Returns before this time has passed if the lock is
 /// lost, or if a signal asks `quorate` to end.
 ///
-/// Returns a SIGINT or SIGQUIT, so that `quorate` can kill itself with this signal. Otherwise returns `None`.
+/// If the signal is SIGINT or SIGQUIT, returns it, so that `quorate` can kill itself with it. Otherwise returns `None`.
 async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
         return None;

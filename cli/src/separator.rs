@@ -17,7 +17,7 @@ const SEPARATOR: &str = "--";
 /// # Errors
 ///
 /// - The name of the lock is missing, or begins with `-`.
-/// - `command` does not follow `--`, and an argument of `command` is `--` or an option of quorate.
+/// - An argument of `command` is `--` or an option of quorate, but `--` is missing before `command`.
 pub(crate) fn check(
     typed: &[OsString],
     command: &[OsString],
@@ -90,8 +90,8 @@ fn shown(word: &OsStr) -> String {
 mod tests {
     use super::*;
 
-    /// Calls [`check`] with a command line such as `run x | make deploy`. The `|` marks the start of the command, and
-    /// is not passed to [`check`].
+    /// Calls [`check`] with the arguments in `line`. A `|` in `line` marks where the command begins, and is removed
+    /// before the call. Example: `run x | make deploy`.
     fn said(line: &str) -> Result<(), String> {
         let (head, command) = line
             .split_once('|')

@@ -14,17 +14,17 @@ pub(crate) type MasterSettings = Given<false>;
 /// The options of the commands that take a lock.
 pub(crate) type LockSettings = Given<true>;
 
-/// Settings from flags and environment variables. `Given<true>` contains settings of the lock. `Given<false>` contains
-/// settings of the masters.
-///
-/// The second field lists the names of the settings that the user has set, each with its flag or variable.
+/// Settings from flags and environment variables, and the names of the settings that the user has set (each with its
+/// flag or variable). `Given<true>` contains only settings of the lock, and `Given<false>` only settings of the
+/// masters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(
     pub(crate) Settings,
     pub(crate) Vec<(&'static str, String)>,
 );
 
-/// The settings with different defaults in `quorate` and in the library: the name, and the default in `quorate`.
+/// The settings whose defaults differ between the command line and the library: the name, and the default on the
+/// command line.
 const DEFAULTS: [(&str, &str); 1] = [("wait", "forever")];
 
 /// The names of the environment variables whose values can contain passwords of masters.

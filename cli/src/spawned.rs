@@ -102,8 +102,8 @@ impl Spawned {
         killed.map_err(Failure::internal)
     }
 
-    /// Starts the killed server again. A Redis server then has no data; a server of another kind has the data that it
-    /// had before.
+    /// Starts the killed server again. A Redis server then has no data. A MariaDB or ZooKeeper server has the data that
+    /// it had before.
     pub(crate) fn come_back(&self) -> Result<(), Failure> {
         let back = match self {
             Self::Redis(server) => server.restart_empty(),

@@ -1,5 +1,5 @@
-//! `quorate status NAME`: prints the state of a resource on every master, and the verdict of the majority. Without a
-//! name, `list.rs` lists the locks that are held.
+//! `quorate status NAME`: prints the state of the lock NAME on every master, and whether a majority of the masters
+//! agrees on its holder. `quorate status` without a name is in `list.rs`.
 //!
 //! The command changes nothing on the masters. Its JSON output is an object `{"resources": [..]}`, whose entries are
 //! [`ResourceStatus`].
@@ -110,15 +110,17 @@ pub(crate) struct ResourceStatus {
     /// The slot of the permit if this entry describes a permit of the semaphore named `resource`; `None` otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slot: Option<usize>,
-    /// The state of the lock according to the masters: `held` (a majority reports the same holder), `free`, `split` (no
-    /// holder has a majority) or `unknown` (no majority replied).
+    /// The state of the lock according to a majority of all masters: `held` (a majority reports the same holder),
+    /// `free` (a majority reports no holder), `split` (a majority replied, but the lock is neither `held` nor `free`)
+    /// or `unknown` (no majority replied).
     pub(crate) verdict: &'static str,
     /// The value of the lock key that a majority of masters reports; null if the verdict is not `held`. The value is
-    /// the holder's token, `quorate:shared` for readers, or `quorate:owner:ID` for an owner.
+    /// the holder's token. If readers hold the lock, it is `quorate:shared`. If clients with `--owner ID` hold it, it
+    /// is `quorate:owner:ID`.
     pub(crate) holder: Option<String>,
     /// The note of the lock's holder; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) note: Option<NoteStatus>,
-    /// The clients that hold a read lock or an owner lock; empty for other kinds of locks.
+    /// The clients that hold the lock as readers (`--shared`) or with `--owner`; empty for other kinds of locks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) holds: Vec<HoldStatus>,
     /// The held permits of the semaphore named `resource`.
@@ -127,10 +129,12 @@ pub(crate) struct ResourceStatus {
     /// For each master that replied: the clients that wait for a permit of the semaphore. Empty if no client waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permit_line: Vec<LineStatus>,
-    /// The error if the semaphore named `resource` could not be read. Always `None` if `verdict` is `unknown`.
+    /// The error if the semaphore named `resource` could not be read. `None` if `verdict` is `unknown`: then `masters`
+    /// contains the errors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
-    /// True if `verdict` is `unknown` although a majority of the masters could be up. `status` then tries again.
+    /// True if `verdict` is `unknown`, but less than a majority of the masters are known to be down: the others may only
+    /// be slow. `status` then tries again.
     #[serde(skip)]
     pub(crate) is_undecided: bool,
     /// The number of masters that are needed for a majority.
@@ -149,7 +153,8 @@ pub(crate) struct MasterStatus {
     /// The state of the lock on this master: `held`, `free` or `error`.
     pub(crate) state: &'static str,
     /// The value of the lock key on this master; null if the key does not exist, or if the master did not reply. The
-    /// value is the holder's token, `quorate:shared` for readers, or `quorate:owner:ID` for an owner.
+    /// value is the holder's token. If readers hold the lock, it is `quorate:shared`. If clients with `--owner ID` hold
+    /// it, it is `quorate:owner:ID`.
     pub(crate) token: Option<String>,
     /// Time until the lock key expires on this master, in milliseconds; null if the key does not exist or has no
     /// expiry, or if the master did not reply.
@@ -358,12 +363,12 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     )
 }
 
-/// The error if too few masters replied.
+/// The error if too few masters replied. While masters are replaced, too few can reply although `answered` is at least
+/// `needed`: the replies must contain a majority of `masters` and a majority of `next_masters`.
 ///
 /// - `answered`: the number of masters that replied.
 /// - `of`: the number of all masters.
-/// - `needed`: the size of a quorum. If at least `needed` masters replied, then too few of `masters` or
-///   of `next_masters` replied.
+/// - `needed`: the size of a quorum.
 /// - `kinds`: the kinds of errors of the masters that did not reply. They determine the advice and the exit code.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
@@ -407,7 +412,7 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // One error covers the permits and the queue, because both need the same access rights.
+        // Report one error for the permits and the queue.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -579,7 +584,7 @@ fn page(status: &ResourceStatus) -> String {
 /// Describes the longest queue of any master: one line for each of the first [`SHOWN`] waiters, and one line with the
 /// number of the remaining waiters.
 ///
-/// `holder` is the note of the lock's holder. If the first waiter belongs to the same process, its line says so.
+/// `holder` names the process that holds the lock. If the first waiter is the same process, the waiter's line says so.
 fn waiting_lines<'a>(
     queues: impl Iterator<Item = &'a Vec<WaiterStatus>>,
     holder: Option<&NoteStatus>,

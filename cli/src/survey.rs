@@ -10,10 +10,11 @@ use crate::output::{self, Cell, YELLOW};
 /// The output of `quorate masters status --json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct SurveyStatus {
-    /// The stage of the replacement of `masters` by `next_masters`: `untouched`, `begun`, `partly_closed`, `closed`,
-    /// `open` or `finished`. `None` if `next_masters` is not set.
+    /// The stage of the replacement of `masters` by `next_masters`: the name of a [`ChangeStage`]. `None` if
+    /// `next_masters` is not set.
     stage: Option<&'static str>,
-    /// The configuration step of this command: `2 * masters_generation`, plus 1 if `next_masters` is set.
+    /// The step number of this command's configuration (see docs/protocol.md, "Replacing masters"): twice the setting
+    /// `masters_generation`, plus 1 if `next_masters` is set.
     step: u64,
     masters: Vec<MasterRow>,
     clients: Vec<ClientRow>,
@@ -26,7 +27,8 @@ struct MasterRow {
     master: String,
     /// The set that the master belongs to: `old`, `next` or `both`. `None` if `next_masters` is not set.
     set: Option<&'static str>,
-    /// The generation marker that the master stores; `None` if it stores none, or if it could not be read.
+    /// The generation marker that the master stores (see docs/protocol.md, "Generation markers"); `None` if it stores
+    /// none, or if it could not be read.
     mark: Option<String>,
     uptime_s: Option<u64>,
     run_id: Option<String>,
@@ -43,11 +45,11 @@ struct ClientRow {
     step: Option<u64>,
     /// How the client's configuration differs from the configuration of this command:
     ///
-    /// - `current`: the steps are equal
+    /// - `other_masters`: different masters, or different names for the same masters
+    /// - `current`: the same masters and the same step
     /// - `outdated`: the client's step is lower
     /// - `ahead`: the client's step is higher
-    /// - `other_masters`: different masters, or different names for the same masters
-    /// - `without_marker`: the client does not check generation markers
+    /// - `without_marker`: the client's step is unknown, because it ignores the generation markers on the masters
     /// - `unknown`: not a client of quorate
     state: &'static str,
     host: Option<String>,
@@ -117,9 +119,10 @@ fn stage(stage: ChangeStage) -> &'static str {
     }
 }
 
-/// The connected clients, ordered by their configuration steps. Clients without a step are last.
+/// The connected clients, ordered by the steps of their configurations (see [`SurveyStatus`]). Clients whose step is
+/// unknown are last.
 ///
-/// Each row is one process with all its connections. A connection whose name contains no process id has its own row.
+/// A row contains all connections of one process. A connection whose name contains no process id has its own row.
 fn clients(survey: &Survey) -> Vec<ClientRow> {
     let mut rows: BTreeMap<_, ClientRow> = BTreeMap::new();
     for master in &survey.masters {

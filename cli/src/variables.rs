@@ -7,7 +7,7 @@ use crate::output;
 /// The prefix of the names of all variables that quorate reads.
 const OURS: &str = "QUORATE_";
 
-/// Environment variables that quorate sets for the command of `run`, `once` or `lead`, with their meanings.
+/// Environment variables that `run`, `once` and `lead` set for the command that they start, with their meanings.
 pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),

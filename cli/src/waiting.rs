@@ -16,7 +16,7 @@ use crate::output::{self, human};
 
 /// If stderr is not a terminal: how long the wait must last before the first line is printed.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// If stderr is not a terminal: the minimum time between two lines about a wait.
+/// If stderr is not a terminal: after each line about a wait, the minimum time until a changed state is printed.
 const CHANGE: Duration = Duration::from_secs(2);
 /// If stderr is not a terminal: the maximum time between two lines about a wait.
 const STILL: Duration = Duration::from_secs(30);
@@ -42,8 +42,8 @@ pub(crate) fn above(write: impl FnOnce()) {
 /// Shows one wait for a lock, until the value is dropped.
 pub(crate) struct WaitDisplay {
     resource: String,
-    /// The token of the lock under which this process runs, from the variable `QUORATE_TOKEN`; `None` if this process
-    /// does not run under a lock.
+    /// The variable `QUORATE_TOKEN`: the token of the lock that the outer `quorate` of this process holds; `None` if
+    /// there is no outer `quorate`.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
     /// The last printed line: when it was printed (since the start of the wait), and its [`key`]. `None` if no line was

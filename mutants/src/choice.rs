@@ -80,7 +80,8 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["metrics::"])),
 ];
 
-/// The tests of a program that run: all tests, or only the tests whose names contain one of the strings in `Only`.
+/// Which tests of a test program are run: all tests, or only the tests whose names contain one of the strings in
+/// `Only`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     All,
@@ -96,7 +97,7 @@ pub(crate) struct Choice {
     /// Whether only the cheapest judges are used (the option `--quick`).
     pub(crate) quick: bool,
     /// The names of the judges to use; if empty, all judges are used. A name is a test program, `simulation`, or a
-    /// module of the test program `all`.
+    /// module of the tests in `tests/all`.
     pub(crate) only: Vec<String>,
 }
 

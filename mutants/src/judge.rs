@@ -30,7 +30,8 @@ use crate::choice::{Choice, Part};
 use crate::mutant::Mutant;
 use crate::tree::Built;
 
-/// The sweeps of the simulation: the option that selects the scenarios, the first seed, and the number of seeds.
+/// The runs of the simulation: the simulation's option that selects the scenarios, the first seed, and the number of
+/// seeds.
 const PLAYED: [(&str, u64, u64); 6] = [
     ("", 0, 400),
     ("--stores", 0, 200),
@@ -149,8 +150,8 @@ impl Judge {
         copy.join(format!("../reached-by-{words}.txt"))
     }
 
-    /// The path of the file with the results of this judge's calibration. The first line is the duration of a run in
-    /// milliseconds. The other lines are arguments for the judge's program, for example tests to skip.
+    /// The path of the file with the results of a run of this judge without mutants. The first line is the duration of
+    /// the run in milliseconds. The other lines are arguments for the judge's program, for example to skip a test.
     fn notes(&self, copy: &Path) -> PathBuf {
         self.trace(copy).with_extension("calibrated")
     }
@@ -233,7 +234,7 @@ impl Judge {
             Ran::Failed(test) if self.kind == Kind::Tests => {
                 let alone = [test.clone(), "--exact".into()];
                 let ran = self.run(copy, mutant, &alone, None, self.limit)?;
-                // The failure counts only if the test fails again alone, and passes without the mutant.
+                // The mutant is killed only if the test fails again when it runs alone, and passes without the mutant.
                 let counts = ran != Ran::Passed
                     && self.run(copy, 0, &alone, None, self.limit)? == Ran::Passed;
                 Ok(counts.then(|| match ran {
@@ -245,8 +246,8 @@ impl Judge {
         }
     }
 
-    /// Returns whether the judge passes without a mutant within its time limit. If not, the machine is too busy to
-    /// conclude that a mutant hangs.
+    /// Runs the judge without a mutant. Returns whether it passes within its time limit. If it does not, the machine is
+    /// too busy, so a mutant at the time limit may not hang.
     fn keeps_time(&self, copy: &Path) -> Result<bool> {
         Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
@@ -384,8 +385,8 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // Add a few assumed kills, so that a judge without kills is also tried. Add the most for the simulation and the
-        // unit tests: they detect a hanging mutant without waiting for the time limit.
+        // Add a few assumed kills, so that a judge without kills is also tried. Prefer the simulation and the unit
+        // tests: they notice early that a mutant hangs, while other tests run until the time limit.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,

@@ -1,7 +1,7 @@
 //! Finds the mutants of a Lua script. Each mutant changes one line.
 //!
-//! A mutated script contains the original lines, and the mutated lines as comments. At run time, the line of the active
-//! mutant replaces the original line.
+//! A mutated script contains the original lines, and the mutated lines in comments. If a mutant is active, the program
+//! takes its line from the comment and replaces the original line, before the script runs.
 
 use crate::mutant::{Form, Mutant, exchange, short};
 

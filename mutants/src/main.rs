@@ -129,8 +129,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does the work that the options request. Returns true if `survivors.txt` explains every surviving mutant that was
-/// judged.
+/// Does the work that the options request. Returns false if a mutant survived its judges, and `survivors.txt` does not
+/// explain it.
 fn run(options: &Options) -> Result<bool> {
     let root = targets::root();
     let code = find::find(&root)?;

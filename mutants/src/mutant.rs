@@ -8,7 +8,7 @@ use std::ops::Range;
 /// How a mutant changes the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The expression is replaced by this expression.
+    /// This new expression replaces the original one.
     Instead(String),
     /// The condition is always true.
     Always,
@@ -22,7 +22,7 @@ pub(crate) enum Form {
     NoArm,
     /// The statement is left out.
     Without,
-    /// This text replaces the body of the function.
+    /// This text becomes the whole body of the function.
     Only(String),
     /// This line replaces the original line of the Lua script.
     Line(String),

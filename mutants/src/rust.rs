@@ -4,12 +4,12 @@
 //!
 //! - a comparison that is reversed or wrong at its boundary, or a forgotten condition,
 //! - an omitted statement, or a match arm that is never taken,
-//! - a number that is off by one, or a bound that is not applied.
+//! - a number that is off by one, or an omitted call of `min` or `max`.
 //!
 //! The following code is not mutated:
 //!
 //! - tests,
-//! - constants, because a mutant is switched on at run time,
+//! - constants: they are computed when the code is compiled, but a mutant is switched on when it runs,
 //! - the contents of macros,
 //! - statements that only log (`tracing`) or measure (`metrics`),
 //! - the fallback value of a number conversion.
@@ -31,8 +31,8 @@ use crate::mutant::{Form, Mutant, exchange, short};
 pub(crate) struct Found {
     /// The mutants of the file, in no particular order.
     pub(crate) mutants: Vec<Mutant>,
-    /// The `const fn` functions of the file. A function with a mutant loses its `const` in the mutated copy, because
-    /// it checks at run time which mutant is active.
+    /// The `const fn` functions of the file. If such a function has a mutant, the mutated copy omits its `const`: a
+    /// `const fn` cannot check at run time which mutant is active.
     pub(crate) constant: Vec<Constant>,
 }
 
@@ -159,7 +159,8 @@ fn has_let(expr: &Expr) -> bool {
     }
 }
 
-/// Whether a condition has parts that are mutated on their own. Such a condition is not mutated as a whole.
+/// Whether a condition has parts with mutants of their own, for example the two sides of `&&`. Such a condition is not
+/// mutated as a whole.
 fn has_parts(expr: &Expr) -> bool {
     match expr {
         Expr::Binary(_) | Expr::Let(_) | Expr::Lit(_) | Expr::Macro(_) => true,
@@ -384,7 +385,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
         let catches_all = |pat: &Pat| match pat {
             Pat::Wild(_) => true,
-            // A lower-case name in a pattern binds any value. A name such as `None` matches one constant.
+            // A lower-case name matches any value, so the arm catches all. A name such as `None` matches one constant.
             Pat::Ident(name) => {
                 let first = name.ident.to_string().chars().next();
                 name.subpat.is_none() && first.is_some_and(char::is_lowercase)

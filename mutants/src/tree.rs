@@ -1,4 +1,4 @@
-//! The copy of the repository with all mutants woven in, and its builds.
+//! The copy of the repository that contains all mutants, and the builds of this copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -63,8 +63,11 @@ mod mutants {
     static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
     static REACHED: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
 
-    /// Returns the id of the active mutant (from the environment variable `QUORATE_MUTANT`); 0 if there is none. If
-    /// `QUORATE_MUTANTS_REACHED` names a file, adds `id` to this file once, and returns `TRACE` instead.
+    /// Returns the id of the active mutant (from the environment variable `QUORATE_MUTANT`); 0 if there is none. `on`
+    /// is the result of an earlier call, or `UNREAD`.
+    ///
+    /// If the variable `QUORATE_MUTANTS_REACHED` names a file, no mutant is active. The function then adds `id` to this
+    /// file once, and returns `TRACE`.
     #[cold]
     pub(super) fn reached(id: u32, mut on: u32) -> u32 {
         let notes = NOTES.get_or_init(|| std::env::var_os("QUORATE_MUTANTS_REACHED"));
@@ -354,8 +357,8 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // The error lies outside of all mutants. Usually a mutant that omits `return` or `break` causes it. So drop all
-        // mutants in the range of the error that omit a statement. If there are none, drop all mutants in this range.
+        // No mutant contains the error. Usually a mutant that omits `return` or `break` causes it. The error's range
+        // can contain mutants: drop those that omit a statement. If there are none, drop all mutants in this range.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };
@@ -414,8 +417,8 @@ impl Tree {
     }
 }
 
-/// Returns the mutant's name in `not-compiled.txt`: [`Mutant::name`] and the whole new expression. Two mutants can have
-/// the same [`Mutant::name`].
+/// Returns the mutant's name in `not-compiled.txt`: [`Mutant::name`] and the whole new expression. [`Mutant::name`]
+/// alone can belong to two mutants, because it shortens the expression.
 fn dropped_name(mutant: &Mutant) -> String {
     let kind = match &mutant.form {
         Form::Instead(other) => other.split_whitespace().collect::<Vec<_>>().join(" "),

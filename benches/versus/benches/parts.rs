@@ -1,7 +1,7 @@
 //! Measures parts of the library without a network: `cargo bench -p quorate-bench`.
 //!
-//! - The benchmark `core` uses nodes that grant every request before `send` returns. It measures only the library's own
-//!   work: sending the requests, counting the votes, creating the guard, and scheduling the renewal.
+//! - The benchmark `core` uses nodes that grant every request at once, inside `Node::send`. It measures only the
+//!   library's own work: sending the requests, counting the votes, creating the guard, and scheduling the renewal.
 //! - The benchmark `actor` measures one node: its connection, and the task that owns the connection. Another task
 //!   answers the node's requests over an in-memory pipe.
 
@@ -27,7 +27,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-/// A node that grants every request before `send` returns. All nodes share one fencing counter.
+/// A node that grants every request at once, inside `Node::send`. All nodes share one fencing counter.
 struct Yes {
     name: NodeName,
     counter: Arc<AtomicU64>,
@@ -42,7 +42,7 @@ impl Node for Yes {
     fn send(&self, request: Request, reply: Reply) {
         reply.answer(Ok(match request {
             Request::Acquire { proposal, .. } => Answer::Granted {
-                // The nodes share one counter, so all of them return the same fencing token.
+                // All nodes answer one acquire with the same token: only the first answer can raise the shared counter.
                 counter: self.fenced.then(|| {
                     self.counter
                         .fetch_max(proposal, Ordering::Relaxed)
@@ -267,7 +267,7 @@ fn guard(c: &mut Criterion) {
 }
 
 /// Polls the future once, without a runtime. The future is complete after this poll, because the nodes answer every
-/// request before `send` returns.
+/// request at once.
 fn runtime_less<T>(future: impl Future<Output = T>) -> T {
     future
         .now_or_never()

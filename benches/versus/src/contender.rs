@@ -23,7 +23,7 @@ pub(crate) enum Name {
     FloorAll,
     /// The least work that a Redlock client must do, with hand-written RESP instead of redis-rs
     Wire,
-    /// Hand-written RESP with the scripts of quorate's default settings
+    /// Hand-written RESP that calls the same scripts as quorate with default settings
     WireDefault,
     /// rslock, as published in the registry
     Rslock,

@@ -1,5 +1,5 @@
-//! Measures how much slower locks are while a minority of the masters is stopped, dead or slow. Also measures the
-//! longest time in which a client cannot acquire a lock when masters die or return.
+//! Measures how much slower locks are while a minority of the masters is stopped, dead or slow. Also measures how long
+//! a client cannot acquire a lock after masters die or return.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -262,8 +262,8 @@ const EVENTS: [(&str, Event); 7] = [
     }),
 ];
 
-/// Measures the longest time between two acquisitions of one client while masters die and return. The client acquires
-/// and releases one lock without a pause.
+/// Lets one client acquire and release a lock in a loop while masters die and return. Measures the longest time from
+/// one acquisition to the next.
 fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     let masters = Arc::new(Masters::start(MASTERS).expect("the masters must start"));
     let mut seen = vec![Vec::new(); EVENTS.len()];
@@ -350,8 +350,8 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
     served.saturating_duration_since(returned)
 }
 
-/// The longest time between two acquisitions of this client. The measurement begins 100 ms before `event` and ends 900
-/// ms after it.
+/// The longest time from one acquisition of this client to its next. The measurement begins 100 ms before `event` and
+/// ends 900 ms after it.
 async fn longest_pause(
     client: &quorate::Redlock,
     masters: &Arc<Masters>,

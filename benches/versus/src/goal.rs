@@ -38,8 +38,8 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The largest ratio of a cost in the series to the smallest cost before it. For the costs 100, 10 and 15 it is 1.5.
-/// NaN if there are fewer than two costs.
+/// Divides each cost by the smallest earlier cost in the series, and returns the largest ratio. For the costs 100, 10
+/// and 15 it is 1.5. NaN if there are fewer than two costs.
 pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
     let (mut least, mut climb) = (f64::NAN, f64::NAN);
     for cost in costs {

@@ -86,8 +86,8 @@ pub(crate) struct HolderArgs {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
     acquired: usize,
-    /// The growth of the client's resident memory per lock, in bytes, measured right after the last acquisition.
-    /// Includes the guards and the names of the locks.
+    /// The client's resident memory per lock, in bytes, right after the last acquisition. Does not include the memory
+    /// that the client used before the first acquisition. Includes the guards and the names of the locks.
     taken_memory: f64,
     pub(crate) memory_per_lock: f64,
     /// The processor time of the client while it renews its locks, in percent of one core.
@@ -95,8 +95,7 @@ pub(crate) struct Seen {
     /// The smallest remaining lease that was observed among all locks, in milliseconds.
     margin_ms: f64,
     lost: usize,
-    /// The client's processor time to acquire and release one more lock while it holds `acquired` locks, in
-    /// microseconds.
+    /// The client's processor time to acquire and release one more lock while it holds all its locks, in microseconds.
     cycle_us: f64,
 }
 
@@ -173,7 +172,7 @@ fn table(rows: &[(Name, usize, Vec<Row>)]) -> Table {
         let memory = of(|row| row.seen.memory_per_lock);
         let cpu = of(|row| row.seen.cpu_percent).median;
         let lost: usize = rounds.iter().map(|row| row.seen.lost).sum();
-        // The baseline does not notice that a lock is lost, so the table shows no number of losses for it.
+        // The baseline (`Floor`) does not notice lost locks, so print a dash in its row.
         let unless = |text: String| match name {
             Name::Floor => "-".to_owned(),
             _ => text,
@@ -415,9 +414,9 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
     let cpu = share(Usage::of(&[], rest).await.1);
     println!("over");
-    // Every lock was renewed during the measurement, so `memory` includes the memory that renewals need.
+    // Read the memory after the measurement, so that it includes the memory that renewals need.
     let memory = own_memory().saturating_sub(before);
-    // Read the leases only now, because reading them takes processor time.
+    // Reading the leases takes processor time, so do it after the measurement of `cpu`.
     let looking = if args.brief { 0 } else { args.seconds };
     let margin = least_margin(&guards, Duration::from_secs(looking)).await;
     let causes = losses(&guards);
@@ -495,12 +494,12 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
         .await
 }
 
-/// The client's processor time for one cycle (an acquire and its release), in microseconds, without the time for
-/// renewals. Measured with 16 tasks.
+/// The client's processor time for one cycle (an acquire and its release), in microseconds. Measured with 16 tasks.
 ///
-/// `renewals` is the processor time of renewals, as a share of one core.
+/// The held locks are renewed at the same time. `renewals` is the processor time of these renewals, as a share of one
+/// core. The function subtracts it.
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
-    // `burst` must not measure masters, so pass none: the parent process measures them.
+    // The parent process measures the masters, so give `burst` an empty list of masters.
     let none = Masters::start(0).expect("starting zero masters must succeed");
     let time = Duration::from_millis(300);
     burst(&client, name, &none, 16, time).await;

@@ -17,8 +17,8 @@ const TASKS: usize = 64;
 /// The implementations that are measured: `quorate` with three different settings.
 const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
 
-/// The time of one measurement. A round measures each implementation twice: with healthy masters, and with one master
-/// stopped.
+/// The time of one measurement. In each round, every implementation is measured for this time with healthy masters, and
+/// again while one master is stopped.
 const TURN: Duration = Duration::from_secs(1);
 
 /// The rates of one implementation, in cycles (an acquire and its release) per second: while all masters are healthy,

@@ -1,5 +1,5 @@
-//! Runs cycles (an acquire and its release) in which futures and guards are dropped and masters fail. Then searches
-//! every master for leaked keys.
+//! Runs cycles (an acquire and its release) while masters fail. Some acquires are cancelled, and some guards are
+//! dropped without a release. Then searches every master for leaked keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -124,8 +124,8 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
 async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
     let mut left = keys(masters);
-    // Wait until the keys of queues have expired. After the last waiter has left, a master keeps the key of a queue for
-    // the heartbeat time (a setting of the lock).
+    // The keys of a lock's queue expire soon after the last waiter has left the queue: one heartbeat time, a setting of
+    // the lock. Wait for this.
     for _ in 0..50 {
         if left == 0 {
             break;
@@ -136,7 +136,7 @@ async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     left
 }
 
-/// The number of keys on all masters together, without fencing counters, which are kept for a day by design.
+/// The number of keys on all masters together. Fencing counters do not count: masters keep them for a day by design.
 fn keys(masters: &Masters) -> usize {
     let of = |master: &quorate_testbed::Server| match master.command(&["KEYS", "*"]) {
         Ok(Reply::Array(keys)) => keys
@@ -172,8 +172,8 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
         };
         let acquire = redlock.acquire(resource);
         let outcome = if dice.roll(4) == 0 {
-            // Drop the future after a number of polls, not after a time. Timers are exact only to a millisecond, so
-            // they cannot drop the future at every await point.
+            // Drop the future after a random number of polls, so that it can stop at every await point. A timer is too
+            // coarse for this: its shortest time is a millisecond.
             let polls = dice.roll(12);
             let mut acquire = std::pin::pin!(acquire);
             let mut polled = 0;

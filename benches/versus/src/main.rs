@@ -43,8 +43,8 @@ enum Command {
     All(all::Args),
     /// Measure latency, throughput and cost per cycle of all implementations, as ratios to the baseline
     Versus(versus::Args),
-    /// Measure the effect of a stopped, dead or slow minority of the masters, and the longest time between two
-    /// acquisitions while masters die and return
+    /// Measure the effect of a stopped, dead or slow minority of the masters, and the longest time without an
+    /// acquisition while masters die and return
     Faults(faults::Args),
     /// Measure many locks that one process holds and renews: memory, cost and remaining leases, and whether the cost
     /// per lock grows with the number of locks

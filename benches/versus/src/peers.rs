@@ -1,9 +1,9 @@
-//! Measures implementations in other languages, each in a separate process, and compares them with the baseline and
-//! `quorate`.
+//! Measures implementations in other languages, and compares them with the baseline and `quorate`. Each such
+//! implementation is a program in its own process, called a peer.
 //!
-//! Such an implementation is called a peer. A peer is a program that gets the masters' URLs, separated by commas, as
-//! its last argument. It reads `alone CYCLES` or `burst TASKS MILLISECONDS` from its standard input. It answers each
-//! line with its measurements as one line of JSON.
+//! The last argument of a peer is the masters' URLs, separated by commas. The peer reads lines from its standard input:
+//! `alone CYCLES` starts this number of cycles, and `burst TASKS MILLISECONDS` starts concurrent tasks for this time.
+//! It answers each line with its measurements as one line of JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     tasks: Vec<usize>,
 }
 
-/// An implementation that is compared. It runs in this process, or it is a peer in another process.
+/// One of the compared implementations. It runs in this process, or it is a peer in another process.
 enum Party {
     Here(Name, Arc<Contender>),
     Elsewhere(Peer),
@@ -223,7 +223,7 @@ pub(crate) fn run(args: &Args) {
     for round in 0..=args.rounds {
         for (party, seen) in parties.iter_mut().zip(&mut seen) {
             let result = party.turn(&runtime, &masters, args);
-            // The first round is only a warm-up and is not counted.
+            // Round 0 is only a warm-up: its result is dropped.
             if round > 0 {
                 seen.push(result);
             }

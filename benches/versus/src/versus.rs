@@ -298,8 +298,8 @@ fn with(count: usize, args: &Args) {
     }
 }
 
-/// For each round, divides the value of implementation `n` by the value of the baseline. Returns the spread of these
-/// ratios.
+/// For each round, divides the value of implementation `n` by the value of the baseline. Returns the median, minimum
+/// and maximum of these ratios.
 fn over_floor(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> Spread {
     let rounds = seen[n].alone.len();
     Spread::of((0..rounds).map(|round| value(&seen[n], round) / value(&seen[0], round)))
@@ -386,8 +386,8 @@ fn print_among(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client while {AMONG} other tasks run, all rounds together\n{table}");
 }
 
-/// The number of this implementation's lock keys that remain on all masters together. If keys remain, waits up to one
-/// second for them to disappear.
+/// Waits up to one second until no lock key of this implementation is left on any master. Returns the number of keys
+/// that are left then, on all masters together.
 fn keys_left(masters: &Masters, name: Name) -> usize {
     let pattern = format!("{}:*", name.prefix());
     let count = || -> usize {

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) {
         let mut clients = Vec::new();
         for name in names {
             let client = match name {
-                // Distant masters need a longer node timeout than the default of 50 ms.
+                // For distant masters, raise the node timeout of `quorate`: its default is 50 ms.
                 Name::Classic | Name::Fenced | Name::Default => Contender::Quorate(
                     settings(name, &at.urls)
                         .node_timeout(Duration::from_millis(2 * slowest + 50))

@@ -4,7 +4,8 @@
 //! This client has almost no overhead: the task of each connection sends all queued requests in one write. The client
 //! can read only the replies to acquire and release.
 //!
-//! With `Name::WireDefault`, the client sends the scripts of `quorate` with default settings instead.
+//! With `Name::WireDefault`, the client does not send the commands of the baseline. It calls the scripts that `quorate`
+//! uses with default settings.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -37,8 +38,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Runs `connect`, which connects a `quorate` client. Reads the two scripts from the SCRIPT LOAD commands that
-    /// MONITOR shows on the first master.
+    /// Starts MONITOR on the first master, and then runs `connect`, which connects a `quorate` client. Reads the
+    /// acquire and release scripts from the SCRIPT LOAD commands of this client.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
         let connection =
             || Connection::tcp(addresses[0], PATIENCE).expect("the connection must be made");
@@ -114,8 +115,8 @@ struct Queue {
     rounds: Vec<Arc<Round>>,
 }
 
-/// One request to all masters. `votes` has two counts: its lower 16 bits count all answers, and its upper bits count
-/// only the positive answers.
+/// One request, which is sent to all masters. `votes` has two counts: its lower 16 bits count all answers, and its
+/// upper bits count the masters that granted the request.
 struct Round {
     votes: AtomicUsize,
     quorum: usize,

@@ -1,11 +1,11 @@
-//! Checks that the faults had their effect and that the clients got locks. Otherwise a good verdict of the other
-//! checkers proves little.
+//! Checks that the run tested something: its faults had their effect, and its clients got locks. If not, the verdict
+//! "valid" of another checker proves little.
 
 use super::{Case, Finding, Violation};
 use crate::event::Event;
 
-/// The minimum number of acquisitions per client. If the clients make fewer on average, the run has tested too little,
-/// and its verdict is "unknown".
+/// The minimum number of acquisitions per client, on average over all clients. With fewer, the run has tested too
+/// little, and its verdict is "unknown".
 const FEW: usize = 3;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {

@@ -1,8 +1,9 @@
 //! Checks a run in which masters were changed:
 //!
 //! - The operator completed every step of each change.
-//! - If the run injects faults, a fault hit a master between the steps `close` and `open` of each change.
-//! - The masters refused no client whose set of masters was valid.
+//! - If the run injects faults, a fault hit a master between the operator's steps `close` and `open` of each change
+//!   (see docs/operations.md).
+//! - The masters refused no client that used the current masters.
 //! - No lock stayed free for too long while a client waited for it.
 
 use std::time::Duration;
@@ -115,14 +116,14 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
     unhurt
 }
 
-/// Adds a violation for each attempt that was refused although its client used the valid set of masters. Returns the
-/// number of all refused attempts, including those that were rightly refused.
+/// Adds a violation for each attempt that the masters refused although its client used the current masters. Returns the
+/// number of all refused attempts, including the attempts of clients with outdated masters.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
-    // Returns the time from which the masters rightly refuse clients that have the configuration `step`:
+    // Returns when the masters begin to refuse clients with the configuration number `step` (see `Settings::step`):
     //
-    // - If `step` is even, the clients use one set of masters. This set is outdated from the start of the step `close`.
-    // - If `step` is odd, the clients use the old and the new set. Both are outdated from the start of `finish`.
+    // - If `step` is even, the clients know one set of masters. Masters refuse them from the start of the step `close`.
+    // - If `step` is odd, the clients know the old and the new set. Masters refuse them from the start of `finish`.
     let outdated = |step: u64| {
         let (change, name) = match step % 2 {
             0 => (step / 2, "close"),
@@ -156,8 +157,8 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
     refused
 }
 
-/// Adds a violation for each lock that was free for too long while a client waited for it. Returns the longest such
-/// time in nanoseconds.
+/// Adds a violation for each lock that was free for longer than allowed while a client waited for it. Returns the
+/// longest time, in nanoseconds, for which any lock was free while a client waited for it.
 fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
     let ttl = case.scenario.ttl;
     // A waiter possibly waits until a dead holder's lease expires (one TTL), and then until the queue entry of a dead

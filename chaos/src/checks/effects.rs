@@ -30,8 +30,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let Some((t, who)) = firsts.insert((key, from), (line.t, &line.who)) else {
             continue;
         };
-        // Excuse a late write of a paused holder. If a holder is paused between its last check of the lock and its
-        // write, no lock without a fencing token can prevent the write.
+        // Excuse a late write of a paused holder. If the holder was paused after its last check of the lock, only a
+        // fencing token could have prevented the write.
         let late = holds
             .get(&(line.who.as_str(), *op))
             .and_then(|hold| hold.belief(case.end))

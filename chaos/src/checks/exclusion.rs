@@ -45,8 +45,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // The faults of this scenario always cause overlapping holds. The checker found none, so the checker is
-        // possibly broken.
+        // This scenario must cause overlapping holds. If the checker found none, either the faults or the checker did
+        // not work.
         return finding.at_least(Verdict::Unknown);
     }
     finding

@@ -1,7 +1,7 @@
 //! Checks fencing tokens, even in runs in which exclusion is broken:
 //!
 //! - Two holds have different tokens, unless they may overlap (two readers, or two holds of one lock owner).
-//! - If an acquisition begins after another hold was obtained, it gets a larger token than that hold.
+//! - If an acquisition begins after another hold was obtained, its token is larger than the token of that hold.
 //! - The register never accepts a write with a smaller token than one that it has seen.
 
 use std::collections::HashMap;
@@ -65,15 +65,15 @@ struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 /// A hold of a reentrant lock, as a tuple:
 ///
 /// - the attempt that acquired it
-/// - the end of the hold, according to the client
-/// - the start of the owner's first attempt with the same fencing token
+/// - the end of the hold, as far as the client knew
+/// - the start of the first attempt that got the same fencing token (overlapping holds of one owner share a token)
 ///
 /// Both times are in nanoseconds since the start of the run.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// Returns the start of `attempt`. If the lock's owner already held the lock with this token, returns the start of
-    /// the owner's first attempt with this token.
+    /// Returns the start of the first attempt that got this token. This is `attempt` itself, unless its owner already
+    /// held the lock with this token. `end` is the end of the run.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;

@@ -1,7 +1,8 @@
-//! Checks which keys remain on the masters after the run. The keys are listed three times:
+//! Checks which keys remain on the masters after the run. The keys are listed at three times:
 //!
-//! - When all clients have released their locks, only keys of killed clients, keys affected by a recent fault, and
-//!   long-lived keys of queues may remain. ZooKeeper masters are skipped at this time.
+//! - When all clients have released their locks, ZooKeeper masters are skipped. On the other masters, only three groups
+//!   of keys may remain: keys of killed clients; keys that a recent fault kept from being deleted; and keys that
+//!   outlive their queue (ticket counters and `quorate:lines`).
 //! - One TTL later, only holder's notes (the texts by which `status` shows the holders) may remain.
 //! - When these notes have expired, no key may remain.
 //!
@@ -54,7 +55,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             // A killed client could not release its locks, so its keys may remain until they expire.
             let left: Vec<String> = left
                 .iter()
-                // Skip ticket counters and `quorate:lines`: they expire later than the entries of a queue.
+                // Skip the keys that outlive a queue: the ticket counter of each lock, and `quorate:lines`.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
@@ -101,7 +102,7 @@ impl Case<'_> {
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
         let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
         let recent = before(lives * self.scenario.max_ttl);
-        // Holder's notes and the keys of queues may remain for longer after a fault, because they outlive lock keys.
+        // A fault excuses holder's notes and the keys of queues for longer than lock keys, because they expire later.
         let felt = match self.scenario.settling() {
             Some(settling) if !key.starts_with("quorate:") => before(settling),
             _ => recent,

@@ -70,8 +70,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             seconds(first - calm)
         );
     }
-    // If no client got any lock after the last fault, the verdict is "invalid". Known-bad clients are exempt, because
-    // they can block each other.
+    // If no client got any lock after the last fault, the verdict is "invalid". This does not apply to known-bad lock
+    // implementations: their clients can block each other even without a fault.
     let finding = Finding::of("liveness", looked_at, violations);
     if first.is_none() && case.scenario.locker == Locker::Quorate {
         return finding.at_least(Verdict::Invalid);

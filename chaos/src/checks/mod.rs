@@ -35,7 +35,7 @@ const LONGEST_WAIT: u64 = 5_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The history contains enough events for a verdict. It has no violations, or all of them are excused.
+    /// The history contains enough events for a verdict. Each violation in it, if there are any, has an excuse.
     Valid,
     /// The history contains too few events for a verdict.
     Unknown,
@@ -86,7 +86,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Creates a finding from these violations: "invalid" if one of them has no excuse, otherwise "valid".
+    /// Creates a finding. Its verdict is "invalid" if one of the violations has no excuse, otherwise "valid".
     fn of(checker: &str, looked_at: String, violations: Vec<Violation>) -> Self {
         let broken = violations.iter().any(|one| one.excused.is_none());
         Self {
@@ -165,9 +165,9 @@ pub(crate) struct Case<'a> {
 
 impl Case<'_> {
     /// Returns a description of a fault that excuses two simultaneous holders between `from` and `to`. A fault is an
-    /// excuse from its start until the maximum TTL plus one second after its end.
+    /// excuse while it lasts, and for some time after its end: the run's longest TTL plus one second.
     ///
-    /// `None` if there is no such fault, or if the scenario promises exclusion in spite of its faults.
+    /// `None` if there is no such fault, or if the scenario promises that there are never two holders.
     fn excuse(&self, from: u64, to: u64) -> Option<String> {
         if self.scenario.exclusion() == Exclusion::Holds {
             return None;
@@ -225,8 +225,8 @@ impl Case<'_> {
         };
         let near = starved.partition_point(|(_, until, _)| *until < from);
         for (since, until, waited) in &starved[near..] {
-            // The list is sorted by end. A wait lasts at most `LONGEST_WAIT`, so this wait and all later ones began
-            // after `to`.
+            // A wait lasts at most `LONGEST_WAIT`, so this wait began after `to`. So did all waits after it in the
+            // list, which is sorted by end.
             if *until > to.saturating_add(LONGEST_WAIT) {
                 break;
             }
@@ -234,8 +234,8 @@ impl Case<'_> {
                 continue;
             }
             let (since, until) = ((*since).max(from), (*until).min(to));
-            // For each interval only the total waiting time is known, not when the threads waited. Assume that the
-            // whole waiting time was within `from..to`.
+            // For each interval, only the total waiting time is known, not when the threads waited. In favour of the
+            // lock, assume that they waited within `from..to`.
             let waited = (*waited).min(until.saturating_sub(since));
             sum += waited.saturating_sub(self.paused(who, since, until));
         }

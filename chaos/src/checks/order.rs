@@ -1,8 +1,8 @@
-//! Checks the fair order (first come, first served): a client that is certainly in the queue gets the lock before every
-//! client that came later. The checker runs only in scenarios with the fair order.
+//! Checks the fair order (first come, first served): if one client began to wait clearly earlier than another, it gets
+//! the lock first. The checker runs only in scenarios with the fair order.
 //!
-//! The checker skips periods in which a fault affected clients, because a waiter that cannot reach a majority of the
-//! masters has no ticket (no place in the queue).
+//! The checker skips periods in which a fault affected clients: a waiter that cannot reach a majority of the masters is
+//! not in the queue.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 /// - `many`, because only one client uses each of its locks
 /// - `run`, because a child process takes time to start
 /// - `owners`, because an owner that holds the lock may acquire it again before all waiters
-/// - `prizes`, because the history does not record the lock of a quota
+/// - `prizes`, because its clients take units of a quota, and the history does not record who locked the quota when
 fn is_in_line(workload: &str) -> bool {
     let all = Workload::ALL.iter();
     let mut in_line = all.filter(|workload| {
@@ -146,8 +146,8 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
 }
 
 impl Case<'_> {
-    /// Whether no fault affected the clients between `from` and `to`: no fault was active, and the restart guard
-    /// excluded no master. The guard excludes a master for some time after each start of this master.
+    /// Whether no fault affected the clients between `from` and `to`. After the end of a fault, and after the start of
+    /// the run, clients may ignore the votes of restarted masters for some time. This time counts as affected.
     fn is_quiet(&self, from: u64, to: u64) -> bool {
         let felt = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
         from > felt

@@ -2,9 +2,9 @@
 //!
 //! - A quota never hands out more prizes than it was created with.
 //! - A quota never hands out the same prize twice.
-//! - If two requests for a prize did not overlap, the later one leaves fewer prizes in the quota.
+//! - If two requests for a prize did not overlap, the reply to the later one reports fewer remaining prizes.
 //! - After the last prize, no prize is handed out.
-//! - If masters are changed and no fault is injected, no quota is lost.
+//! - If a run without faults replaces a minority of the masters at a time, every quota survives.
 
 use std::collections::BTreeMap;
 
@@ -73,8 +73,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether every quota must survive the changes of masters. True if the scenario has changes but no faults, and a
-/// majority of each new set of masters also belongs to the previous set.
+/// Whether every quota must survive the changes of masters. True if the run injects no faults, and more than half of
+/// the masters of each new set already belonged to the set before it: these masters store the quotas.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));

@@ -1,5 +1,5 @@
-//! Checks the data that holders find under their locks. Readers must see complete writes. A holder that acts for a lock
-//! owner must never find the id of another owner in the shared file.
+//! Checks the data that holders find under their locks. Readers must see complete writes. The holders of a reentrant
+//! lock write the id of their lock owner to a file, and must never find the id of another owner there.
 
 use std::collections::{HashMap, HashSet};
 

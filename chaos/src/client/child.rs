@@ -67,7 +67,7 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // A master may have restarted just before `quorate run` starts, so the restart guard must apply immediately.
+        // Even for `AfterFirstContact`: a master may have restarted just before `quorate run` starts.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {

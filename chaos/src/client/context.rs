@@ -15,7 +15,7 @@ use crate::event::{Clock, Entry, Event, STALLED};
 /// The client records a delay as a stall if it is longer than this time, in nanoseconds. Two delays are measured:
 ///
 /// - the time that a write to the history takes
-/// - the time by which a thread wakes up too late from sleep
+/// - the delay with which a sleeping thread wakes up
 ///
 /// A busy machine can cause both delays. A write also takes long if the main process of the run reads the client's
 /// output too slowly.
@@ -31,8 +31,8 @@ pub(super) struct Shared {
     owners: Mutex<HashMap<String, Owner>>,
     ops: AtomicU64,
     finishing: AtomicBool,
-    /// Until this time, tasks drop futures before they complete, and drop guards instead of releasing them. In
-    /// nanoseconds since the start of the run.
+    /// Until this time, tasks cancel their operations by dropping the futures, and drop guards instead of releasing
+    /// them. In nanoseconds since the start of the run.
     drop_until: AtomicU64,
 }
 
@@ -55,7 +55,8 @@ impl Shared {
         self.finishing.store(true, Ordering::Relaxed);
     }
 
-    /// Until `t`, makes tasks drop futures before they complete, and drop guards instead of releasing them.
+    /// Until `t`, makes tasks cancel their operations by dropping the futures, and drop guards instead of releasing
+    /// them.
     pub(super) fn drop_futures_until(&self, t: u64) {
         self.drop_until.store(t, Ordering::Relaxed);
     }

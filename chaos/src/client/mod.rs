@@ -93,8 +93,8 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
         .masters_generation(settings.generation)
         .ttl(settings.ttl)
         .max_ttl(settings.max_ttl)
-        // With a TTL of one second, this is twice the default timeout. The longer timeout is needed because masters,
-        // proxies and clients share one machine.
+        // Masters, proxies and clients share one machine, so the timeout is longer than the default: 100 ms instead of
+        // 50 ms with the default TTL of one second.
         .node_timeout(settings.ttl / 10)
         .wait(Wait::For(PATIENCE))
         .restart_guard(match settings.guarding {
@@ -116,7 +116,7 @@ async fn live(ctx: Ctx) {
     let pid = std::process::id();
     ctx.note(Event::Ready { pid });
     work_all(&ctx).await;
-    // Every release has been sent. Limit the wait for the replies, because a dead master never replies.
+    // Wait until the masters have confirmed the releases, but not for ever: a dead master never answers.
     let _ = tokio::time::timeout(Duration::from_secs(2), ctx.redlock.flush()).await;
     ctx.note(Event::Bye);
     std::process::exit(0);
@@ -128,8 +128,8 @@ async fn work_all(ctx: &Ctx) {
     for workload in ctx.settings.workloads.clone() {
         match workload {
             Workload::Many => {
-                // A restarted client uses the same lock names as before, because each new name would leave a fencing
-                // counter on the masters for a day.
+                // A restarted client uses the same lock names as before: without the number after the dot in its own
+                // name. New lock names would leave fencing counters on the masters for a day.
                 let name = ctx.settings.name.split('.').next().unwrap_or_default();
                 for number in 0..ctx.settings.many {
                     let resource = format!("many-{name}-{number}");
@@ -175,7 +175,7 @@ async fn meet_all(ctx: &Ctx) {
     }
 }
 
-/// Whether the master answered. A master that the restart guard excludes counts as well.
+/// Whether the master answered. This is also true if clients ignore the votes of this master after its restart.
 fn is_met(said: &Result<KeyState, Fault>) -> bool {
     matches!(said, Ok(_) | Err(Fault::Quarantined(_)))
 }

@@ -1,8 +1,7 @@
-//! The workload of quotas. Clients take prizes from quotas of ten units. They also run jobs that must run only once.
-//! For each job, a quota of one unit records whether the job has run.
+//! The workload of quotas. Clients take prizes (units) from quotas of ten units. They also run jobs that must run only
+//! once: for each job, a quota of one unit records whether the job has run.
 //!
-//! The first client is the operator: it creates new quotas when few quotas have units left. Creating a quota succeeds
-//! only if every master answers.
+//! One task of the first client creates a new quota whenever few quotas have units left.
 
 use std::fs;
 use std::time::Duration;
@@ -50,8 +49,8 @@ async fn create(ctx: &Ctx, next: usize) {
         let created = match ctx.settings.locker {
             Locker::CountsDown => known_bad::create(ctx, &name, pieces).await,
             _ => match create_value(ctx, number).await {
-                // An earlier attempt created a quota with this number, but was killed or got no reply. Try the next
-                // number.
+                // A quota with this number exists already: its creation was reported as failed, or its creator was
+                // killed. Try the next number.
                 Err(ValueError::Exists(_)) => continue,
                 created => created.is_ok(),
             },

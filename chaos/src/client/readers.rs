@@ -82,7 +82,7 @@ fn edition_of(text: &str) -> u64 {
     edition.parse().unwrap_or(0)
 }
 
-/// Decides at random whether a writer keeps its lock as a reader after its writes.
+/// Decides at random whether a writer turns its hold into a reader's hold after its writes, instead of releasing it.
 pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
     wanted.workload == Workload::Readers
         && wanted.claim == Claim::Alone
@@ -91,7 +91,7 @@ pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
         && rand::rng().random_bool(0.4)
 }
 
-/// The content of the file `readers-1` after a writer has written it. `None` if the file cannot be read.
+/// Reads the file `readers-1`, which this client has just written as a writer. `None` if the file cannot be read.
 pub(super) fn left(ctx: &Ctx) -> Option<String> {
     files::read(ctx, HALVES[0]).ok().map(|(_, text)| text)
 }

@@ -11,15 +11,14 @@ use crate::workload::{Locker, Order, Workload};
 /// How long an attempt waits for a lock before the attempt fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The restart guard of a client, which excludes masters that have just restarted; see
-/// [`RestartGuard`](quorate::RestartGuard).
+/// Whether a client ignores the votes of masters that have just restarted; see [`RestartGuard`](quorate::RestartGuard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Guarding {
-    /// The guard applies from the first contact with a master. Used for a client that starts while masters may just
-    /// have been restarted.
+    /// The client ignores the votes of a master that has just started, even of a master to which it connects for the
+    /// first time. Used for a client that starts while masters may just have been restarted.
     On,
-    /// The guard applies only after the first contact. Used for the first clients of a run, whose masters have just
-    /// been started empty.
+    /// The client counts the votes of a master from its first connection on, and ignores them only after a later
+    /// restart of this master. Used for the first clients of a run, whose masters have just been started empty.
     AfterFirstContact,
     /// There is no guard. Used in scenarios without the restart guard, e.g. those that are meant to break exclusion.
     Off,
@@ -52,13 +51,13 @@ pub struct Settings {
     pub ttl: Duration,
     /// The longest TTL that the client may use.
     pub max_ttl: Duration,
-    /// The longest pause between two attempts.
+    /// The longest random pause before the client's next attempt to get a lock.
     pub pause: Duration,
     /// The share of holds, from 0 to 1, that last about as long as the TTL (0.7 to 1.4 TTLs). The other holds are much
     /// shorter.
     pub long: f64,
-    /// Whether the library renews locks. False if the run must produce two holders at the same time, because a renewal
-    /// could restore a lost lock key.
+    /// Whether the library renews locks. False in runs that must produce two holders at the same time: a renewal could
+    /// restore a lock key that a master has lost, and so keep the second client out.
     pub renewed: bool,
     /// The number of locks that the client holds at the same time in the workload `many`.
     pub many: usize,
@@ -73,8 +72,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The number of the client's configuration: 0 with the first set of masters, 1 with the first and the second set
-    /// together, 2 with the second set, and so on.
+    /// The number of the client's configuration. In change `n` of the masters, counted from 0, it is `2 * n` with the
+    /// old set of masters, and `2 * n + 1` with the old and the new set. With the new set, it is `2 * n + 2`.
     pub fn step(&self) -> u64 {
         2 * self.generation + u64::from(!self.next_masters.is_empty())
     }
@@ -85,7 +84,7 @@ impl Settings {
 pub enum Instruction {
     /// Block all worker threads for this long.
     Starve(Duration),
-    /// Drop futures and guards for this long.
+    /// For this long, cancel operations by dropping their futures, and drop guards instead of releasing them.
     DropFutures(Duration),
     /// Finish the work and exit.
     Finish,

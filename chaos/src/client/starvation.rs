@@ -16,7 +16,7 @@ use crate::event::{Event, STALLED};
 
 /// How long the measuring thread sleeps between two readings of the clock.
 const NAP: Duration = Duration::from_millis(10);
-/// How often the client reads from the kernel how long its threads waited for a CPU, in nanoseconds.
+/// The time between two readings of how long the client's threads waited for a CPU, in nanoseconds.
 const LOOK: u64 = 50_000_000;
 /// Waits for a CPU are recorded only if all threads together waited longer than this between two readings, in
 /// nanoseconds.
@@ -48,10 +48,10 @@ pub(super) fn watch(ctx: &Ctx) {
 /// Compares two readings of how long each thread has waited for a CPU: `counted` at the time `looked`, and `fresh` at
 /// the time `now`.
 ///
-/// Returns the estimated start of the new waits, and the sum of their lengths in nanoseconds. `None` if the sum is at
-/// most [`LITTLE`].
+/// `None` if all threads together waited at most [`LITTLE`] between the readings. Otherwise returns the estimated time
+/// at which the waits began, and the sum of their lengths in nanoseconds.
 ///
-/// The start can be before `looked`, because the kernel counts a wait only when the wait ends.
+/// Waits can begin before `looked`, because the kernel counts a wait only when the wait ends.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,

@@ -20,13 +20,13 @@ const WRITERS: f64 = 0.3;
 pub(super) struct Wanted {
     pub(super) workload: Workload,
     pub(super) resource: String,
-    /// Further resources that are locked together with the first one.
+    /// Further resources, which one lock covers together with `resource`.
     pub(super) also: Vec<String>,
     pub(super) claim: Claim,
     /// Whether the attempt is for a hold that is nested in another hold of the same owner.
     pub(super) is_inner: bool,
-    /// If this attempt changes a writer's hold into a reader's hold: the number of the writer's attempt, and the
-    /// content that the writer left in the file `readers-1`. Otherwise `None`.
+    /// If this attempt changes a writer's hold into a reader's hold: the number of the attempt that acquired the
+    /// writer's hold, and the text that the writer left in the file `readers-1`. Otherwise `None`.
     pub(super) goes_on: Option<(u64, String)>,
 }
 
@@ -44,7 +44,7 @@ impl Wanted {
         let mut rng = rand::rng();
         match workload {
             Workload::Transfer => {
-                // The accounts are locked in random order, because the lock must work with its resources in any order.
+                // Draw two accounts in a random order, to test that a lock accepts its resources in any order.
                 let mut accounts: Vec<usize> = (1..=ACCOUNTS).collect();
                 accounts.shuffle(&mut rng);
                 wanted.resource = format!("{resource}-{}", accounts[0]);

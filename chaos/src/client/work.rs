@@ -45,7 +45,7 @@ fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
         Workload::Leader if draw > ctx.settings.long => {
             Duration::from_millis(40 + (draw * 160.0) as u64)
         }
-        // Hold longer than the lease, so that the lock is lost and the client can ignore the loss.
+        // `ignores-loss` does not renew its lock, so the lock is lost during this hold of 1.5 TTLs.
         _ if ctx.settings.locker == Locker::IgnoresLoss && draw < 0.3 => ttl.mul_f64(1.5),
         _ if draw < ctx.settings.long => ttl.mul_f64(0.7 + 0.7 * draw / ctx.settings.long),
         _ => Duration::from_millis(2 + (draw * 30.0) as u64),
@@ -91,8 +91,8 @@ pub(super) fn holding<'a>(
             let lost = hold.lost(ctx);
             let work = work(ctx, wanted, op, hold);
             tokio::select! {
-                // Poll `work` first. If the lock was lost while this process was paused, `work` still writes, to test
-                // that the register refuses the write.
+                // Poll `work` before the other futures. If the lock was lost while this process was paused, `work` then
+                // still writes, and the register must refuse the write.
                 biased;
                 () = work => None,
                 () = watch(ctx, wanted.workload, op, hold) => None,
@@ -148,8 +148,8 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// A hold while the client works under it. If the future of the work is dropped before it completes, this value records
-/// the release, and then drops the hold.
+/// Contains the hold of a client that works under a lock. If the future of the work is dropped before it completes,
+/// `drop` records the release event, and then drops the hold.
 struct HoldGuard<'a> {
     ctx: &'a Ctx,
     op: u64,
@@ -165,7 +165,7 @@ impl Drop for HoldGuard<'_> {
     }
 }
 
-/// Records each extension of the hold's validity, so that the validity is known even if the client is killed.
+/// Records each extension of the hold's validity, so that the checkers know the validity even if the client is killed.
 async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     if workload == Workload::Many {
         // The workload `many` has too many locks to record each extension.
@@ -200,7 +200,7 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
         Workload::Transfer => transfer::work(ctx, wanted, op, hold, time).await,
         Workload::Readers => readers::work(ctx, wanted, op, hold, time).await,
         Workload::Owners => work_for_owner(ctx, wanted, op, hold, time).await,
-        // A leader writes to the register, with its term as the token.
+        // Lock holders and leaders write to the register. The fencing token of a leader is its term.
         Workload::Register | Workload::Leader => {
             write_register(ctx, resource, op, hold, time).await;
         }
@@ -221,8 +221,8 @@ fn next_number(text: &str) -> String {
     (number + 1).to_string()
 }
 
-/// The content of the stock file after one item is taken: the number of the delivery, a colon, and the number of items
-/// left. If this was the last item, a new delivery fills the stock.
+/// The new content of the stock file after one item is taken: the number of the latest delivery, a colon, and the
+/// number of items left. If the last item was taken, a new delivery with a full stock follows.
 fn next_item(text: &str) -> String {
     let (delivery, left) = text.split_once(':').unwrap_or(("0", "0"));
     let (delivery, left): (u64, u64) = (delivery.parse().unwrap_or(0), left.parse().unwrap_or(0));

@@ -62,8 +62,8 @@ fn client(fault: &Injection) -> anyhow::Result<usize> {
     }
 }
 
-/// Commands a client to disturb its own work, e.g. to block its threads. The fault counts as healed when the client
-/// reports the end of the disturbance.
+/// Instructs a client to disturb its own work, e.g. to block its threads. The fault ends when the client reports the
+/// end of the disturbance.
 fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow::Result<Landed> {
     let client = client(fault)?;
     let before = world.clients.seen().suffered(client);

@@ -84,7 +84,8 @@ fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
     Ok(format!("the clock is off by {off} ms"))
 }
 
-/// Calls `look` until it succeeds, or until `patience` has passed. Returns the result of the last call.
+/// Calls the function `look` until it returns no error, but not for longer than `patience`. Returns the result of the
+/// last call.
 fn in_time(
     patience: Duration,
     mut look: impl FnMut() -> anyhow::Result<String>,

@@ -116,7 +116,7 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// Well-formed replies to commands that lock clients never send.
+/// Well-formed replies that do not fit any command of a lock client. They are replies to commands of other clients.
 const OF_OTHERS: &[&str] = &[
     "+PONG!\r\n",
     "$5\r\nhello\r\n",
@@ -131,8 +131,8 @@ fn relay(world: &World, index: usize, harm: Tampering) -> Script {
     Script::Relay { target, harm }
 }
 
-/// Connects the clients of a master to a hostile server, which runs `script`. Fails if `look` does not recognize the
-/// hostile server, or if no client connects to it.
+/// Replaces a master by a hostile server for the affected clients. The hostile server runs `script`. Fails if the check
+/// `look` does not find the hostile behaviour, or if no client connects to the server.
 fn lead_to(
     fault: &Injection,
     index: usize,
@@ -165,8 +165,8 @@ fn lead_to(
     })
 }
 
-/// Checks the behaviour of the hostile server with a probe. The server must answer the handshake like a real server,
-/// and must hang up at request number `last`. If `last` is 0, it must hang up before any request.
+/// Checks with a probe when the hostile server hangs up. After the handshake, the server must answer the requests
+/// before number `last`, and must hang up at request `last`. If `last` is 0, it must hang up without any request.
 fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
     let info = probe.command(&["INFO", "server"])?;

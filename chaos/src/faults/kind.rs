@@ -25,11 +25,11 @@ pub struct Row {
     name: &'static str,
     /// A description of the fault in one line.
     pub what: &'static str,
-    /// The number of masters or clients that the fault affects.
+    /// The share of the masters or clients that the fault affects, e.g. one master or a minority.
     pub reach: Reach,
     /// The kinds of masters that the fault can be injected into.
     pub on: Which,
-    /// The equipment that the run must set up so that this kind of fault can be injected, e.g. proxies.
+    /// The tools that the run must set up before it can inject this kind of fault, e.g. proxies.
     pub needs: Needs,
     /// The minimum number of masters. In a run with fewer masters the fault is not available.
     pub fewest_masters: usize,
@@ -60,11 +60,11 @@ pub enum Reach {
 pub enum Lasts {
     /// 0.25 to 1.5 TTLs.
     Usual,
-    /// No time: the fault ends as soon as it has happened.
+    /// The fault has no duration: it ends as soon as it has happened.
     Moment,
     /// 50 to 700 ms: long enough for clients to notice that a master does not answer.
     Short,
-    /// 400 to 1,200 ms: the time of a few attempts.
+    /// 400 to 1,200 ms: long enough for a client to try a few times to get a lock.
     Attempts,
     /// Longer than the TTL: 1.2 to 2 TTLs.
     BeyondTtl,
@@ -72,8 +72,8 @@ pub enum Lasts {
 
 /// Whether a fault can break mutual exclusion.
 ///
-/// Redlock does not guarantee mutual exclusion if even one master loses data without a visible restart, or has a clock
-/// that is wrong by more than the allowed drift.
+/// Redlock does not guarantee mutual exclusion in two cases: a master loses data and clients cannot see that it has
+/// restarted; or a master's clock is wrong by more than the allowed drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaks {
     Never,
@@ -85,8 +85,8 @@ pub(super) enum Breaks {
     Mistimes,
     /// Two holders at the same time are certain if clients often compete for the same lock.
     Must,
-    /// Two holders at the same time are certain if the restart guard is off. The fault is meant for runs without the
-    /// guard.
+    /// Two holders at the same time are certain if the restart guard is off. In runs with this fault, the guard is off
+    /// by default.
     MustUnguarded,
 }
 
@@ -197,7 +197,7 @@ impl Kind {
     pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
             Breaks::Never => false,
-            // The restart guard matters only for masters that lose data when they are killed.
+            // A restart breaks exclusion only if the killed master loses data and clients then count its votes at once.
             Breaks::Unguarded => !guarded && nodes.iter().any(|node| Which::Forgetful.has(*node)),
             _ => true,
         }
@@ -226,7 +226,8 @@ impl Kind {
         }
     }
 
-    /// Whether the fault can be injected into a master of this kind and, if it is a Redis, with this persistence.
+    /// Whether the fault can be injected into a master of this kind. For a Redis master, `kept` is the persistence with
+    /// which it was started; for other masters, it has no meaning.
     pub fn suits(self, node: NodeKind, kept: Persistence) -> bool {
         let disk = match self.disk {
             Disk::Any => true,
@@ -313,10 +314,10 @@ impl Serialize for Kind {
 pub struct Injection {
     /// The kind of fault.
     pub kind: Kind,
-    /// The indices of the affected masters. Empty in two cases: the fault is inside a client, or it affects the network
-    /// between some clients and all masters.
+    /// The indices of the affected masters. Empty if the fault affects no single masters: it is inside clients, or it
+    /// disturbs the connections between clients and all masters.
     pub masters: Vec<usize>,
-    /// The indices of the affected clients. Empty if the fault affects all clients.
+    /// The indices of the affected clients. An empty list means all clients.
     pub clients: Vec<usize>,
     /// How long the fault lasts.
     pub lasts: Duration,

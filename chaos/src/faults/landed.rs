@@ -62,8 +62,8 @@ impl Landed {
         (self.heal)(world)
     }
 
-    /// Combines several faults into one. Healing the result heals all of them, even if healing one of them fails, and
-    /// returns the first error.
+    /// Combines several faults into one. Healing it heals every fault, even if an earlier one cannot be healed. The
+    /// result is the first error.
     pub(super) fn all(parts: Vec<(usize, Self)>) -> Self {
         let seen: Vec<String> = parts
             .iter()

@@ -1,5 +1,6 @@
-//! Faults of the network links to masters. Each master is in its own network namespace. While its link is down,
-//! connection attempts of clients get no answer: they are neither accepted nor refused.
+//! Faults of the network links to masters. Each master is in its own network namespace, so its link can be cut
+//! separately. While the link is cut, connection attempts of clients get no answer: they are neither accepted nor
+//! refused.
 
 use std::net::TcpStream;
 use std::time::Duration;

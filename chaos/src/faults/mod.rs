@@ -44,7 +44,7 @@ impl Kind {
     /// The faults that the option `--faults mixed` selects for these kinds of masters:
     ///
     /// - They apply to at least one of these masters.
-    /// - They do not break mutual exclusion if the restart guard is on.
+    /// - They cannot break mutual exclusion if clients ignore the votes of restarted masters (the restart guard).
     /// - They need no clock offsets, network links or host names.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {

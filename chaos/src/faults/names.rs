@@ -14,7 +14,8 @@ use super::landed::Landed;
 use crate::fleet;
 use crate::world::{Needs, World, host};
 
-/// How long the probe waits for the answer to a lookup while the fault lasts.
+/// How long the probe waits for the answer to a lookup during the fault. If the fault silences the name server, no
+/// answer may arrive in this time.
 const SILENCE: Duration = Duration::from_millis(150);
 /// How long the probe waits for the answer to a lookup that must be answered.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -89,7 +90,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// Starts the process. When this function returns, the process is about to look up the name.
+    /// Starts the process. It prints a line immediately before it looks up the name, and this function waits for the
+    /// line.
     fn of(names: &Names, name: &str) -> anyhow::Result<Self> {
         let mut process = Command::new(fleet::program()?)
             .args(["lookup", name])

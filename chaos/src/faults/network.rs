@@ -146,7 +146,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
         let felt = look(net, kind, road, probe)?;
         seen.push(format!("m{}: {felt}", master + 1));
     }
-    // A connection that has lost bytes cannot be used after the fault, so reset it when the fault is healed.
+    // After a `Drop` fault, reset the connections: they have lost bytes, so no client can use them any more.
     let leaves_gaps = matches!(net, Fault::Drop(_));
     Ok(Landed::new(seen.join("; "), move |world| {
         drop(guards);
@@ -164,8 +164,8 @@ fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
     fresh()
 }
 
-/// Judges a reply that the probe received although the partition should block it. Only one reply is allowed: the error
-/// that a master at its connection limit sends to a new connection.
+/// Decides whether the probe may receive this reply although its request was blocked. Only one text is allowed: a
+/// master at its connection limit sends this error to each new connection, without a request.
 fn unasked(heard: &str) -> anyhow::Result<String> {
     if heard.contains("max number of clients") {
         return Ok("the master sent only the error that it accepts no more clients".into());
@@ -184,12 +184,12 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // A fault other than `net` ended the probe's connection. `net` also blocks new connections, so probe a
-            // new connection.
+            // Another fault, not `net`, has ended the connection of the probe. Probe a new connection, which `net` must
+            // block as well.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // Another fault ended the new connection as well. The probe got no reply, as expected.
+                    // Another fault ended this connection too. The probe got no reply, so `net` had its effect.
                     Err(error) => Ok(format!(
                         "no reply: new connections of the probe end with: {}",
                         error.kind()
@@ -208,7 +208,7 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             let heard = match net {
                 Fault::Refuse => again(),
                 _ => match probe.ask() {
-                    // The reset may come after the short timeout of `probe`. Probe again with a longer timeout.
+                    // The reset can come after the short timeout of `probe`, so probe again for longer.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => again(),
                     heard => heard,
                 },

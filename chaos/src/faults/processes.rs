@@ -80,7 +80,7 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 /// Kills all affected masters first, and then restarts all of them at the same time. Otherwise a holder could notice
-/// the first restart and give up its lock.
+/// the first restart and stop working, and there would never be two holders.
 fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     for &index in &fault.masters {
         world.masters[index].kill()?;
@@ -157,8 +157,8 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
     Ok(back_with_marker(index, false))
 }
 
-/// A kill that is healed by restarting the server. If `kept` is true, the restarted server must have the marker key,
-/// which was written just before the kill. If `kept` is false, the server must not have the marker key.
+/// Creates the fault "killed server", which a restart heals. The key `MARKER` was written just before the kill. After
+/// the restart, the server must still have this key if `kept` is true, and must have lost it if `kept` is false.
 fn back_with_marker(index: usize, kept: bool) -> Landed {
     Landed::new(DEAD, move |world| {
         let server = world.redis(index)?;
@@ -176,7 +176,7 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
 /// Restarts a server that has so much data that loading takes a third of a second. While it loads, the server refuses
 /// requests.
 fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    /// The number of keys to load, at about a third of a millisecond each.
+    /// The number of keys to load. Each key takes about a third of a millisecond, so all take 0.3 s.
     const KEYS: u32 = 900;
     let server = world.redis(index)?.clone();
     let fill = format!(

@@ -78,8 +78,8 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::User),
 ];
 
-/// Pairs of an ACL rule and a command. The rule revokes a right of the clients' user. Without this right, the server
-/// refuses the command.
+/// Pairs of an ACL rule and a command. The rule takes a right from the Redis user with which the clients log in. The
+/// server must then refuse the command.
 const RIGHTS: &[(&str, &[&str])] = &[
     ("-@all", &["PING"]),
     ("-evalsha", &["EVALSHA", "x", "0"]),
@@ -232,7 +232,8 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     }))
 }
 
-/// Makes the master refuse writes because its snapshots fail. They fail because `dump.rdb` is now a folder.
+/// Makes the master refuse writes by making its snapshots fail: puts a folder in the place of its snapshot file
+/// `dump.rdb`.
 fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;

@@ -73,7 +73,8 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
     }))
 }
 
-/// Holds back the messages of clients until the server has closed the session of at least one client.
+/// Holds back all messages between the affected clients and the server until the server has closed the session of at
+/// least one of these clients.
 fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].zookeeper()?;
     let mut before = BTreeSet::new();

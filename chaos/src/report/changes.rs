@@ -88,7 +88,7 @@ impl Contents {
             seconds(step.to - step.from),
             step.tries
         );
-        // Count faults from the end of the previous step, so that a fault between two steps counts for the later step.
+        // Begin at the end of the previous step: a fault between two steps counts as a fault of the second one.
         let before = self.steps.iter().map(|one| one.to);
         let before = before.filter(|to| *to <= step.from).max().unwrap_or(0);
         let faults = self
@@ -193,7 +193,7 @@ impl Contents {
                 .filter(|step| step.from < to && step.to >= from)
                 .map(|step| letter(&step.name)),
         );
-        // If there are several steps, prefer one with a capital letter: a step of `quorate masters`.
+        // If there are several steps, prefer one that changes masters. Steps that restart clients have small letters.
         letters
             .min_by_key(|letter| !letter.is_ascii_uppercase())
             .unwrap_or(' ')
@@ -206,8 +206,8 @@ impl Contents {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// The number of clients whose [`Life::step`] is `step` at the time `to`. Returns a space for 0, one base-36 digit
-    /// for 1 to 35, or `+` for more.
+    /// Counts the client processes that used the configuration `step` (see [`Life::step`]) at the time `to`. Returns a
+    /// space for 0, one base-36 digit for 1 to 35, or `+` for more.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

@@ -3,7 +3,8 @@
 //! A lane is a group of rows:
 //!
 //! - Each client has a lane, with a row for each workload.
-//! - Each lock that can be shared has a lane, with a row for each reader, writer, semaphore slot, owner or account.
+//! - Some workloads have a lane as well, with a row for each reader, writer, semaphore permit, lock owner or account
+//!   that clients lock in this workload.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +18,15 @@ use crate::workload::{Workload, family};
 
 /// The largest number of marks in the drawing. A browser draws this number of marks quickly.
 const MARKS: usize = 60_000;
-/// The maximum number of rows with the same label. If all are occupied, the last row shows overlapping marks.
+/// The maximum number of rows for one label. If more holds with this label overlap in time, their marks overlap in the
+/// last row.
 const DEEP: usize = 6;
 
 /// A row of a lane in the drawing.
 #[derive(Serialize)]
 pub(super) struct Row {
     lane: usize,
-    /// The workload whose attempts this row shows.
+    /// The name of the workload whose attempts this row shows.
     resource: String,
     /// The label of the row; empty if the row continues the row above.
     label: String,
@@ -54,8 +56,8 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Draws the marks of all attempts. If there are more than [`MARKS`] marks, leaves out older attempts. Attempts
-    /// near a violation are never left out: for them, `near` returns true.
+    /// Draws the marks of all attempts. If there are more than [`MARKS`] marks, leaves out the oldest attempts, but no
+    /// attempts near a violation. `near` returns whether a time interval is near a violation.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],
@@ -134,7 +136,7 @@ fn as_what(attempt: &Attempt) -> String {
     }
 }
 
-/// The marks of the holds in the lanes of locks.
+/// The marks for the lanes of workloads: one mark for each hold and row label.
 fn side_by_side(
     holds: &mut [&Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,

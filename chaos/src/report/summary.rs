@@ -20,7 +20,8 @@ pub struct Summary {
     pub version: String,
     /// The scenario of the run.
     pub scenario: Scenario,
-    /// Whether two holders at the same time are forbidden, allowed, or required in the scenario.
+    /// Whether the scenario forbids two holders at the same time, allows them, or must produce them to test the
+    /// checkers.
     pub exclusion: Exclusion,
     /// The overall verdict.
     pub verdict: Verdict,
@@ -68,7 +69,7 @@ pub struct Gauged {
     pub handles_first: u64,
     /// The number of open file descriptors at the last reading.
     pub handles_last: u64,
-    /// The largest number of open file descriptors of all readings.
+    /// The largest number of open file descriptors among all readings.
     pub handles_most: u64,
     /// The number of connections of a master at the first reading; `None` for a client.
     #[serde(default)]

@@ -16,7 +16,8 @@ use crate::workload::{Workload, family};
 
 /// The largest number of violations on the page. If there are more violations, the page states how many it omits.
 const VIOLATIONS: usize = 400;
-/// Every mark that is at most this time before or after a violation is drawn. In nanoseconds.
+/// If a hold or fault ends at most this time before a violation, or starts at most this time after it, the timeline
+/// always shows it. In nanoseconds.
 const NEAR: u64 = 2_000_000_000;
 
 #[derive(Serialize)]
@@ -63,7 +64,7 @@ struct Band {
     failed: Option<String>,
 }
 
-/// A step of a change of masters.
+/// A step of replacing the masters, e.g. `begin`.
 #[derive(Serialize)]
 struct StepBand {
     change: usize,
@@ -74,7 +75,7 @@ struct StepBand {
     done: bool,
 }
 
-/// A client process. Its `step` states which masters it used (see `pace::Life`).
+/// A client process. Its `step` states which masters it used: 0 for the first set, 2 for the second set, 1 for both.
 #[derive(Serialize)]
 struct LifeBand {
     lane: usize,
@@ -154,8 +155,8 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
     }
 }
 
-/// The lanes of the timeline from top to bottom: locks that several clients may hold, then clients, then masters. If
-/// masters were changed, the first lane shows the number of locks obtained per second.
+/// The lanes of the timeline from top to bottom: the locks that were held, then clients, then masters. If masters were
+/// changed, the first lane shows the number of locks obtained per second.
 fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
     let shared = Workload::KINDS.iter().map(|workload| workload.name());
     let shared = shared.filter(|name| {

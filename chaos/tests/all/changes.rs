@@ -1,7 +1,5 @@
-//! Tests of runs in which masters are changed under load:
-//!
-//! - The checker of changes is tested with histories made by hand.
-//! - Real runs have a careful operator or a known-bad operator.
+//! Tests of runs in which masters are replaced under load. Some check hand-written histories. In the others, an
+//! operator replaces the masters of a real run, with or without mistakes.
 
 use std::path::Path;
 
@@ -15,8 +13,8 @@ use quorate_chaos::scenario::{Scenario, Workload};
 use quorate_chaos::walk::STEPS;
 
 impl Tale {
-    /// Adds every step of a change except the step `but`. Each step lasts one second. `close` lasts from 2 s to 3 s,
-    /// and `open` from 3 s to 4 s.
+    /// Adds all [`STEPS`] of replacing the masters, except the step `but`. Each step lasts one second: for example, the
+    /// step `close` lasts from 2 s to 3 s.
     fn walked(self, but: &str) -> Self {
         let steps = STEPS.iter().enumerate().filter(|(_, step)| **step != but);
         steps.fold(self, |tale, (place, step)| {
@@ -36,7 +34,8 @@ impl Tale {
         self.fault("kill", "m2", at, at + 100)
     }
 
-    /// Adds a hold of "file". The times are those of its request, its grant and its release, in milliseconds.
+    /// Adds a lock that the client `who` obtains and releases. The times are `wanted` (the request), `from` (the grant)
+    /// and `to` (the release), in milliseconds.
     fn hold_wanted(self, who: &str, op: u64, [wanted, from, to]: [u64; 3]) -> Self {
         let until = Some((from + 1_000) * MS);
         let release = Event::Release { op, until };
@@ -88,10 +87,8 @@ fn checker_reports_a_client_refused_before_its_list_of_masters_is_outdated() {
         let tale = sent(sent(tale, "c1.2", 1_500, 1), "c1.3", 4_500, 2);
         refused(tale).verdict_of_change()
     };
-    // A master may refuse a client in two cases:
-    //
-    // - The client uses only the old masters, and the step `close` has begun (at 2 s).
-    // - The client uses both sets of masters, and the step `finish` has begun (at 5 s).
+    // A master may refuse clients with only the old masters from the step `close` on (at 2 s). From the step `finish`
+    // on (at 5 s), it may also refuse clients with both sets of masters.
     assert_eq!(tale(&|tale| tale.refused("c1", 2_500)), (Verdict::Valid, 0));
     assert_eq!(
         tale(&|tale| tale.refused("c1", 1_500)),

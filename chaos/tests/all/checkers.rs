@@ -109,7 +109,7 @@ fn repeated_or_falling_tokens_are_reported() {
         .hold("c1", 1, 10, 20, 7)
         .hold("c2", 1, 30, 40, 6);
     assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
-    // The two attempts overlap, so either of them may get the larger token.
+    // Both attempts began before either was granted, so the first grant may have the larger token.
     let until = Some(2_000 * MS);
     let obtained = |token| obtained(1, Some(token), until);
     let overlapping = Tale::default()
@@ -180,7 +180,7 @@ fn checker_reports_a_hold_longer_than_its_lease_unless_the_client_was_paused() {
 
 #[test]
 fn checker_reports_a_hold_longer_than_its_lease_unless_the_machine_was_busy() {
-    // The lease ends at 1,010 ms, but the holder releases the lock only at 1,910 ms, 900 ms too late.
+    // The release is 900 ms after the end of the lease (1,010 ms). Only a long wait for a CPU excuses this.
     let starved = |from: u64, to: u64, waited: u64| {
         let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
         let (since, waited) = (from * MS, waited * MS);
@@ -213,7 +213,7 @@ fn checker_reports_a_hold_longer_than_its_lease_unless_the_machine_was_busy() {
         .at(1_920, "c1", line(1_915, 5))
         .at(1_930, "c1", line(1_100, 830));
     assert_eq!(counted_late.verdict("notified", &[]), (Verdict::Valid, 0));
-    // The history records the same delay twice: as a stall and as a wait for a CPU. The checker must count it once.
+    // The history records one delay in two events, `Suffered` and `Starved`. The checker must count it once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
         since: 1_100 * MS,
@@ -357,11 +357,8 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // A leftover key is allowed for more than two seconds after a fault in three cases:
-    //
-    // - The fault affected a network link.
-    // - The fault affected a clock.
-    // - The key is the queue of a lock.
+    // A leftover key is allowed for a longer time in these cases: the fault affected a network link or a clock, or the
+    // key is the queue of a lock.
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

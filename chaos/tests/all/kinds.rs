@@ -367,8 +367,8 @@ fn leader_checker_reports_falling_terms_and_terms_with_two_leaders() {
     };
     let leaders = |tale: Tale| tale.verdict_for(Workload::Leader, "leaders");
     assert_eq!(leaders(tale()), (Valid, 0));
-    // The leader of term 8, `c3#9`, was killed before it recorded its election. A follower may still report this
-    // leader.
+    // A leader may be killed before it writes its election to the history. So `c1` may name a leader of term 8 that the
+    // history does not contain.
     assert_eq!(
         leaders(tale().at(50, "c1", followed(8, "c3#9"))),
         (Valid, 0)

@@ -106,7 +106,7 @@ impl Lottery {
         builder.build().expect("the settings must fit together")
     }
 
-    /// Kills a master, and immediately starts it again with its data.
+    /// Kills a master, and immediately starts it again.
     fn hurt(&self, master: usize) {
         let master = &self.masters[master];
         let hurt = match master.redis() {

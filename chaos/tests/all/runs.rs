@@ -214,7 +214,7 @@ fn lock_keeps_its_promises_if_a_master_sends_replies_that_belong_to_other_reques
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_if_a_master_address_leads_to_another_master() {
-    // Inject `busy` as well, so that clients can be misrouted to a busy master.
+    // The fault `busy` makes a master answer `-BUSY`. Clients may also be misrouted to such a master.
     survived(14, "misrouted,busy");
 }
 
@@ -315,10 +315,11 @@ fn checkers_catch_the_known_bad_clients_of_plain_locks() {
     }
 }
 
-/// Runs the known-bad client `locker` with the workload `of`, and panics if the checkers do not catch it.
+/// Runs the known-bad client `locker` with the workload `of`. Panics unless one run shows a violation for each pair in
+/// `seen`.
 ///
-/// - `seen`: pairs of a checker and a text. The checker must report a violation that contains the text.
-/// - `seconds`: the duration of each run. If a run shows all of these violations, no further run starts.
+/// - `seen`: pairs of a checker and a text that a violation of this checker contains
+/// - `seconds`: the duration of each run. The first run that shows all these violations is the last.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
         let finding = run
@@ -420,7 +421,7 @@ fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
 fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1, ");
-    // Without a network partition, the same master would answer all clients, and would elect only one leader.
+    // Without a partition, all clients would ask the same master first. It would elect only one of them.
     caught(
         "led-by-one",
         "leader --faults partition-one",

@@ -1,4 +1,4 @@
-//! Measures how long an acquire takes when masters are far apart.
+//! Measures how long an acquire takes when the network round trips to the masters are long.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const FAR: [u64; 5] = [1, 10, 40, 80, 150];
 pub(super) const MASTERS: usize = FAR.len();
 const CYCLES: usize = 12;
 
-/// The distant masters to measure, and the round trip to each of them.
+/// The distant masters to measure, with the simulated or measured round trip to each of them.
 struct Place {
     options: MasterOptions,
     urls: Vec<String>,
@@ -81,7 +81,7 @@ impl Place {
 /// Measures how long an acquire takes on masters with long round trips. Returns `None` if the benchmark compares kinds
 /// of masters, or if there is only one master.
 ///
-/// Proxies delay the replies of masters that the benchmark has started. The measurement takes about `time`.
+/// If the benchmark has started the masters, proxies simulate the round trips. The measurement takes about `time`.
 pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wide>, Failure> {
     if ground.is_by_kind() {
         return Ok(None);
@@ -94,7 +94,7 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
         return Ok(None);
     }
     let sizes: Vec<usize> = if ground.spawned.is_some() {
-        // Include even numbers of masters, to show that an acquire on four masters is slower than on three.
+        // Include even numbers: an acquire waits for two of three masters, but for three of four.
         (1..=place.urls.len()).collect()
     } else {
         ground

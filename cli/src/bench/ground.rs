@@ -23,10 +23,10 @@ pub(super) struct Ground {
     pub(super) parties: Vec<Party>,
     pub(super) server: String,
     pub(super) spawned: Option<Masters>,
-    /// The lock settings or kinds of locks that are measured on each set of masters.
+    /// The settings of the plain lock that are measured on each set of masters. With `--kinds`: the kinds of locks.
     pub(super) settings: &'static [Setting],
-    /// Servers that the benchmark has started for `--nodes`. A server stops when it is dropped, so they are stored
-    /// until the end of the benchmark.
+    /// Servers that the benchmark has started for `--nodes`. They are stored here because a server stops when its
+    /// [`Spawned`] is dropped.
     others: Vec<Spawned>,
     /// All clients that were created so far. At the end of the benchmark, [`clear`](Self::clear) waits until the
     /// masters have replied to the releases of these clients.
@@ -137,8 +137,8 @@ impl Ground {
         })
     }
 
-    /// If `wanted` is true, selects the kinds of locks (reader, permit, and so on) instead of the settings of the plain
-    /// lock.
+    /// If `wanted` is true, measures several kinds of locks (reader, permit, and so on). Otherwise, measures the plain
+    /// lock in several settings.
     pub(super) fn by_kinds_of_locks(self, wanted: bool) -> Self {
         Self {
             settings: if wanted {
@@ -170,8 +170,8 @@ impl Ground {
         Ok(redlock)
     }
 
-    /// Waits until the masters have replied to the releases of all clients. Stops waiting after
-    /// [`MasterOptions::parting`].
+    /// Waits until the masters have replied to the releases of all clients, but at most for the node timeout plus 0.3
+    /// s.
     pub(super) async fn clear(&self) {
         // If a signal aborted the measurement, its tasks may need a moment before they release their locks.
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -196,8 +196,8 @@ impl Ground {
     }
 }
 
-/// Options for masters that the benchmark has just started. The restart guard is off, because these masters cannot have
-/// lost any locks.
+/// Options for masters that the benchmark has just started. The restart guard would ignore their votes at first,
+/// because a restarted master may have lost locks. These masters have lost none, so the guard is off.
 fn of_our_own() -> MasterOptions {
     let mut options = MasterOptions::default();
     options.settings_mut().restart_guard = Some(RestartGuard::Off);

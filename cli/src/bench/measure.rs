@@ -131,8 +131,8 @@ pub(super) async fn crowd(
     }
 }
 
-/// Acquires one lock; returns `None` on failure. Waits for at most one second, except for an owner lock, which uses the
-/// client's default waiting time.
+/// Acquires one lock; returns `None` on failure. Waits at most one second for the lock, or at most the client's default
+/// waiting time with [`Setting::Owner`].
 async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Held> {
     let wait = Wait::For(Duration::from_secs(1));
     let parts = |count| (0..count).map(|part| format!("{resource}:{part}"));

@@ -1,9 +1,9 @@
-//! `quorate bench`: measures the cost of a quorum, by number or by kind of masters, on configured or newly started
-//! masters.
+//! `quorate bench`: measures how the cost of a lock depends on the number or the kind of masters. It uses configured or
+//! newly started masters.
 //!
-//! The benchmark has three rounds. Each round measures all sets of masters and all settings, each for a short time. So
-//! a temporary load on the machine affects all results about equally. Ratios can be compared between machines; absolute
-//! times cannot.
+//! The benchmark has three rounds. Each round measures every set of masters in every setting for a short time. So a
+//! temporary load on the machine affects all results about equally. The ratios of results can be compared between
+//! machines; absolute times cannot.
 
 mod far;
 mod ground;
@@ -227,14 +227,13 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let ground = ground.by_kinds_of_locks(args.kinds);
     let progress = Progress::of(sizes::turns(&ground) + 1, "turns");
     let all = async {
-        // Measure the sets of masters for nine tenths of the total time. The last tenth is for the measurement with
-        // distant masters.
+        // The last tenth of the total time is for the measurement with long round trips.
         let time = args.time.mul_f64(0.9);
         let servers = ground.spawned.as_deref();
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // Without `--spawn`, the masters' processor time cannot be told apart from that of other processes.
+        // Without `--spawn`, the share of other processes is unknown: it would include the masters' processor time.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// `bench` warns if [`Noise::apart`] exceeds this value (25 %).
+/// `bench` warns if the results of its rounds differ by more than this share (25 %), see [`Noise::apart`].
 const APART: f64 = 0.25;
 /// The length of one tick on common kernels. `/proc/stat` counts processor time in ticks.
 const TICK: Duration = Duration::from_millis(10);
@@ -60,7 +60,7 @@ pub(super) struct Noise {
     /// The share of the machine's processor time (0 to 1) that other processes used; `None` if unknown. This process
     /// and its servers are not counted.
     others: Option<f64>,
-    /// How much the rounds of the benchmark differ (0.1 means 10 %): the median over all sets of masters and settings.
+    /// How much the rounds of the benchmark differ: the median of the values that [`of`](Self::of) gets as `apart`.
     apart: f64,
     /// Whether the machine was too busy: `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
     noisy: bool,
@@ -70,7 +70,8 @@ impl Noise {
     /// Creates the summary.
     ///
     /// - `others`: the share of processor time that other processes used
-    /// - `apart`: for each set of masters in each setting, how much the rounds differ
+    /// - `apart`: one value for each combination of a set of masters and a setting. It is the difference between the
+    ///   largest and the smallest result of a round, divided by the median (0.1 means 10 %).
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);

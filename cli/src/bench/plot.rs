@@ -23,7 +23,7 @@ pub(super) struct Series {
     pub(super) values: Vec<f64>,
     /// Optional second values, one for each position on the x axis:
     ///
-    /// - in a plot of lines, the upper edge of the shaded band above the line
+    /// - in a plot of lines, the y values at the upper edge of the shaded band
     /// - in a plot of bars, the height of the pale bar on top of each bar
     pub(super) upper: Option<Vec<f64>>,
 }

@@ -26,15 +26,15 @@ pub(super) struct Row {
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
-    /// The median time for one acquire and release in this setting, divided by the median time in the setting `classic`
-    /// on the same masters. `None` with `--kinds`.
+    /// The median time for one acquire and release in this setting, divided by the median time with
+    /// [`Setting::Classic`] on the same masters. `None` with `--kinds`.
     pub(super) over_classic: Option<f64>,
     /// The median time for one acquire and release of this kind of lock, divided by the median time of the plain lock
     /// on the same masters. `None` without `--kinds`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_lock: Option<f64>,
-    /// The median time for one acquire and release on these masters, divided by the median time on the first set of
-    /// masters in the same setting. The value is 1 for the first set.
+    /// The median time for one acquire and release on these masters, divided by the median time in the same setting on
+    /// the masters that the benchmark lists first. For those masters, the value is 1.
     pub(super) over_first: f64,
     pub(super) failed: u64,
 }
@@ -68,7 +68,8 @@ impl Row {
     }
 }
 
-/// How long an acquire takes on masters with long round trips, for each number of masters.
+/// How long an acquire takes on masters with long round trips. `sizes` has one entry for each measured number of
+/// masters.
 #[derive(Debug, Serialize)]
 pub(super) struct Wide {
     pub(super) round_trips_ms: Vec<f64>,
@@ -80,7 +81,8 @@ pub(super) struct Wide {
 #[derive(Debug, Serialize)]
 pub(super) struct WideSize {
     pub(super) masters: usize,
-    /// The expected time of an acquire, in milliseconds: the round trip to the slowest master of the fastest majority.
+    /// The expected time of an acquire, in milliseconds. An acquire waits for a majority, so this is the longest round
+    /// trip among the fastest majority of the masters.
     pub(super) theory_ms: f64,
     pub(super) measured: Vec<WideTime>,
 }
@@ -173,7 +175,7 @@ impl Results {
         self.sizes.iter().any(|row| row.kinds.is_some())
     }
 
-    /// The columns that have values in this benchmark.
+    /// The columns of the results, without the ratios that this benchmark does not compute.
     pub(super) fn columns(&self) -> impl Iterator<Item = &'static Column> {
         let by_kind = self.is_by_kind();
         let locks = self.sizes.iter().any(|row| row.over_lock.is_some());

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// A lock setting (`Classic`, `Fenced`, `Default`), or a kind of lock (the other variants). With `--kinds`, `Default`
-/// is the plain lock.
+/// A lock that the benchmark measures. `Classic`, `Fenced` and `Default` are the plain lock with three different
+/// settings. The other variants are other kinds of locks, which `--kinds` compares with `Default`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Setting {
@@ -15,7 +15,7 @@ pub(super) enum Setting {
     Two,
     /// A lock on four resources.
     Four,
-    /// One of four permits of a semaphore.
+    /// One permit of a semaphore that has four permits.
     Permit,
     /// An owner lock, without reentry.
     Owner,

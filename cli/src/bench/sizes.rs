@@ -14,16 +14,16 @@ use crate::progress::Progress;
 
 const ROUNDS: usize = 3;
 
-/// The number of turns in the whole benchmark. One turn measures one set of masters in one setting for a short time.
-/// Every set has one turn per setting and round.
+/// The number of turns in the whole benchmark. Each round has one turn for every combination of a set of masters and a
+/// setting.
 pub(super) fn turns(ground: &Ground) -> usize {
     ground.parties.len() * ground.settings.len() * ROUNDS
 }
 
 /// Measures all sets of masters in all settings. Returns one row for each set and setting.
 ///
-/// - For the first half of each turn, a single task acquires and releases a lock.
-/// - For the second half, `tasks` concurrent tasks do so.
+/// - In the first half of each turn, one task repeatedly acquires and releases a lock.
+/// - In the second half, `tasks` concurrent tasks do so, each with its own lock.
 ///
 /// The whole measurement takes `time`.
 pub(super) async fn measure(

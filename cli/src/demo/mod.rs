@@ -1,8 +1,8 @@
 //! `quorate demo`: shows a lock at work without any setup, while masters are killed.
 //!
-//! Eight workers sell ten prizes. To sell a prize, a worker reads the number of prizes left, waits, and writes a number
-//! that is one lower. If two workers did this at the same time, both would sell the same prize. Only the lock prevents
-//! that. Progress is printed on stderr, and the result on stdout.
+//! Eight workers sell ten prizes. To sell a prize, a worker reads the number of prizes left, waits, and writes this
+//! number minus one. Without the lock, two workers could read the same number and sell the same prize. Progress is
+//! printed on stderr, and the result on stdout.
 
 mod stage;
 
@@ -110,7 +110,7 @@ struct Shop {
     /// Two values:
     ///
     /// - when the last release of the lock began; `None` before the first release, and while a worker holds the lock
-    /// - the longest time so far between a release and the next acquire
+    /// - the longest time so far from the beginning of a release to the end of the next acquire
     gap: Mutex<(Option<Instant>, Duration)>,
     sold_one: Notify,
     started: Instant,
@@ -196,7 +196,7 @@ async fn work(
     }
 }
 
-/// Kills and restarts masters. Each event begins after `event.sold` sales.
+/// Kills and restarts masters. Each event of the stage begins when `event.sold` prizes have been sold.
 async fn trouble(
     stage: Arc<Stage>,
     shop: Arc<Shop>,

@@ -14,11 +14,11 @@ use crate::spawned::Spawned;
 const MASTERS: usize = 5;
 const MOST: usize = 9;
 const TTL: Duration = Duration::from_millis(800);
-/// The setting `max_ttl` in the demo if all masters reply fast. It is short, because a restarted master does not vote
-/// until `max_ttl` has passed.
+/// The setting `max_ttl` of a demo without MySQL and ZooKeeper masters. It is short, because a restarted master does
+/// not vote until `max_ttl` has passed.
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// The ttl in a demo with MySQL or ZooKeeper masters. It is longer than `TTL`, because these masters may reply more
-/// slowly than Redis masters.
+/// The ttl in a demo with MySQL or ZooKeeper masters. These masters may reply more slowly than Redis masters, for which
+/// the ttl is [`TTL`].
 const LONG_TTL: Duration = Duration::from_secs(2);
 const LONG_MAX_TTL: Duration = Duration::from_millis(2500);
 
@@ -50,8 +50,8 @@ impl Event {
 }
 
 impl Stage {
-    /// Starts masters of these kinds (default: five Redis). If the server of a kind is not installed, prints a message
-    /// and uses a master in memory instead.
+    /// Starts masters of these kinds (default: five Redis). If the server of a kind is not installed, the masters of
+    /// this kind run in memory. If `kinds` is given, a message reports each such master.
     pub(super) fn set(kinds: Option<&[Scheme]>) -> Result<Self, Failure> {
         let usual = [Scheme::Redis; MASTERS];
         let named = kinds.unwrap_or(&usual);
@@ -104,8 +104,8 @@ impl Stage {
         }
     }
 
-    /// Describes the masters in the result of the demo: the number of masters of each kind, and how many of them were
-    /// killed.
+    /// Describes the masters in the result of the demo: the number of masters of each kind, and how many of all masters
+    /// were killed and restarted.
     pub(super) fn cast(&self) -> String {
         let mut counted: Vec<(String, usize)> = Vec::new();
         for name in self.0.iter().map(Actor::name) {
@@ -181,7 +181,7 @@ impl Stage {
             .ttl(ttl)
             .max_ttl(max_ttl)
             .wait(Wait::For(Duration::from_secs(30)))
-            // Count the votes of these masters immediately: they have just been started, so they have lost no locks.
+            // These masters have just been started. Count their votes now, not after `max_ttl`.
             .restart_guard(RestartGuard::AfterFirstContact)
             .build()
             .map_err(Failure::internal)
@@ -211,8 +211,7 @@ impl Stage {
                 Ok(())
             }
             (Actor::Memory(node), true) => {
-                // Make the master reachable again, with all its locks. It must not lose its locks, because the restart
-                // guard does not protect masters in memory.
+                // A master in memory votes immediately when it is reachable again, so it must keep its locks.
                 node.set_condition(Condition::Up);
                 Ok(())
             }

@@ -5,12 +5,10 @@ use std::io;
 use nix::unistd::Pid;
 use rustix::process::{WaitOptions, WaitStatus};
 
-/// Returns the next state change of any child; `None` if no child has changed its state.
+/// Returns the next state change of any child; `None` if no child has changed its state. If this process is the first
+/// one of a container, the child may be an orphan that this process has adopted.
 ///
-/// The first process of a container adopts all orphans, so the child may be an orphan.
-///
-/// Do not call this function while other code of this process waits for a child, because this function may reap that
-/// child.
+/// This function may reap any child. So no other code of this process may wait for a child at the same time.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
         // Use `wait` of rustix, because `wait` of nix returns an error if a real-time signal ended the child.

@@ -8,14 +8,14 @@ use nix::unistd::Pid;
 
 use crate::output;
 
-/// A process group. This process may lack the right to signal some members, for example set-uid programs.
+/// A process group. It may contain processes that this process has no right to signal, for example set-uid programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Group(pub(super) Pid);
 
 impl Group {
-    /// Sends `sig` to the group. Skips processes that this process has no right to signal.
+    /// Sends `sig` to every process of the group that this process has the right to signal.
     ///
-    /// Succeeds if the group is empty. Fails if it skips every process.
+    /// Fails if the group has processes, but this process has the right to signal none of them.
     pub(super) fn signal(self, sig: Signal) -> Result<(), Errno> {
         match killpg(self.0, sig) {
             Err(Errno::ESRCH) => Ok(()),
@@ -42,8 +42,8 @@ impl Group {
                 members.seen.push(process);
             }
         }
-        // With the mount option hidepid, processes of other users are invisible. So a group without visible processes
-        // counts as alive.
+        // If no process of the group is visible (mount option hidepid), the group counts as alive. If the only visible
+        // processes have ended, the group is not alive.
         (!members.seen.is_empty() || !ended).then_some(members)
     }
 }
@@ -93,7 +93,7 @@ struct Process {
     group: i32,
     /// Whether the process has ended, but was not reaped yet.
     ended: bool,
-    /// The user id of the process; `None` if it is the user id of this process, or if it is unknown.
+    /// The user id of the process, if it is known and is not the user id of this process.
     user: Option<u32>,
 }
 

@@ -19,8 +19,8 @@ pub(super) struct Guard {
     word: Option<ChildStdout>,
     group: Option<Pid>,
     acted: bool,
-    /// Whether the guard has ended and was reaped. If so, its pid must not be used, because it may belong to another
-    /// process.
+    /// Whether the guard has ended and was reaped. Then no signal may be sent to its pid, because the pid may belong to
+    /// another process.
     gone: bool,
 }
 
@@ -31,8 +31,8 @@ impl Guard {
             .arg0("quorate")
             .arg(helper::GUARD)
             .stdin(Stdio::piped())
-            // Use a separate pipe as the guard's stdout. If the guard inherited the stdout of this process, a reader of
-            // that stdout would wait until the guard ends.
+            // The guard must not inherit the stdout of this process. Otherwise, a program that reads this stdout would
+            // also wait for the end of the guard.
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .current_dir("/")
@@ -63,7 +63,8 @@ impl Guard {
         self.send(&helper::group_order(group))
     }
 
-    /// Sends new deadlines to the guard: SIGTERM at `now + terminate`, and SIGKILL at `now + kill`.
+    /// Sends new deadlines to the guard. The guard sends SIGTERM to the process group at `now + terminate`, and SIGKILL
+    /// at `now + kill`.
     pub(super) fn until(
         &mut self,
         now: Duration,
@@ -74,7 +75,7 @@ impl Guard {
         if self.send(&order).is_ok() {
             return Ok(());
         }
-        // If the send fails, the guard is dead or suspended. Start a new guard.
+        // The send fails if the guard is dead or suspended. Replace the guard, and copy its state.
         let (group, acted) = (self.group, self.acted());
         *self = Self::start()?;
         self.acted = acted;
@@ -84,8 +85,8 @@ impl Guard {
         self.send(&order)
     }
 
-    /// Whether the guard has reported that it signals the process group. If so, `quorate` must report a lost lock, even
-    /// if a later renewal succeeds.
+    /// Whether the guard has reported that it signals the process group. If so, `quorate` must report a lost lock: a
+    /// later renewal does not stop the end of the command.
     pub(super) fn acted(&mut self) -> bool {
         if let Some(pipe) = &mut self.word {
             self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
@@ -109,7 +110,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Kill the guard before its pipe closes. When the pipe closes, a living guard kills the command.
+        // Kill the guard first: a living guard kills the command when its pipe closes.
         if !self.gone {
             let _ = self.child.kill();
             let _ = self.child.wait();

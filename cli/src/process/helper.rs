@@ -2,9 +2,11 @@
 //!
 //! - The **trampoline** sets its parent-death signal and suspends itself. After SIGCONT from `quorate`, the trampoline
 //!   becomes the command by `exec`.
-//! - The **guard** ends the command's process group if `quorate` cannot. `quorate` regularly sends new deadlines to the
-//!   guard through a pipe. The guard signals the group if a deadline passes, and kills it if the pipe closes.
-//! - The third helper replaces `quorate` by `exec`, and ends itself with a signal (see [`die_of`]).
+//! - The **guard** ends the command's process group if `quorate` is dead or suspended. `quorate` regularly sends new
+//!   deadlines to the guard through a pipe. The guard signals the group when a deadline passes, and kills the group
+//!   when the pipe closes.
+//! - The third helper gives `quorate` a chosen exit signal: `quorate` becomes the helper by `exec`, and the helper
+//!   kills itself with the signal (see [`die_of`]).
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -93,11 +95,11 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         ));
         return ExitCode::from(exit::SOFTWARE);
     }
-    // If the parent is already dead, the parent-death signal will never arrive. End now.
+    // If the parent is already dead, the kernel cannot report its death. So end now.
     if parent != Some(getppid()) {
         return ExitCode::from(exit::SOFTWARE);
     }
-    // Stop until the parent sends SIGCONT. The parent first makes the guard watch the process group.
+    // Stop until the parent sends SIGCONT. Before that, the parent makes the guard watch the process group.
     if raise(Signal::SIGSTOP).is_err() {
         return ExitCode::from(exit::SOFTWARE);
     }
@@ -190,8 +192,8 @@ fn guard() -> ExitCode {
 
 /// How long the guard may sleep: until the next deadline, but at most 250 ms; `None` if there is no deadline.
 ///
-/// The timeout of `poll` does not count the time for which the machine sleeps. Because of the limit, the guard still
-/// notices a passed deadline soon after the machine wakes up.
+/// The timeout of `poll` does not count the time for which the machine sleeps. With at most 250 ms, the guard notices a
+/// passed deadline soon after the machine wakes up.
 fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
     let next = orders.terminate_at.or(orders.kill_at)?;
     Some(next.saturating_sub(now).min(Duration::from_millis(250)))

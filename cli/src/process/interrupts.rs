@@ -43,7 +43,8 @@ impl Interrupts {
         self.terminated.is_some()
     }
 
-    /// Whether the command must be killed, because it has not ended within `grace` after the second Ctrl-C.
+    /// Whether the command must be killed: the second Ctrl-C sent SIGTERM to it, and the time `grace` has passed since
+    /// then.
     pub(super) fn must_kill(&self, grace: Duration, now: Instant) -> bool {
         let since = |at| now.saturating_duration_since(at);
         self.terminated.is_some_and(|at| since(at) >= grace)

@@ -2,22 +2,28 @@
 //!
 //! | event | reaction | performed by |
 //! |---|---|---|
-//! | the lock cannot be renewed | before the lock expires, the group gets `SIGTERM`, and after the grace period `SIGKILL` | the supervisor, by [`Deadline`] |
+//! | the lock cannot be renewed | before the lock expires, the group gets `SIGTERM`, and after the grace period
+//! `SIGKILL` | the supervisor, by [`Deadline`] |
 //! | a majority of the masters reports that the lock is lost | the group gets `SIGKILL` immediately | the supervisor |
-//! | `quorate` is suspended, or gets no CPU time | before the lock expires, the group gets `SIGTERM` and then `SIGKILL` | the guard process |
+//! | `quorate` is suspended, or gets no CPU time | before the lock expires, the group gets `SIGTERM` and then `SIGKILL`
+//! | the guard process |
 //! | `quorate` gets `SIGKILL` | the group gets `SIGKILL` immediately | the guard process |
-//! | `quorate` and the guard process both get `SIGKILL` | the command gets `SIGKILL` immediately, but its children do not | the kernel (parent-death signal, Linux only) |
+//! | `quorate` and the guard process both get `SIGKILL` | the command gets `SIGKILL` immediately, but its children do
+//! not | the kernel (parent-death signal, Linux only) |
 //! | `quorate` receives a signal | `quorate` forwards the signal to the group | the supervisor |
-//! | the user presses Ctrl-C a second time within 5 s | the group gets `SIGTERM`, and after the grace period or a third Ctrl-C `SIGKILL` | [`Interrupts`] |
-//! | the command runs as another user, so `quorate` has no right to signal it | the command continues to run, and `quorate` prints a warning | the supervisor |
-//! | an orphan ends, and `quorate` is the first process of its container | `quorate` reaps the orphan | the supervisor |
+//! | the user presses Ctrl-C a second time within 5 s | the group gets `SIGTERM`, and after the grace period or a third
+//! Ctrl-C `SIGKILL` | [`Interrupts`] |
+//! | the command runs as another user, so `quorate` has no right to signal it | the command continues to run, and
+//! `quorate` prints a warning | the supervisor |
+//! | an orphan ends, and `quorate` is the first process of its container | `quorate` reaps the orphan | the supervisor
+//! |
 //!
 //! [`supervise`] must run on the main thread, because the kernel sends the parent-death signal when the **thread** that
 //! started the child ends.
 //!
 //! Limits of the supervisor:
 //!
-//! - It signals no process that has left the group, for example by `setsid`.
+//! - A process that has left the group, for example by `setsid`, gets no signal.
 //! - When the command ends by itself, its background processes continue to run. A message names them.
 //! - It creates no cgroup, because ordinary users usually lack the right to create one.
 
@@ -56,11 +62,11 @@ pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
 use terminal::Terminal;
 
-/// Longest time between two checks of the lock's validity. Timers do not count the time for which the machine sleeps,
-/// so a longer timer could fire too late.
+/// Longest time between two checks of the lock's validity. Timers do not count the time for which the machine sleeps.
+/// With this limit, a check follows soon after the machine wakes up.
 const TICK: Duration = Duration::from_millis(250);
-/// How long `quorate` waits, after the command has ended, for the other processes of its group. A message then names
-/// those that still run.
+/// After the command has ended, `quorate` waits at most this long for the end of the other processes in the command's
+/// group. A message then names those that still run.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`, before it is reported as still running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -87,16 +93,17 @@ pub(crate) struct Job<'a> {
 /// How a supervised command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The command ended, but not because of the lock.
+    /// The command ended while the lock was still valid.
     ByItself {
         /// The exit code of the command, as a shell shows it.
         code: u8,
-        /// The signal with which `quorate` must end itself; `None` if it must exit with `code`:
+        /// The signal with which `quorate` must end itself; `None` if it must exit with `code`. It is the signal that
+        /// ended the command, if one of these conditions holds:
         ///
-        /// - the signal that ended the command, if `quorate` received the same signal
-        /// - SIGINT or SIGQUIT, if the user typed Ctrl-C or Ctrl-\ and this signal ended the command in the foreground
-        ///   of the terminal
-        /// - SIGINT, if the user typed Ctrl-C twice and any other signal ended the command
+        /// - `quorate` received the same signal.
+        /// - The command was in the foreground of the terminal, and the user typed Ctrl-C (SIGINT) or Ctrl-\ (SIGQUIT).
+        ///
+        /// If the user typed Ctrl-C twice, and another signal ended the command, it is SIGINT.
         signal: Option<Signal>,
         /// Other processes of the command's group that are still running; `None` if there are none. `quorate` does not
         /// stop them.
@@ -279,10 +286,11 @@ impl Watch {
         }
     }
 
-    /// The longest time until the next check of the command: 10 ms in these cases, otherwise [`TICK`].
+    /// The longest time until the next check of the command. Usually, it is [`TICK`]. It is 10 ms in these cases:
     ///
     /// - The command has not been started yet.
-    /// - The command has ended, but other processes of its group may still run. No signal reports their end.
+    /// - The command has ended, but other processes of its group may still run. No signal reports the end of those
+    ///   processes.
     fn tick(&self) -> Duration {
         if self.end.is_some() || !self.running {
             Duration::from_millis(10)
@@ -347,7 +355,8 @@ impl Watch {
             })
     }
 
-    /// How the command ended; `None` if the supervisor must still wait for the command or for its process group.
+    /// How the command ended. `None` if the command still runs, or if the supervisor must wait for other processes of
+    /// the command's group.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
         let CommandEnd { code, signal, at } = self.end?;
         self.check_the_guard();
@@ -379,7 +388,7 @@ impl Watch {
         })
     }
 
-    /// Records that the group got SIGTERM, if the guard process has signalled the group.
+    /// If the guard process has signalled the group, records that the group has got a signal because of the lock.
     fn check_the_guard(&mut self) {
         if self.terminated.is_none() && self.guard.acted() {
             self.terminated = Some(Instant::now());
@@ -392,7 +401,7 @@ impl Watch {
             let (pid, status) = match children::changed() {
                 Ok(Some(change)) => change,
                 Ok(None) => return Ok(()),
-                // This process has no child left, because the command was reaped earlier.
+                // No child is left: the command was reaped earlier.
                 Err(_) if self.end.is_some() => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -454,7 +463,7 @@ impl Watch {
             }
             // The command used the terminal from the background. Suspend `quorate` too, until the user types `fg`.
             Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => self.stop_with_it(),
-            // Another process suspended the command. Keep the lock.
+            // Another process suspended the command and may continue it. Keep the lock.
             _ => {}
         }
         Ok(())
@@ -462,7 +471,8 @@ impl Watch {
 
     /// Suspends the process group of `quorate`, so that the shell gets the terminal back.
     ///
-    /// A suspended `quorate` does not renew the lock. If the lock is about to expire, the guard ends the command.
+    /// A suspended `quorate` does not renew the lock. Shortly before the lock expires, the guard process ends the
+    /// command, even if `quorate` is still suspended.
     fn stop_with_it(&mut self) {
         if terminal::has_job_control() {
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);

@@ -15,8 +15,8 @@ const LOOKED_AT: u64 = 256;
 /// The search path if `PATH` is not set.
 const USUAL: &str = "/bin:/usr/bin";
 
-/// Checks that the program exists and is executable. If it is a script, also checks its interpreter. Even then, `exec`
-/// may fail.
+/// Checks that the program exists and is executable. If it is a script, also checks its interpreter. A program that
+/// passes these checks may still fail to start.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ fn may_be_executed(path: &Path) -> io::Result<()> {
     Ok(access(path, AccessFlags::X_OK)?)
 }
 
-/// The interpreter that the first line of a script names; `None` for other programs and for files that cannot be read.
+/// The interpreter that the first line of a script names. `None` if the file is not a script, or cannot be read.
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
     let file = std::fs::File::open(path).ok()?;

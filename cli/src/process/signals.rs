@@ -57,7 +57,8 @@ impl Signals {
 
     /// Like [`receive`](Self::receive), but [`next_that_ends`](Self::next_that_ends) also reaps ended children.
     ///
-    /// Use this only if [`supervise`](super::supervise) is the only function of this process that waits for children.
+    /// The exit code of a child that was reaped here is lost. So use this only if no code except
+    /// [`supervise`](super::supervise) waits for children.
     pub(crate) fn receive_and_reap() -> io::Result<Self> {
         let received = Self::receive()?;
         Ok(Self {
@@ -83,8 +84,8 @@ impl Signals {
         sig
     }
 
-    /// The first received SIGTERM, SIGINT or SIGQUIT; `None` if none was received. SIGHUP does not count, because many
-    /// commands reload their configuration at SIGHUP.
+    /// The first received SIGTERM, SIGINT or SIGQUIT; `None` if none was received. SIGHUP is no request to end, because
+    /// many commands reload their configuration at SIGHUP.
     pub(crate) fn asked_to_end(&self) -> Option<Signal> {
         self.end
     }
@@ -122,7 +123,8 @@ pub(crate) async fn unless_asked_to_end<T>(
 /// Repairs inherited signal settings, for this process and its children:
 ///
 /// - Unblocks all signals, because some programs start other programs with blocked signals.
-/// - If SIGCHLD is ignored, installs a handler for it. Otherwise the exit codes of children would be lost.
+/// - If SIGCHLD is ignored, installs a handler for it. While SIGCHLD is ignored, the kernel discards the exit codes of
+///   children.
 ///
 /// Must be called before anything else.
 pub(crate) fn repair_inherited() -> io::Result<()> {

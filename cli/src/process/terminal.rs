@@ -3,7 +3,8 @@
 //! At first, the command's group is in the background. If the command needs the terminal, the kernel suspends it with
 //! `SIGTTIN` or `SIGTTOU`. Then `quorate` lends the terminal.
 //!
-//! Until then, Ctrl-C reaches the group of `quorate`, and `quorate` forwards the signal to the command.
+//! While the command is in the background, Ctrl-C reaches `quorate`, which forwards the signal. In the foreground, the
+//! command gets the signal directly.
 
 use std::fs::File;
 
@@ -31,8 +32,8 @@ impl Terminal {
         self.lent
     }
 
-    /// Makes `group` the foreground group of the terminal, if the group of this process is the foreground group.
-    /// Returns whether `group` is in the foreground afterwards.
+    /// If the group of this process is in the foreground of the terminal, puts `group` there instead. Returns whether
+    /// `group` is in the foreground afterwards.
     pub(super) fn lend(&mut self, group: Pid) -> bool {
         if self.in_front(getpgrp()) {
             self.lent = self.put_in_front(group);
@@ -72,11 +73,11 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether the parent process, usually a shell, is in the same session. If not, this process must not suspend itself,
-/// because no process would continue it.
+/// Whether the parent process, usually a shell, is in the session of this process. Only such a parent would continue
+/// this process, so without one, this process must not suspend itself.
 pub(super) fn has_job_control() -> bool {
     let parent = getppid();
-    // `getppid` returns 0 if the parent is outside of the container. Exclude 0, because `getsid(0)` returns the session
-    // of this process.
+    // If the parent runs outside of this container, `getppid` returns 0. Exclude 0: `getsid(0)` would return the
+    // session of this process.
     parent.as_raw() != 0 && getsid(Some(parent)).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }

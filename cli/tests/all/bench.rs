@@ -1,5 +1,5 @@
-//! Tests of `quorate bench`: it takes the given time and writes its report. It leaves no other files, and no keys on
-//! the masters except fencing counters.
+//! Tests of `quorate bench`: it runs for the given time and writes a report. It leaves no files except the report, and
+//! no keys on the masters except fencing counters.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -40,8 +40,8 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
         run.err.contains("the machine is noisy"),
         "{run:?}"
     );
-    // The round trips to the five masters take 1, 10, 40, 80 and 150 ms. On the first 1, 2, 3, 4 and 5 masters, an
-    // acquire waits for 1, 2, 2, 3 and 3 replies.
+    // The round trips to the five masters take 1, 10, 40, 80 and 150 ms. An acquire waits for a majority of the
+    // masters: for the third reply (40 ms) if it uses all five.
     let far = result["wide"]["sizes"].as_array().expect("a list");
     let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
     let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);

@@ -1,4 +1,5 @@
-//! Tests of `quorate doctor` on real masters: it reports every problem, and no problem if the masters are healthy.
+//! Tests of `quorate doctor` on real masters: it must report each problem. If the masters are healthy, it must report
+//! none.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -133,7 +134,7 @@ fn doctor_names_the_missing_rights_of_a_user() {
     assert_eq!(found(&json, "error"), ["acl"; 3], "{run:?}");
     assert_eq!(
         json["masters"][0]["denied"],
-        // `doctor` reads the persistence settings with CONFIG GET.
+        // CONFIG GET is in the list because `doctor` reads the persistence settings with it.
         serde_json::json!(["EVALSHA", "CONFIG GET"]),
         "{run:?}"
     );
@@ -170,7 +171,8 @@ fn documented() -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Runs the documented `ACL SETUSER` command on every master, without the right `without`.
+/// Runs the `ACL SETUSER` command of docs/operations.md on every master. If `without` is a word of this command, leaves
+/// out that word, so that the user lacks this right.
 fn grant(masters: &Masters, without: Option<&str>) {
     let words: Vec<String> = documented()
         .into_iter()

@@ -129,7 +129,7 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
                 _ => drop(command.arg(value(&value_name))),
             }
             let rest = &words[*number..];
-            // With these options, `run`, `once` and `lead` accept no command.
+            // If one of these options is set, `run`, `once` and `lead` accept no COMMAND argument.
             let without_command = ["create", "drop", "status", "shell", "yes"].contains(&&*option);
             let rest = match (&*option, words[0]) {
                 ("per", _) => &rest[2..],

@@ -1,4 +1,4 @@
-//! Tests of `quorate run` with locks of all kinds other than exclusive locks, and of nested runs. In a nested run, the
+//! Tests of nested runs, and of `quorate run` with all kinds of locks except exclusive locks. In a nested run, the
 //! command of an outer `quorate run` starts an inner `quorate run`.
 
 use std::time::Duration;
@@ -91,7 +91,7 @@ fn nested_run_gets_the_lock_of_its_ancestor_only_with_the_option_reenter() {
         began.elapsed() < START,
         "a nested quorate must not wait for the lock of its ancestor"
     );
-    // A nested run must get a lock with a different name.
+    // A nested run must be able to acquire a lock that its ancestor does not hold.
     let other = done(&mut run(
         &masters,
         &["job"],
@@ -180,8 +180,8 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
     }
 }
 
-/// A daemon can inherit `QUORATE_HELD` from a `quorate run` that has ended. A `quorate` that the daemon starts must
-/// ignore the entry of the ended run.
+/// Each entry of `QUORATE_HELD` names a lock and the process that holds it. A daemon can inherit the variable from a
+/// `quorate run` that has ended. A `quorate` that the daemon starts must ignore this entry.
 #[test]
 fn variable_quorate_held_is_ignored_if_its_process_is_not_an_ancestor() {
     let masters = masters(3);
@@ -200,7 +200,7 @@ fn variable_quorate_held_is_ignored_if_its_process_is_not_an_ancestor() {
         if outer.len() > 1 {
             continue;
         }
-        // If an entry of `QUORATE_HELD` names no valid process, quorate must assume that an ancestor holds the lock.
+        // If an entry of `QUORATE_HELD` names no valid process, quorate must refuse the lock: an ancestor may hold it.
         let (hold, _) = held
             .split_once('@')
             .expect("an entry of QUORATE_HELD must name the process that holds the lock");
@@ -224,7 +224,7 @@ fn nested_run_or_lead_fails_immediately_if_its_ancestor_holds_the_lock() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // The script exits with 0 if `inner` exits with 75. If the script fails, the outer `lead` repeats it.
+    // The script succeeds if `inner` exits with 75 (the lock is held). If the script failed, `lead` would repeat it.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);
@@ -293,8 +293,8 @@ fn nested_quota_or_once_fails_immediately_if_its_ancestor_holds_the_lock() {
             ran.err.contains("'x' is held by the outer quorate process"),
             "{inner}: {ran:?}"
         );
-        // quorate must not refuse the inner run: the outer run holds the different lock `y`, or a permit of the
-        // semaphore `x`.
+        // The outer run holds the lock `y`, or a permit of the semaphore `x`. So quorate must not refuse the inner run,
+        // which requests the lock `x`.
         for outer in [&["y"][..], &["--permits", "2", "x"]] {
             let beside = nested(&masters, outer, inner);
             assert!(!beside.err.contains("outer quorate"), "{inner}: {beside:?}");

@@ -187,7 +187,7 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
         0,
         "only one leader may run the command at a time"
     );
-    // Kill the first `quorate lead` with SIGKILL. Its guard process must then kill its command.
+    // Kill the first `quorate lead` with SIGKILL. The guard process of this `lead` must then kill the command.
     signal(&first, "KILL");
     end(first);
     until("the command of the first leader has ended", || {
@@ -234,7 +234,7 @@ fn lead_ends_on_a_signal_even_if_its_command_fails() {
     assert_eq!(leads.next(), "ready");
     signal(&leads.child, "TERM");
     assert_eq!(leads.end().code(), Some(3));
-    // The command ignores SIGTERM. When the leadership is lost, `lead` must kill itself with SIGTERM.
+    // The command ignores the SIGTERM that `lead` passes on. When the leadership is lost, `lead` must die of SIGTERM.
     let script = format!("trap '' TERM; echo ready; sleep {}", stays.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{Done, alive, done, end, mark, masters, run, signal, until, until_held};
 use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 
-/// All keys on the running masters, as `MASTER: KEY`, except fencing counters and other keys that may remain.
+/// All keys on the running masters, as `MASTER: KEY`, except keys that block no client, for example fencing counters.
 fn leavings(masters: &Masters) -> Vec<String> {
     let mut left = Vec::new();
     for (number, master) in masters.iter().enumerate().filter(|(_, m)| m.is_alive()) {
@@ -174,7 +174,7 @@ const WAYS_OUT: &[WayOut] = &[
     (
         "the command line is too long for the system",
         |m| done(&mut run(m, &["r"], &["echo", &"x".repeat(130_000)])),
-        // Code 0 is accepted as well: if the system allows an argument of this length, the command starts.
+        // If the system allows an argument of 130,000 bytes, the command starts, and `run` exits with 0.
         &[126, 0],
     ),
     (
@@ -326,7 +326,7 @@ fn dead_and_silent_masters_do_not_delay_the_exit_of_run() {
     masters[4].kill().expect("killed");
     assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
     assert_eq!(leavings(&masters).len(), 3, "{run:?}");
-    // The waits for masters 3 and 4 take at most 2.5 s. The limit of 6 s allows for a busy machine.
+    // The dead master 3 and the silent master 4 delay the exit by at most 2.5 s. The limit allows for a busy machine.
     assert!(run.took < Duration::from_secs(6), "{run:?}");
 }
 

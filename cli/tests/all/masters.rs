@@ -147,7 +147,7 @@ fn documented_steps_replace_the_masters_while_clients_take_locks() {
     let told = done(outdated.arg("doctor"));
     assert_eq!(told.code, Some(69), "{told:?}");
     assert!(told.out.contains("outdated configuration"), "{told:?}");
-    // Replace the new masters by the old masters, with the same four commands.
+    // Replace the masters once more: from servers 2 to 4 back to servers 0 to 2.
     let mut command = Scene::quorate(&scene.urls(2..5));
     command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
     command.env("QUORATE_MASTERS_GENERATION", "1");
@@ -531,7 +531,7 @@ fn quota_survives_a_change_of_masters_and_the_change_back() {
     assert_eq!(left.code, Some(64), "{left:?}");
 }
 
-/// Regression test for two bugs if the user lacks an operator right:
+/// Regression test for two bugs. Both occurred if the user lacked the right to run CLIENT LIST:
 ///
 /// - `status` exited with 69 although all masters had answered.
 /// - `begin` failed only after it had marked the next masters.

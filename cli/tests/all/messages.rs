@@ -62,7 +62,7 @@ fn quiet_run_prints_one_warning_while_a_majority_of_masters_is_down() {
 }
 
 /// Checks that a command with `--quiet` exited with 69, and printed one warning and one error. The warning must say
-/// that the lock `r` got no vote from `masters`, for example "2 of 3 masters".
+/// which masters gave no vote for the lock `r`: this part of the text is `masters`, for example "2 of 3 masters".
 fn assert_warned_once(waited: &common::Done, masters: &str) {
     assert_eq!(waited.code, Some(69), "{waited:?}");
     assert_eq!(

@@ -26,8 +26,8 @@ fn is_there(program: &str) -> bool {
     found.is_ok()
 }
 
-/// Runs `quorate` with the arguments `words`, once for each element of `times`. Each run must exit with this
-/// element as its code. If the command is `quorate once`, first creates the record `name`.
+/// Runs `quorate` with the arguments `words` several times. `times` contains the expected exit code of each run. If the
+/// command is `quorate once`, first creates the once-per-period record `name`.
 fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
     let mut create = quorate(masters);
     create.env("QUORATE_NODE_TIMEOUT", "500ms");
@@ -367,8 +367,8 @@ fn compose_file_has_five_masters_and_a_job_that_uses_them() {
     }
 }
 
-/// Runs this docker command, and checks that docker accepts the file. Returns an error if this machine has no suitable
-/// docker.
+/// Runs a docker command that checks a file, and fails if docker rejects this file. Returns an error if this machine
+/// has no suitable docker.
 fn docker_reads(docker: &mut Command) -> Result<(), String> {
     let said = docker
         .output()

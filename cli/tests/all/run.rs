@@ -161,7 +161,7 @@ fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
         run.stdout(Stdio::piped()).stderr(Stdio::piped());
         run
     };
-    // Each round trip takes 400 ms, so a connect exceeds its timeout of 500 ms. `--try` must still succeed.
+    // A connect takes several round trips of 400 ms, so it exceeds its timeout of 500 ms. `--try` must still succeed.
     let (_delays, urls) = delayed(&masters, Duration::from_millis(200));
     let far = done(&mut tried(&["--masters", &urls]));
     assert_eq!((far.code, &*far.out), (Some(0), "ran\n"), "{far:?}");
@@ -220,7 +220,7 @@ fn quota_and_status_and_break_succeed_despite_slow_masters() {
         let call = done(call.args(words));
         assert_eq!(call.code, Some(0), "{words:?}: {call:?}");
     }
-    // If a majority refuses connections, each command must fail without asking the masters again.
+    // If a majority refuses connections, each command in `calls` must fail without asking the masters again.
     frozen().for_each(|master| master.kill().expect("killed"));
     for words in calls {
         let down = done(quorate(&masters).args(words));
@@ -363,8 +363,8 @@ fn guard_process_ends_the_command_of_a_stopped_quorate_before_the_lock_expires()
         .expect("starts");
     until("all three processes run", || alive(&mark) == 3);
     signal(&holder, "STOP");
-    // While `quorate` is stopped, the guard process must end the process group of the command. This must happen before
-    // the next holder gets the lock.
+    // `quorate` is stopped with SIGSTOP. So its guard process must end the process group of the command, before the
+    // next holder gets the lock.
     let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
     assert_eq!(next.code, Some(0), "{next:?}");
     assert_eq!(
@@ -392,8 +392,8 @@ fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
     until("the guard process has asked the command to end", || {
         alive(&mark) == 0
     });
-    // Continue `quorate` before the lock expires. The guard process has already ended the command, so `quorate` must
-    // report a lost lock.
+    // Continue `quorate` before the lock expires. `quorate` must still report a lost lock, because the guard process
+    // has already ended the command.
     signal(&holder, "CONT");
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");

@@ -409,7 +409,7 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
     let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
     assert_eq!(hidden.out, "none r\n", "{hidden:?}");
-    // QUORATE_NEXT_MASTERS can contain passwords, so `--hide-masters` must remove it for the command.
+    // QUORATE_NEXT_MASTERS can contain passwords, so `--hide-masters` must hide it from the command that `run` starts.
     let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
     let mut hidden = run(
         &masters,

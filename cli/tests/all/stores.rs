@@ -1,5 +1,5 @@
-//! Tests of database and ZooKeeper servers that are not prepared for locks, or are configured wrongly. `quorate run`
-//! and `doctor` must report the problem and the remedy, and no command may wait without a message.
+//! Tests of database and ZooKeeper servers that are configured wrongly, or on which `quorate prepare-server` has not
+//! run. `quorate run` and `doctor` must report the problem and the remedy at once.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
@@ -84,8 +84,8 @@ fn refused(run: &Done, words: &[&str]) {
     }
 }
 
-/// Creates a database user with the grants in `prepared`, but without the text `without`. `prepared` is the output of
-/// `quorate prepare-server`. Returns the server's URL for this user.
+/// Creates a database user with the grants in `prepared`, the output of `quorate prepare-server`. Removes the text
+/// `without` from each grant, so that the user lacks this right. Returns the server's URL for this user.
 fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
     server
         .sql("CREATE USER app IDENTIFIED BY 'hunter2'")
@@ -224,7 +224,7 @@ fn server_that_is_listed_under_two_names_is_refused() {
     let run = lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
     assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
-    // Two databases of one server must not count as two masters, even if they store different server names.
+    // quorate must notice that both databases are on one server, even if they store different server names.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("the test must be able to change the server name");
@@ -294,8 +294,8 @@ fn zookeeper_without_its_path_or_with_short_sessions_is_reported_with_the_remedy
     says(&lines, "error run_id", &["once"]);
 }
 
-/// Returns the SQL that `quorate prepare-server --print` prints for `database`. The command must not need a server:
-/// no server runs at its URL.
+/// Returns the SQL that `quorate prepare-server --print` prints for `database`. No server listens at the URL, because
+/// the command must work without a server.
 fn print_sql(database: &str) -> String {
     let url = format!("mysql://admin:hunter2@127.0.0.1:1/{database}");
     let printed = done(bare().args(["prepare-server", "--print", &url]));
@@ -373,14 +373,14 @@ fn printed_sql_replaces_the_server_run_id_only_if_the_record_table_is_missing() 
     assert!((now - since).abs() < 3_600_000_000, "{since} {now}");
     server.sql(&sql).expect("the SQL runs again");
     assert_eq!(run(), first, "a complete schema must stay as it is");
-    // Dropping the table loses all locks. So the SQL must store a new run id, as after a restart of the server.
+    // All locks are lost with the table. So the SQL must store a new run id, by which clients notice the loss.
     server
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
     server.sql(&sql).expect("the SQL runs");
     assert_ne!(run(), first);
 
-    // Only MySQL executes the comment that creates the procedure. Remove the comment markers for MariaDB.
+    // MariaDB ignores SQL in `/*!50700 */` comments. Remove the comment signs, so that it creates the procedure.
     let block = sql.replace("/*!50700 ", "").replace(" */ //", " //");
     server.sql(&block).expect("the procedure must be created");
     let called = server.sql("CALL locks.quorate_listen('p',0,0,0)");

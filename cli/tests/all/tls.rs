@@ -141,7 +141,7 @@ fn client_checks_the_certificate_of_a_database_before_it_logs_in() {
         (&wrong, 69, "certificate"),
         (&by_web, 69, "certificate"),
         (&missing, 64, "/no/such/file"),
-        // Without encryption, MariaDB reports only "denied". The error does not mention encryption.
+        // MariaDB refuses a login without encryption. Its error says only "denied".
         (&plain, 69, "denied"),
     ] {
         let refused = run(master);

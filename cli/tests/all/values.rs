@@ -389,7 +389,7 @@ fn quorate_once_status_restores_a_lost_record_without_joining_the_queue() {
     lost.command(&["DEL", "quorate:value:r"]).expect("a reply");
     let shown = ask(&masters, &["once", "--status", "r"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
-    // `--status` must restore the record that this master has lost.
+    // `--status` reads the record, and must restore it on the master that has lost it.
     let value = lost.command(&["EXISTS", "quorate:value:r"]);
     assert_eq!(value.expect("a reply").int(), Some(1));
     held_by_another(&masters);
@@ -498,8 +498,8 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // Send SIGTERM after `once` has acquired the lock, but before it has read the once-per-period record. So
-        // delay all replies, and wait for the note that `once` stores with the lock.
+        // Send SIGTERM after `once` has acquired the lock, but before it has read the once-per-period record. The note
+        // on the masters shows that `once` has the lock. The delayed replies postpone the read.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));

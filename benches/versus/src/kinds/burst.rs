@@ -157,7 +157,7 @@ impl Bursts {
         seen.read_ms.push(readers.hold.as_secs_f64() * 1e3);
         seen.write_ms.push(writers.hold.as_secs_f64() * 1e3);
 
-        // Alternate between permits and plain locks, so that other load on the machine affects both equally.
+        // Measure permits and plain locks alternately, so that other load on the machine affects both equally.
         let turns = 4;
         let (mut permits, mut locks) = (Vec::new(), Vec::new());
         for _ in 0..turns {
@@ -177,8 +177,8 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // `beyond`: the additional seconds for taking a unit of a quota, compared with a cycle of an uncontended lock.
-        // `allowed`: how many cycles of the contended lock fit into a second if each takes `beyond` longer.
+        // `allowed` is the best rate that takers can reach: the rate of 64 tasks that share one lock, slowed by
+        // `beyond`. `beyond` is the additional time, in seconds, that one take needs compared with one lock cycle.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);

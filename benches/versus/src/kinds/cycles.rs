@@ -17,8 +17,8 @@ use crate::goal::Bound;
 /// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// The number of nested holds that are measured together. One nested hold takes far less than a microsecond: it needs
-/// no command, because its owner already holds the lock in the same client.
+/// The number of nested holds that are timed as one group, because one hold takes far less than a microsecond. A nested
+/// hold needs no command: the client already holds the lock for the same owner.
 const LOCAL: usize = 2_000;
 
 /// The operations that are measured, one after the other.
@@ -26,13 +26,14 @@ const LOCAL: usize = 2_000;
 enum Work {
     /// A cycle of the plain lock.
     Plain,
-    /// A cycle of one lock over this number of resources.
+    /// A cycle of one lock that covers this number of resources.
     Together(usize),
     /// A cycle of this number of separate locks: they are acquired one after the other, held together, and then
     /// released.
     InTurn(usize),
     Reader,
-    /// A cycle of a reentrant lock, whose owner already holds it through another client.
+    /// A cycle in which an owner acquires and releases a further hold of a reentrant lock. Another client already holds
+    /// this lock for the same owner.
     Further,
     Take,
 }
@@ -96,7 +97,8 @@ impl Bench {
     }
 
     /// Runs a series of cycles of the operation `work`. If `counted` is true, waits before each release until all
-    /// masters have answered the acquire. Otherwise requests that are still queued would not be counted.
+    /// masters have answered the acquire. A release can withdraw requests that are still queued, and these would not be
+    /// counted.
     async fn turn(&self, work: Work, counted: bool) -> Samples {
         let settled = async || {
             if counted {
@@ -186,7 +188,7 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
     // turns are counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work, false).await;
-        // Take the minimum of several turns: the lock `held` is renewed now and then, and its renewals are counted too.
+        // In some turns, the client also renews the lock `held`, which adds commands. So take the turn with the fewest.
         let mut least = u64::MAX;
         for _ in 0..4 {
             bench.redlock.flush().await;

@@ -19,7 +19,7 @@ use crate::versus::runtime;
 /// Arguments of the subcommand `kinds`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The number of rounds of the part `cycles`; the parts `bursts` and `observing` make one fifth of this number
+    /// The number of rounds of the part `cycles`; `bursts` and `observing` run one fifth of this number
     #[arg(long, default_value_t = 25)]
     rounds: usize,
     /// The parts of the table that are measured [default: all]

@@ -10,8 +10,8 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The number of leaders that are elected in one round: 200 if the follower has wake-ups, and 8 if it has none. Without
-/// wake-ups, the follower notices a new leader only at its next poll.
+/// The number of leaders that are elected in one round: 200 if masters notify the follower of a new leader, and 8 if
+/// not. Without notifications, the follower notices a new leader only at its next poll.
 const LEADERS: [usize; 2] = [200, 8];
 
 const TTL: Duration = Duration::from_secs(1);

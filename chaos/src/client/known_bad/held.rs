@@ -9,7 +9,7 @@ pub(crate) struct KnownBadHold {
     pub(crate) until: u64,
     /// The fencing token; `None` if the implementation has none.
     pub(crate) token: Option<u64>,
-    /// The number of the semaphore's permit; `None` if the hold is not a permit.
+    /// The number that identifies the semaphore permit; `None` if the hold is not a permit.
     pub(crate) slot: Option<usize>,
     /// The commands that release the lock; each is sent to every master.
     pub(super) undo: Vec<Command>,

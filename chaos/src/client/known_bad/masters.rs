@@ -37,13 +37,13 @@ pub(super) fn on_each(ctx: &Ctx, command: &[String]) -> Vec<Reply> {
     answers.filter_map(|master| ask(master, command)).collect()
 }
 
-/// The reply of the first master that answers, in the order of the settings.
+/// Asks the masters one after another, in the order of the settings, until one answers. Returns this answer.
 pub(super) fn on_first(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     let mut masters = addresses(ctx).into_iter();
     masters.find_map(|master| ask(master, command))
 }
 
-/// The reply of the first master that answers, in a random order.
+/// Asks the masters one after another, in a random order, until one answers. Returns this answer.
 pub(super) fn on_any(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     let mut masters = shuffled(ctx).into_iter();
     masters.find_map(|master| ask(master, command))

@@ -12,12 +12,13 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// Lua script: adds a hold of an owner on one master. Increments the counter of the master, and returns its new value.
+/// Lua script: adds a hold of an owner on one master. Increments the lock's counter on this master, and returns its new
+/// value.
 ///
 /// Returns 0 and adds nothing in two cases:
 ///
 /// - Another owner holds the lock on this master.
-/// - `ARGV[4]` is `joins`, and no owner holds the lock on this master.
+/// - `ARGV[4]` is `joins` (the owner must already hold the lock), and no owner holds the lock on this master.
 const ENTER: &str = "
     local owner = redis.call('GET', KEYS[1])
     if owner and owner ~= ARGV[1] or ARGV[4] == 'joins' and not owner then return 0 end
@@ -53,8 +54,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let undo = masters::script(LEAVE, &keys[..2], &[owner, &value]);
     let hold = KnownBadHold::new(until, undo);
     let joins_by_one = ctx.settings.locker == Locker::JoinsByOne;
-    // The mistake of `joins-by-one`: one master's answer is enough to join the owner's lock, although all other masters
-    // may have lost the lock.
+    // The mistake of `joins-by-one`: the answer of one master is enough to add a hold to a lock that the owner holds.
+    // All other masters may have lost this lock.
     if joins_by_one
         && masters::on_any(ctx, &enter("joins")).is_some_and(|reply| number(&reply).is_some())
     {
@@ -64,8 +65,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let numbers: Vec<u64> = answers.iter().filter_map(number).collect();
     let won = numbers.len() >= masters::majority(ctx);
     let hold = KnownBadHold {
-        // The mistake of `numbers-each`: a hold that joins its owner's lock gets a new, larger token. When the new hold
-        // has used its token, protected services reject the earlier holds of the same owner.
+        // The mistake of `numbers-each`: each further hold of an owner gets a larger token, so protected services
+        // reject the owner's earlier holds. `joins-by-one` gives no tokens.
         token: numbers.into_iter().max().filter(|_| !joins_by_one),
         ..hold
     };

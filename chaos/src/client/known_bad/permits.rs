@@ -1,7 +1,7 @@
 //! A known-bad semaphore: each permit is a key on each master. A master grants any permit whose key is free there.
 //!
-//! A client needs a grant from a majority of the masters, but each of these masters can grant it a different permit. So
-//! more clients get a majority than there are permits.
+//! A client needs one permit from each master of a majority. The mistake: these can be different permits. So more
+//! clients succeed than there are permits.
 
 use quorate_testbed::Reply;
 

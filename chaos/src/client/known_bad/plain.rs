@@ -21,8 +21,8 @@ pub(super) fn attempt(ctx: &Ctx, resource: &str) -> Option<KnownBadHold> {
     let hold = KnownBadHold::new(until, masters::release(resource, &value));
     let won = granted >= quorum && ctx.clock.now() < until;
     if !won && settings.locker == Locker::NoUndo {
-        // The mistake of `no-undo`: the grants of a failed attempt are not undone, so they block all clients until they
-        // expire.
+        // The mistake of `no-undo`: a failed attempt does not release the masters that granted the lock. Until these
+        // grants expire, they block all clients.
         return None;
     }
     hold.if_won(ctx, won)

@@ -1,5 +1,5 @@
-//! A known-bad quota: each master has a counter of remaining units, and decrements it for every unit that a client
-//! takes.
+//! A known-bad quota: each master counts the remaining units, and decrements its counter for every unit that a client
+//! takes. The mistake: masters can receive two requests in different orders, and then both clients get the same unit.
 
 use quorate_testbed::Reply;
 
@@ -27,7 +27,7 @@ fn take_one(ctx: &Ctx, name: &str) -> Option<u64> {
     let answers = masters::on_each(ctx, &command(&["DECR", name]));
     let left = answers.iter().filter_map(Reply::int);
     let left: Vec<u64> = left.filter_map(|left| u64::try_from(left).ok()).collect();
-    // The mistake: masters that received the requests in different orders do not agree on which unit was taken.
+    // The mistake: if two requests reach the masters in different orders, both can get the same minimum, i.e. one unit.
     if left.len() >= masters::majority(ctx) {
         return left.into_iter().min();
     }

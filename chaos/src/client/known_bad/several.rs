@@ -30,8 +30,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
             None => next,
             Some(first) => KnownBadHold {
                 undo: [first.undo, next.undo].concat(),
-                // The mistake of `later-lease`: the client believes that it holds both locks until the second one
-                // expires, although the first one expires earlier.
+                // The mistake of `later-lease`: the client believes that it holds both locks until the lease of the
+                // lock acquired last ends. The other lease ends earlier.
                 ..next
             },
         });

@@ -48,8 +48,8 @@ pub(crate) fn variables_of(command: &str) -> Vec<String> {
     names.collect()
 }
 
-/// A command that runs the binary under test with these masters. The restart guard is off, because the masters have
-/// just been started.
+/// A command that runs the binary under test with these masters. The restart guard is off, because it would ignore the
+/// votes of masters that have just been started.
 pub(crate) fn quorate(masters: &Masters) -> Command {
     let mut command = bare();
     command
