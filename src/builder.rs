@@ -25,7 +25,7 @@ use crate::tls::Tls;
 
 /// Settings of a [`Redlock`], with their defaults. [`build`](Self::build) checks the settings and never connects.
 ///
-/// Settings that the table lists with a variable can also be read from the environment
+/// Settings with an environment variable in the table below can also be read from the environment
 /// ([`from_env`](Self::from_env)) or from a file ([`Settings`]).
 ///
 #[doc = table!()]
@@ -52,13 +52,13 @@ pub struct RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
-    /// The masters that the caller gave as a [`Node`] instead of a URL. Each number shows how many URLs the caller gave
-    /// before this `Node`, and so preserves the order of the masters.
+    /// The masters that the caller gave as a [`Node`] instead of a URL, each with the number of URLs that were given
+    /// before it. So the order of all masters is known.
     others: Vec<(usize, Arc<dyn Node>)>,
 }
 
 impl RedlockBuilder {
-    /// Applies all settings that can be written as text. Does not read TLS files: the caller has read them.
+    /// Applies all settings that can be written as text. Does not read the TLS files that these settings name.
     pub(crate) fn settings(self, mut settings: Settings) -> Self {
         let masters = std::mem::take(&mut settings.masters);
         let next_masters = std::mem::take(&mut settings.next_masters);

@@ -32,7 +32,7 @@ pub struct MastersChange<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// This `Redlock` has no next masters, or its masters cannot store a generation marker.
+    /// This `Redlock` has no next masters, or one of its masters cannot store a generation marker.
     #[error(
         "no replacement of masters is configured: set next_masters, and use Redis or Valkey masters only"
     )]
@@ -101,8 +101,8 @@ impl MastersChange<'_> {
             keys,
         };
         let survey = self.order(&rights(None)).await;
-        // Check the rights for every stored key on all masters. A later step can write the key on masters that do not
-        // store it yet.
+        // Check the user's rights for every stored key on all masters, because a later step can copy a key to masters
+        // that do not store it yet.
         let stored = survey.masters.iter().flat_map(|master| &master.seen.stored);
         let stored: BTreeSet<Vec<u8>> = stored.cloned().collect();
         if stored.is_empty() || survey.masters.iter().any(MasterSeen::lacks_rights) {
@@ -356,11 +356,10 @@ impl MastersChange<'_> {
         Err(ChangeError::Missing(missing))
     }
 
-    /// Copies values before the next masters are opened, so that clients that know both sets of masters can use the
-    /// values.
+    /// Copies values before the step `open`, so that clients that know both sets of masters can use the values.
     ///
-    /// Returns an error if the operator's user lacks a right. If a value cannot be copied for another reason, the step
-    /// `open` copies the value later.
+    /// Returns an error if the operator's user lacks a right. If a value cannot be copied for any other reason, returns
+    /// no error: the step `open` copies the value.
     async fn carry_early(&self, after: Survey) -> Result<Survey, ChangeError> {
         if after.stage() >= ChangeStage::Open {
             return Ok(after);
@@ -389,7 +388,7 @@ impl MastersChange<'_> {
     ///
     /// Returns an error in these cases:
     ///
-    /// - No majority of the old masters has listed its counters and has stayed closed.
+    /// - Too few of the old masters have stayed closed and have listed their counters: a majority is needed.
     /// - The masters' clocks differ too much.
     /// - No majority of the next masters has raised the counters.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
@@ -427,16 +426,17 @@ impl MastersChange<'_> {
         self.redlock.core.coordinator.quorum.next_only()
     }
 
-    /// Raises the generation marker of every master to `first_marker() + by`, and restores lost markers. If `by`
-    /// is 1, this closes the old masters; 2 opens the next masters; 4 ends the replacement.
+    /// Raises the generation marker of every master to `first_marker() + by`, and restores lost markers. The steps of a
+    /// replacement call this with three numbers: 1 closes the old masters, 2 opens the next masters, and 4 ends the
+    /// replacement.
     async fn raise(&self, by: u64) -> Survey {
         self.raise_where(by, |_| true).await
     }
 
     /// Raises the generation marker of every master to `first_marker() + by`.
     ///
-    /// For a master without a marker, `restores` receives the index of the master. It returns true if the marker was
-    /// lost, or false if the master never had one.
+    /// `restores` receives the index of each master. If this master has no marker, true means that its marker was lost,
+    /// and false means that it never had one.
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
@@ -505,8 +505,8 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     }
 }
 
-/// A fencing counter is copied if it is behind its master's clock by at most this time. Older counters need no copy:
-/// every new fencing token is derived from a master's clock, and is larger.
+/// Returns how far a fencing counter, read as a time, may be behind its master's clock and still be copied. Older
+/// counters need no copy: every new fencing token is derived from a master's clock, and is larger.
 ///
 /// `wait` is the wait before the step `open`.
 fn copied_within(wait: Duration) -> Duration {

@@ -85,8 +85,8 @@ pub(crate) mod paced {
 
     static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
         let reading = || {
-            // Read the library's clock first. If the thread is interrupted before the second reading, leases become
-            // shorter, which is safe.
+            // Read the library's clock first. If the thread is interrupted between the two readings, a lease then ends
+            // too early, never too late.
             let ours = Instant::now();
             let tokio = std::time::Instant::now();
             (Instant::now().saturating_since(ours), ours, tokio)

@@ -29,7 +29,8 @@ pub enum BuildError {
         /// The problem with the address, and how to correct it.
         why: String,
     },
-    /// The same server is listed as two masters. It has only one memory, so it must not have two votes.
+    /// The same server is listed as two masters. Both would share the memory of this server, so they must not have two
+    /// votes.
     #[error(
         "master {0} is listed twice: each master must be a server of its own, \
          and another database on the same server is not another master"
@@ -62,7 +63,7 @@ pub enum BuildError {
     /// This kind of lock needs fencing tokens, but the `Redlock` was built with `fencing(false)`.
     #[error("{0} need fencing tokens: remove fencing(false) from the builder")]
     NeedsFencing(&'static str),
-    /// The key prefix is longer than a resource name may be.
+    /// The key prefix is longer than the longest allowed resource name.
     #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::resource::MAX_RESOURCE_LEN)]
     PrefixTooLong(usize),
     /// The note is longer than [`MAX_NOTE_LEN`](crate::MAX_NOTE_LEN) bytes.
@@ -106,14 +107,14 @@ pub enum AcquireError {
     /// Contention: another client held the lock until the wait ended. The holder may also be this process itself
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
-    /// The owner already holds the lock, but cannot get one more hold now: no majority of the masters agrees on the
-    /// fencing token of the owner's holds.
+    /// The owner already holds the lock, but cannot get one more hold now. All holds of the owner must have the same
+    /// fencing token, and no majority of the masters agrees on this token.
     ///
-    /// This happens after a process crashed or masters failed. A later acquire can succeed, for example when the hold
-    /// of the crashed process has expired.
+    /// This can happen after a process crashed or masters failed. A later acquire can succeed, for example when the
+    /// hold of the crashed process has expired.
     NotJoinable(Missed),
-    /// Outage: less than a majority of the configured masters could vote. If waiting cannot help
-    /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.
+    /// Outage: less than a majority of the configured masters could vote until the wait ended. If waiting cannot help
+    /// ([`Missed::passes_by_itself`] is false), this error is returned without waiting any longer.
     NoQuorum(Missed),
     /// Outdated configuration: the masters have been replaced, and too many masters reject clients with this
     /// configuration. Neither waiting nor retrying helps: build the `Redlock` with the current masters
@@ -171,7 +172,7 @@ impl Missed {
     /// Writes why there is no quorum, for example "no quorum for .. : 2 of 5 masters can vote, 3 are needed".
     fn write_no_quorum(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let count = |such: fn(&NodeReport) -> bool| self.reports.iter().filter(|r| such(r)).count();
-        // A silent master may be able to vote: the round can end before its reply arrives.
+        // A silent master counts as able to vote, because the round can end before its reply arrives.
         let silent = count(NodeReport::is_silent);
         let can_vote = count(NodeReport::is_vote) + silent;
         let needed = self.majority.size();

@@ -1,7 +1,8 @@
 //! Where the library's tasks run: in the tokio runtime of the caller, or in a background runtime.
 //!
-//! A runtime with one thread runs tasks only while a caller waits in `block_on`. If it runs no tasks for a while, or is
-//! shut down, the library drops its tasks there and starts them again in the background runtime.
+//! If the caller's runtime has one thread, it runs tasks only while the caller waits in `block_on`. If such a runtime
+//! runs no tasks for a while, or is shut down, the library drops its tasks in that runtime. It then starts them again
+//! in the background runtime.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -171,8 +172,8 @@ fn watch(watcher: &Handle, host: &Handle, task: &Arc<Hosted>) {
     watcher.spawn(watch_over(host.clone()));
 }
 
-/// The library's tasks in the runtime `host` that have neither ended nor been taken away. If there are none, the
-/// runtime is removed from the watched runtimes.
+/// Returns the library's tasks in the runtime `host` that have neither ended nor been moved to another runtime. If
+/// there are none, removes `host` from the watched runtimes.
 fn tasks_of(host: &Handle) -> Vec<Arc<Hosted>> {
     let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(at) = watched.iter().position(|one| one.runtime == host.id()) else {
@@ -196,8 +197,8 @@ async fn watch_over(host: Handle) {
             return;
         }
         drop(tasks);
-        // If a test has paused the clock of this runtime, its tasks must stay there, because other runtimes have other
-        // clocks.
+        // If a test has paused the clock of this runtime, do not move its tasks: their timers would then follow the
+        // clock of the background runtime, which is not paused.
         if is_paused(&host) {
             continue;
         }
@@ -277,7 +278,7 @@ mod tests {
     #[test]
     fn task_stays_in_a_runtime_that_makes_progress() {
         // On a busy machine, the thread can pause for longer than `PATIENCE`, and the task is then moved. So the test
-        // passes if the task stays in its runtime in one of five tries.
+        // makes up to five tries, and one try in which the task stays is enough.
         let kept = (0..5).any(|_| {
             let runtime = builder().build().expect("a runtime");
             let dropped = endless(&runtime);

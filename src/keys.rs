@@ -50,7 +50,7 @@ pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
 /// hexadecimal digits).
 pub(crate) const WAKE: &str = "quorate:wake:";
 
-/// The key of the generation marker. The marker shows which step a replacement of the masters has reached.
+/// The key of the generation marker. The marker contains a number that grows while masters are being replaced.
 pub(crate) const MASTERS: &str = "quorate:masters";
 
 /// The placeholder for the prefix [`WAKE`] in scripts and in the table of access rights.
@@ -65,7 +65,7 @@ const SHARED_PLACE: &str = "{shared}";
 /// The beginning of the lock key's value while an owner holds the lock; the owner's id follows.
 pub(crate) const OWNER: &str = "quorate:owner:";
 
-/// Whether the value of a lock key means that readers or the holds of one owner share the lock.
+/// Whether `held`, the value of a lock key, shows that the holds of readers or of one owner share the lock.
 pub(crate) fn is_marker(held: &[u8]) -> bool {
     held == SHARED.as_bytes() || held.starts_with(OWNER.as_bytes())
 }
@@ -95,8 +95,8 @@ pub(crate) enum Family {
     /// The break record: the lock values of force-released holders. A renewal must not restore a lock whose value is in
     /// this record.
     Broken,
-    /// The holds that share the lock (readers, or the holds of one owner). Each entry is named by the hold's lock
-    /// value.
+    /// The holds that share the lock (readers, or the holds of one owner). Each hold has a random value, which is the
+    /// name of its entry.
     Holds,
     /// The value (quota or once-per-period record) that is stored under the lock.
     Value,
@@ -128,7 +128,7 @@ impl Family {
         Self::Value,
         Self::Slot,
         Self::OfSlot,
-        // Keep `OfHold` before `Note` in this list: the prefix of `OfHold` begins with the prefix of `Note`.
+        // Keep `OfHold` before `Note`: the first matching prefix counts, and `Note` matches `OfHold` keys too.
         Self::OfHold,
         Self::Note,
         Self::Masters,

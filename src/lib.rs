@@ -24,7 +24,8 @@
 //! At most one client at a time believes that it holds a resource. This guarantee has two conditions: at most a
 //! minority of the masters fails, and clocks stay within the configured [`Drift`].
 //!
-//! There is one exception. A process that was paused past its lease still believes for a moment that it holds the lock.
+//! There is one exception. If a process is paused until its lease has expired, it still believes for a moment after the
+//! pause that it holds the lock.
 //! So pass the [fencing token](LockGuard::fencing_token) to every system to which the holder writes.
 //!
 //! # A tour

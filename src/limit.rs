@@ -23,8 +23,8 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Waits for a future until the deadline. At the deadline the future is dropped and the result is `None`. If the
-    /// future is ready at the first poll, its result is returned even after the deadline.
+    /// Waits for a future until the deadline. At the deadline the future is dropped and the result is `None`. A future
+    /// that is ready when this call polls it first gives its result even after the deadline.
     pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let (runtime, at) = (self.runtime, self.at);

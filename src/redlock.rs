@@ -314,8 +314,7 @@ impl Redlock {
         futures::future::join_all(nodes.map(|node| node.inspect(&scope))).await
     }
 
-    /// The settings that determine which rights the user (ACL user or database user) of this client needs on the
-    /// masters.
+    /// The settings of this client that determine which ACL or database rights its user needs on the masters.
     pub(crate) fn scope_of_rights(&self) -> Scope {
         let coordinator = &self.core.coordinator;
         let mut word = [0; 16];

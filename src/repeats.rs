@@ -1,5 +1,5 @@
-//! Decides which of many similar warnings are logged as warnings: a connection that is lost and restored ten times a
-//! second must not fill the log.
+//! Limits how often similar events are logged as warnings: a connection that is lost and restored ten times a second
+//! must not fill the log. The other events are logged at level debug.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use crate::protocol::instant::Instant;
 
 /// The minimum time between two warnings of one source, for example the connection to one master: one minute.
 ///
-/// The first [`TEXTS`] warnings with different texts are logged without this limit. If the source has nothing to log
-/// for a minute, this count begins again.
+/// The first [`TEXTS`] warnings with different texts are logged without this pause. If the source has had no event for
+/// one minute, the next warnings count as the first ones again.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The largest number of warnings with different texts that are logged before the limit of one per minute applies.
@@ -21,8 +21,8 @@ pub(crate) struct Repeats(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The different texts that were logged without a limit, at most [`TEXTS`]. Cleared after [`PAUSE`] without an
-    /// event.
+    /// The different texts that were logged without a pause, at most [`TEXTS`]. Cleared when the source has had no
+    /// event, logged or not, for [`PAUSE`].
     texts: Vec<Box<str>>,
     /// The time of the last event, logged or not.
     seen: Option<Instant>,

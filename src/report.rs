@@ -98,7 +98,7 @@ impl fmt::Display for Reply<'_> {
 
 /// Receives the masters' replies that come in after a round of requests has been decided.
 pub(crate) trait LateAnswers: Send + Sync + 'static {
-    /// Takes over the replies to the acquire that have come in so far.
+    /// Called when the lock has been won, with all replies to the acquire that have come in until then.
     fn take_over(&self, replies: Replies);
 
     /// Records one reply that arrived after the lock was won.
@@ -120,7 +120,7 @@ pub(crate) struct Replies {
     faults: Option<Box<Faults>>,
 }
 
-/// The faults of the replies marked [`Outcome::Fault`], with the index of the master.
+/// For each master whose reply is [`Outcome::Fault`]: its index, and the fault.
 #[derive(Clone, Debug, Default)]
 struct Faults(Vec<(usize, Fault)>);
 

@@ -67,7 +67,7 @@ pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Tokio {
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
-    /// Whether a task may move to the background runtime if the caller's runtime does not run the task.
+    /// Whether the library may move a task to its background runtime if the caller's runtime stops running tasks.
     moves: bool,
 }
 

@@ -13,7 +13,7 @@ pub enum Wait {
     None,
     /// Wait at most this long. In two cases the call lasts longer:
     ///
-    /// - At least one attempt is made in full. It adds at most one node timeout.
+    /// - The first attempt is always completed. It can exceed the limit by at most one node timeout.
     /// - The first attempt of a `Redlock` also waits until the masters are connected. This adds at most the connect
     ///   timeout.
     For(Duration),
@@ -56,9 +56,9 @@ pub enum RestartGuard {
     /// A master's votes do not count until `max_ttl` after the start of the master. The default.
     #[default]
     On,
-    /// A client counts the votes of a master from the first connection on, even if the master has just started. After
-    /// later restarts, the guard applies as with [`On`](Self::On). Use this in programs that have just started the
-    /// masters themselves.
+    /// When a client first connects to a master, the client counts the master's votes, even if the master has just
+    /// started. After later restarts of the master, the guard applies as with [`On`](Self::On). Use this in programs
+    /// that have just started the masters themselves.
     AfterFirstContact,
     /// No guard. Use this only with masters that never lose a write: `appendonly yes` with `appendfsync always`.
     Off,

@@ -24,8 +24,8 @@ mod loomed {
 
     use super::Mutex;
 
-    /// Runs a test in all interleavings of its threads with at most three preemptions. Nearly all concurrency bugs
-    /// appear with fewer than three. Without this limit the test would not end.
+    /// Runs a test in all interleavings of its threads that need at most three preemptions (forced switches to another
+    /// thread). More would take too long, and few concurrency bugs need more.
     pub(crate) fn model(of: impl Fn() + Send + Sync + 'static) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
@@ -50,8 +50,8 @@ mod loomed {
         }
     }
 
-    /// A model of `tokio::sync::Notify` for a single waiter. It keeps a notification that comes before the wait. Loom
-    /// needs this model, because it checks only code that uses loom's own types.
+    /// A model of `tokio::sync::Notify` for a single waiter. It uses only loom's own types, because loom checks no
+    /// others. A wait returns at once if the notification came before it.
     #[derive(Debug)]
     pub(crate) struct Notify(Mutex<(bool, Option<Waker>)>);
 

@@ -23,7 +23,7 @@ pub struct Belief<I> {
 /// A period in which two clients both believe that they hold the same lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap<I> {
-    /// The client or hold whose belief began first.
+    /// The `who` of the belief that began first.
     pub other: I,
     /// When the overlap begins.
     pub from: u64,
@@ -48,7 +48,8 @@ impl<R, I> Default for Exclusion<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
-    /// Records that a client has obtained `resource`. Returns its overlaps with other clients.
+    /// Records that a client has obtained `resource`. Returns the overlaps of this `belief` with the earlier beliefs of
+    /// other clients.
     pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
         self.judged += 1;
         let open = self.open.entry(resource).or_default();

@@ -3,8 +3,8 @@
 //! The simulation and the chaos runs share these checkers. The simulation reports each fact when it happens. A chaos
 //! run reports the facts from its history after the run.
 //!
-//! The checkers report every breach of a promise. If a fault has violated an assumption of the promise, the caller may
-//! ignore the breach.
+//! The checkers report every breach of a promise. Each promise has assumptions, for example that masters keep their
+//! data. If an assumption was false in a run, the caller may ignore the breach.
 //!
 //! Times are numbers in any unit, all with the same origin. Facts must be reported in the order in which they happened.
 

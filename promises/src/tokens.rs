@@ -1,7 +1,8 @@
 //! Checks two rules for the fencing tokens of a resource:
 //!
 //! - Two holds get the same token only if they may share the lock (e.g. readers).
-//! - If an attempt began after an earlier lock was obtained, its token is at least the token of that lock.
+//! - If an attempt begins after another hold was obtained, its token is larger than the token of that hold, or equal if
+//!   the two holds may share the lock.
 //!
 //! Attempts that overlap in time may get their tokens in any order.
 
@@ -40,7 +41,8 @@ pub struct Tokens<R, I> {
 #[derive(Debug)]
 struct Given<I> {
     all: HashMap<u64, Obtained<I>>,
-    /// The holds whose token was larger than the tokens of all earlier holds, in the order of [`Obtained::at`].
+    /// The holds whose token was larger than the tokens of all holds obtained before them, in the order of
+    /// [`Obtained::at`].
     records: Vec<Obtained<I>>,
 }
 
@@ -63,7 +65,8 @@ impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
     /// Records that a client obtained a lock. Returns a breach of the rules, if there is one. Call this method in the
     /// order of `new.at`.
     ///
-    /// `beside` returns true for an earlier hold that is allowed to share this lock, and so to have the same token.
+    /// `beside` returns true for an earlier hold that may share this lock with the new hold. These two holds may have
+    /// the same token.
     pub fn obtained_beside(
         &mut self,
         resource: R,

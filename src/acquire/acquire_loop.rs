@@ -34,7 +34,8 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock keys to acquire. For a semaphore: the slot to ask for next.
     pub(crate) wanted: Wanted,
-    /// Reserves the semaphore slot that the next attempt asks for; `None` if no slot is reserved.
+    /// The reservation of the semaphore slot that the next attempt asks for, so that other tasks of this process prefer
+    /// other slots. `None` if no slot is reserved.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
@@ -52,8 +53,8 @@ pub(crate) struct AcquireLoop<'a> {
 struct Meetings(u32);
 
 impl Meetings {
-    /// Returns the longest pause before the next attempt. `took` is the duration of the last attempt. The first call
-    /// returns twice `took`, the second call four times `took`, and so on, up to 256 times `took`.
+    /// Returns the upper limit of the next pause, which has a random length. `took` is the duration of the last
+    /// attempt. The first call returns twice `took`, and each further call doubles the factor, up to 256 times `took`.
     fn next(&mut self, took: Duration) -> Duration {
         self.0 = (self.0 + 1).min(8);
         took.saturating_mul(1 << self.0)
@@ -86,7 +87,8 @@ enum Turn {
 pub(crate) struct Acquired {
     pub(crate) won: Won,
     pub(crate) place: Option<Place>,
-    /// Keeps the semaphore's slot reserved until this process has registered the lock as held.
+    /// For a semaphore: the reservation of the acquired slot in this process. It must last until this process has
+    /// registered the lock as held.
     pub(crate) asked: Option<Asked>,
     pub(crate) attempts: u32,
 }
@@ -94,8 +96,8 @@ pub(crate) struct Acquired {
 /// Why the lock was not acquired.
 pub(crate) struct NotAcquired {
     pub(crate) failure: Failure,
-    /// The round of requests that decided the failure. `None` if no round decided it, for example because this process
-    /// itself held the lock.
+    /// The round of requests whose replies led to the failure. `None` if no replies led to it, for example because this
+    /// process itself held the lock.
     pub(crate) round: Option<Arc<AcquireRound>>,
     /// The note of the lock's holder; `None` if no note is known.
     pub(crate) note: Option<Note>,
@@ -116,7 +118,7 @@ impl<'a> AcquireLoop<'a> {
                 Turn::Now(place) => place,
                 Turn::After(place) => Some(Box::pin(self.wait_for_turn(place)).await?),
             };
-            // A reader leaves the local queue before it asks the masters, so that the next local waiter can ask at
+            // Readers can share the lock. So a reader (`QueueAndShare`) lets the next local waiter ask the masters at
             // once.
             if let (LocalTurn::QueueAndShare, Some(place)) = (local_turn, &mut place) {
                 place.leave_queues();
@@ -194,9 +196,9 @@ impl<'a> AcquireLoop<'a> {
 
     /// Waits before the next attempt:
     ///
-    /// - If the lock is held and this waiter is queued on the masters: waits for a wake-up or a timer.
-    /// - If the lock is held and this waiter is not queued there: does not wait. The next attempt queues it.
-    /// - Otherwise, and always in unordered mode: leaves the queue on the masters and pauses.
+    /// - If the lock is held, and this waiter has an entry in the queue on the masters: waits for a wake-up or a timer.
+    /// - If the lock is held, and this waiter has no such entry: does not wait. The next attempt adds the entry.
+    /// - In unordered mode, or if the attempt failed for another reason: removes the entry, if any, and pauses.
     async fn rest(&self, tries: &mut Tries<'a>, missed: &FailedAttempt, began: Instant) {
         let meets = self.has_met(missed);
         let contended = missed.failure == Some(Failure::Contention) && !meets;
@@ -208,8 +210,8 @@ impl<'a> AcquireLoop<'a> {
             (Some(place), Some(line)) if contended => {
                 return self.wait(place, line, missed).await;
             }
-            // Remove this waiter's entry from the queue on the masters, because the entry would only delay other
-            // waiters.
+            // The attempt failed for another reason than a held lock. Remove this waiter's queue entry, so that no
+            // other waiter stays behind it during the pause.
             (_, Some(line)) => {
                 self.until_over().wait(line.step_out()).await;
             }
@@ -233,7 +235,7 @@ impl<'a> AcquireLoop<'a> {
             if let Some(place) = &place {
                 place.got(asked.permit.slot());
             }
-            // Leave the local queue and the queue on the masters, so that the next waiter can ask for another slot.
+            // This waiter has a slot. Leave both queues, so that the next waiter can ask for one of the other slots.
             place = None;
         } else if let Some(line) = line {
             // The queue entry now belongs to the lock, and is removed when the lock is released.
@@ -265,7 +267,7 @@ impl<'a> AcquireLoop<'a> {
     fn turn(&self, local_turn: LocalTurn) -> Result<Turn, LastFinding> {
         let lines = &self.core.lines;
         if local_turn == LocalTurn::Pass {
-            // If this owner already holds the lock, its next acquire does not queue.
+            // A hold of an owner does not queue here, because the owner may already hold the lock.
             return Ok(Turn::Now(Some(lines.ask_beside(&self.wanted))));
         }
         if self.once {
@@ -288,8 +290,8 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(place);
         }
-        // The deadline has passed, but the acquire's error must report a full attempt. So poll for the result of the
-        // first local waiter's attempt: no wake-up announces this result.
+        // The error of a failed acquire contains the masters' replies. This waiter has asked no master, so it polls for
+        // the result of the first local waiter's attempt, and reports that result.
         let coordinator = &self.core.coordinator;
         let until = coordinator.answered_by();
         while place.shared_finding().is_none() && !place.is_front() && coordinator.now() < until {
@@ -303,8 +305,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes one attempt, which ends at most [`LAST_LOOK`] after the acquire's deadline. A first attempt, or the
-    /// attempt of a `try_acquire`, may wait for the masters' timeout even if the deadline passes earlier.
+    /// Makes one attempt, which ends at most [`LAST_LOOK`] after the acquire's deadline. A first attempt, and the
+    /// attempt of a `try_acquire`, may end later: at most [`LAST_LOOK`] after the masters' timeout.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -353,7 +355,7 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // If `ahead` is 0, the lock's holder has no queue entry, and its release may wake no waiter. So poll.
+        // `ahead` includes the holder. If it is 0, the holder has no queue entry, and may not wake this waiter: poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.unqueued_holder;
@@ -373,7 +375,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Whether this attempt collided with another attempt for the same owner: a majority of the masters granted the
-    /// claim, but not with the same fencing counter.
+    /// claim, but these masters have different fencing counters.
     fn has_met(&self, missed: &FailedAttempt) -> bool {
         let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
         let granted = missed.round.answers().free();
@@ -500,8 +502,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes the error of this acquire from `last_finding`, the last proven reason why the lock was not available. If
-    /// no reason was proven, the error reports an outage.
+    /// Makes the error of this acquire from `last_finding`, the last known reason why the lock was not available. If no
+    /// reason is known, the error reports an outage.
     fn not_acquired(
         &self,
         last_finding: Option<LastFinding>,

@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// A lock on several resources has no readers, because fencing tokens could then decrease.
+    /// Makes this a lock of readers. Only a plain lock on a single resource can have readers.
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,

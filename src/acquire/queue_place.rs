@@ -38,8 +38,8 @@ pub(super) struct QueuePlace<'a> {
     pub(super) ticket: Ticket,
     /// Identifies this queue entry in the request that removes it from the masters.
     claim: Arc<Claim>,
-    /// The lock's holder according to the masters, if this holder has no entry in the queue. `None` if no such holder
-    /// is known, or if another waiter is ahead of this one.
+    /// The lock's holder, if it has no entry in the queue and this waiter is the first in the queue. This waiter then
+    /// polls, because the holder's release may not wake it. `None` in all other cases.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
     /// How many times this waiter has asked the masters again only because a timer fired.
     looks: u32,
@@ -60,8 +60,8 @@ pub(super) struct UnqueuedHolder {
 impl UnqueuedHolder {
     /// Returns the pause before the waiter polls again, because this holder's release may send no wake-up.
     ///
-    /// The pauses are those of the retry settings, but at least [`STAGGER`]. They grow if the holder stays the same
-    /// ([`PATIENCE`]). With a new holder, they begin again with the first pause.
+    /// The pause follows the retry settings, but is at least [`STAGGER`]. The longer this waiter has seen the same
+    /// holder, the longer is the pause: at least this time divided by [`PATIENCE`].
     pub(super) fn look_again(
         known: &mut Option<Self>,
         value: Vec<u8>,

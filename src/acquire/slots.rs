@@ -35,7 +35,7 @@ impl AcquireLoop<'_> {
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let permit = &asked.permit;
         let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // A waiter in the queue on the masters can also ask for a slot that another local waiter asks for.
+        // A queued waiter avoids only held slots, and may ask for a slot that another local waiter asks for.
         let taken = if queued { held } else { held | others };
         let certain = missed
             .round
@@ -85,7 +85,8 @@ impl AcquireLoop<'_> {
     /// Returns a waiter to the local queue after it has asked for a slot without success.
     ///
     /// If the waiter is then the first in the local queue, returns true: the waiter can queue on the masters. Otherwise
-    /// waits until the waiter is the first, and returns false: the waiter must ask for a slot again.
+    /// waits until the waiter is the first, and returns false: a slot may be free by then, so the waiter must ask
+    /// again.
     pub(super) async fn is_first(&mut self, place: &mut Place) -> bool {
         if self.asked.is_none() {
             return true;

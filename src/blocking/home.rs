@@ -35,8 +35,8 @@ struct Background {
 }
 
 thread_local! {
-    /// True while this thread is inside `wait`. A nested blocking call on this thread is then allowed, for example a
-    /// call from a `scope` body or from an observer.
+    /// True while this thread is inside `wait`. `wait` then also accepts a nested call, for example from a `scope` body
+    /// or from an observer, and does not mistake it for a call on a thread of a Tokio runtime.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -86,8 +86,8 @@ impl Home {
         }
     }
 
-    /// Enters the runtime of the background thread: until the result is dropped, requests of the calling thread are
-    /// sent by that runtime.
+    /// Enters the runtime of the background thread. Until the returned guard is dropped, this runtime drives the
+    /// requests of the calling thread.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.background.runtime.enter()
     }

@@ -111,8 +111,8 @@ impl RedlockBuilder {
             _ => Duration::MAX,
         };
         let Some(heartbeat) = self.heartbeat else {
-            // The default heartbeat time is half the ttl, but not longer than the setting `wait` and not shorter than
-            // 30 ms. The minimum limits the number of heartbeats.
+            // The default heartbeat time is half the ttl, but at most `wait`. It is at least 30 ms even if `wait` is
+            // shorter, so that the masters do not receive too many heartbeats.
             return Ok((self.settings.ttl() / 2)
                 .min(wait)
                 .max(Duration::from_millis(30)));
@@ -187,8 +187,8 @@ impl RedlockBuilder {
         }
     }
 
-    /// Returns the longest node timeout that a master declares, but at least `default`. Returns an error if the timeout
-    /// of a master is above a quarter of the ttl.
+    /// Returns the longest timeout of the masters. A master without a timeout in its URL has the timeout `default`, and
+    /// the result is at least `default`. Returns an error if the timeout of a master is above a quarter of the ttl.
     fn slowest(&self, default: Duration, nodes: &[Arc<dyn Node>]) -> Result<Duration, BuildError> {
         let mut slowest = default;
         for node in nodes {

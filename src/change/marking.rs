@@ -28,8 +28,8 @@ impl Redlock {
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        // If any master has a marker, restore the missing markers. Otherwise write the first marker to every master:
-        // clients would treat a master without a marker as a master that has lost its data.
+        // If any master has a marker, clients treat the missing markers as lost, so restore them. Otherwise write the
+        // first marker to every master.
         let restores = (before.masters.iter()).any(|master| master.marker().is_some());
         let mut missing = before.unmarkable();
         if !restores {
@@ -81,8 +81,8 @@ impl Survey {
         missing
     }
 
-    /// One line for each client that the masters would reject once they have the marker. Such a client is configured
-    /// with other masters, or with another step of a replacement.
+    /// One line for each connected client that would be rejected once the masters have the marker. Such a client is
+    /// configured with other masters, or with another step of a replacement.
     fn would_be_refused(&self) -> Vec<String> {
         let own = self
             .configuration

@@ -11,18 +11,18 @@ use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The largest allowed difference between the masters' clocks is `max_ttl` minus `SLACK`, but at least 1 s. Within this
-/// limit, fencing tokens rise even if all masters lose their memory.
+/// The masters' clocks may differ by at most `max_ttl` minus `SLACK`, but a difference of 1 s is always allowed.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// The stage of a replacement of the masters, derived from the generation markers of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeStage {
-    /// The replacement has not begun: too few masters have a generation marker of this replacement.
+    /// The replacement has not begun: in at least one of the two sets, the masters with a generation marker of this
+    /// replacement are not a majority.
     Untouched,
-    /// Both sets of masters have generation markers. Two groups of clients get votes: those that know only the old
-    /// masters, and those that know both sets.
+    /// In each set, a majority of the masters has a generation marker of this replacement. Two groups of clients can
+    /// acquire locks: those that know only the old masters, and those that know both sets.
     Begun,
     /// Some of the old masters are closed: they reject clients that know only the old masters. The closed masters are
     /// not a majority of the old masters.
@@ -49,8 +49,8 @@ pub struct Survey {
     pub(super) advice: Vec<String>,
     pub(super) configuration: Configuration,
     pub(super) quorum: Quorum,
-    /// The time at which this step had raised the generation markers, and had ended the connections of clients that
-    /// know only the old masters. `None` for a step that only reads the state or writes the first markers.
+    /// If this survey is the result of a step that raises generation markers: the time after the step had raised the
+    /// markers and ended the connections of outdated clients. `None` for other surveys.
     pub(super) closed_at: Option<Instant>,
 }
 
@@ -141,7 +141,8 @@ impl Survey {
         }
     }
 
-    /// Whether a majority of the old masters has a generation marker with this number or a larger one.
+    /// Whether a majority of the old masters has a generation marker with at least this number. If so, the replacement
+    /// that wrote this number had opened these masters.
     pub(super) fn is_open_for(&self, number: u64) -> bool {
         let marked = self.those(|master| {
             master

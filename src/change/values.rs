@@ -40,8 +40,8 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// The largest number of attempts to copy one value. A failed attempt may restore the value on a master that had lost
-/// it, so that the next attempt succeeds.
+/// The largest number of attempts to copy one value. An attempt can fail because a master has lost the value, but may
+/// restore the value on this master. The next attempt then succeeds.
 const ATTEMPTS: u32 = 3;
 
 /// How many values are copied at the same time.
@@ -168,7 +168,7 @@ impl Copied {
             Err(error) => {
                 let is_denied = |fault: &Fault| matches!(fault, Fault::Denied(_));
                 let denied = failed_with(error.reports(), is_denied);
-                // If the masters that denied no right could form a majority, the failure has a different cause.
+                // Missing rights are the cause only if the masters that denied no right cannot form a majority.
                 let lines = if quorum.possible_without(denied) {
                     &mut self.left
                 } else {
@@ -221,7 +221,7 @@ mod tests {
         copied.note(b"b", Ok(Carried::Denied("NOPERM".into())), one);
         copied.note(b"c", Err(missed(Fault::Loading)), one);
         copied.note(b"d", Ok(Carried::Undecided("loading".into())), one);
-        // Only one of three masters denies the right, so the other two masters could still store the value.
+        // Only one of three masters denies the right, so missing rights are not the cause of this failure.
         copied.note(b"e", denied(), three);
         let names = |lines: &[String]| {
             let names = lines.iter().map(|line| line[1..2].to_owned());

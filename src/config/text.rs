@@ -51,8 +51,8 @@ pub fn switch(text: &str) -> Result<bool, String> {
 /// Splits a text at its commas into URLs, and trims the URLs. Does not split at these commas:
 ///
 /// - a comma within a password;
-/// - a comma between the hosts of a `zk://` or `mysql://` URL. The parser rejects this URL later, and its error quotes
-///   the whole URL.
+/// - a comma between the hosts of a `zk://` or `mysql://` URL. A URL with several hosts is not allowed, and the later
+///   error about it quotes the whole URL.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
@@ -71,7 +71,8 @@ pub(super) fn urls(text: &str) -> Vec<String> {
     urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
-/// Whether `piece` is probably one more host of `url`. True if `url` is a ZooKeeper or MySQL URL without a path.
+/// Whether `piece`, the text after a comma, is probably one more host of `url`. True if `url` is a ZooKeeper or MySQL
+/// URL without a path, and `piece` is not empty.
 fn lists_hosts(url: &str, piece: &str) -> bool {
     let has_path = |scheme: &str| {
         let names = ["zk", "mysql", "mysqls"];
@@ -99,7 +100,7 @@ mod tests {
                 &["redis://u:,p,,w,@a", "redis://b"],
             ),
             ("redis://a,redis://:p,w@b", &["redis://a", "redis://:p,w@b"]),
-            // `b` has no scheme, so it is not a URL. It becomes a separate part, so the error message shows only `b`.
+            // `b` has no scheme, so it is not a URL. It becomes a part of its own, and a later error quotes only `b`.
             ("redis://a,b", &["redis://a", "b"]),
             ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
             ("redis://a,", &["redis://a", ""]),

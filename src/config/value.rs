@@ -37,7 +37,7 @@ pub(super) trait Value: Sized {
         from.deserialize_any(Text(PhantomData))
     }
 
-    /// The expected format, for the error about a value that is not a text, such as a number or null.
+    /// Writes the expected format. The error for a value of another type, such as a number or null, contains it.
     #[cfg(feature = "serde")]
     fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a text")

@@ -17,7 +17,8 @@ use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
 
-/// Extends `held` to `ttl` from now. The caller has checked the ttl. `id` is the lock's id in the renewal schedule.
+/// Extends the lock `held`: its TTL `ttl` begins again now. The caller has checked `ttl`. `id` is the lock's id in the
+/// renewal schedule.
 pub(super) async fn extend(
     core: &Arc<Core>,
     held: &Arc<Held>,
@@ -53,7 +54,7 @@ pub(super) async fn extend(
         items: items.clone(),
     });
     if held.is_noted() && !held.claim.shape().renewal_keeps_note() {
-        // This kind of lock needs a separate request to renew the note that describes its holder.
+        // For a lock on several keys, of readers or of an owner, a separate request renews the holder's note.
         note_again(coordinator, held);
     }
     let settled = fan_out
@@ -62,7 +63,7 @@ pub(super) async fn extend(
     let mut limit = Limit::new(&*coordinator.runtime, held.valid_until());
     let outcome = match limit.wait(settled).await {
         Some(outcome) => outcome,
-        // The lock is still held, because a concurrent renewal has extended it.
+        // A concurrent renewal has extended the lock, so it is still held. But this extension has no result.
         None if held.ended(coordinator.now()).is_none() => Extension::Unknown,
         None => Extension::TooLate,
     };

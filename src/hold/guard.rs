@@ -64,8 +64,8 @@ impl LockGuard {
         !self.wrote.swap(true, Ordering::Relaxed)
     }
 
-    /// Runs `body` while the lock is held, and drops `body` when the lock is lost. If `body` ends after the loss but
-    /// before it is dropped, the error contains its value.
+    /// Runs `body` while the lock is held. When the lock is lost, drops `body` and returns an error. If `body` returns
+    /// its value before it is dropped, but after the loss, the error contains this value.
     pub(crate) async fn while_held<T>(
         &self,
         body: impl AsyncFnOnce(&Self) -> T,
@@ -284,7 +284,7 @@ impl LockGuard {
         self.core.renewal.forget(&self.id);
         let fan_out = self.core.coordinator.release(&self.held.claim);
         self.held.end(LossCause::Released);
-        // Wait at most for the ttl: if no majority answers, the keys have expired by then.
+        // Wait for at most the ttl. After this time, the keys have expired even if no majority has answered.
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
         limit

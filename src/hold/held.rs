@@ -54,8 +54,8 @@ struct State {
     valid_until: Instant,
     /// The TTL of the lock, in nanoseconds.
     ttl: u64,
-    /// The local queues, in which this lock is registered as held. `None` after the lock has ended and its registration
-    /// was removed.
+    /// The local queues of this process, in which an entry shows that this lock is held. `None` after the lock has
+    /// ended and the entry was removed.
     lines: Option<Arc<LocalLines>>,
     /// Whether the lock was acquired through a local queue. If so, the end of this lock lets the next waiter of that
     /// queue request the lock from the masters.
@@ -134,8 +134,8 @@ impl Held {
         state.phase = Phase::Extend;
     }
 
-    /// Whether a renewal or an extension has failed. If so, the holder's report shows the replies to the latest renewal
-    /// or extension.
+    /// Whether a renewal or an extension has failed. If so, [`reports`](Self::reports) returns the replies to the
+    /// latest renewal or extension.
     pub(crate) fn is_troubled(&self) -> bool {
         self.state().phase == Phase::Extend
     }
@@ -161,7 +161,8 @@ impl Held {
         (self.says.is_some() && !self.state().noted).then(|| self.since + NOTED_AFTER)
     }
 
-    /// Records that the first note is being written. From now on the note is renewed together with the lock.
+    /// Records that the lock's note has been written, or is being written now. From now on the note is renewed together
+    /// with the lock.
     pub(crate) fn will_be_noted(&self) {
         self.state().noted = true;
     }
@@ -218,8 +219,9 @@ impl Held {
         self.state().renews
     }
 
-    /// Removes an ended lock from the local queues. If the bool in `ended` is true, also lets the next local waiter
-    /// request the lock from the masters. `None` means that the lock has already been removed.
+    /// Removes an ended lock from the local queues. `ended` contains these queues, and true if the next local waiter
+    /// may now request the lock from the masters. If `ended` is `None`, does nothing, because the lock has already been
+    /// removed.
     ///
     /// Never call this while the mutex of the lock's state is held.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
@@ -353,15 +355,15 @@ impl LateAnswers for Held {
     }
 }
 
-// Not compiled with the feature `metrics`, because `Held` is larger with this feature.
+// With the feature `metrics`, `Held` is larger than this test allows.
 #[cfg(all(test, target_pointer_width = "64", not(feature = "metrics")))]
 mod tests {
     use super::*;
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // The memory budget of a held lock is 600 bytes. It also includes the stored replies and the lock's entry in
-        // the local queue.
+        // A held lock may use 600 bytes of memory. These three types are a part of it. The rest is for the stored
+        // replies and the lock's entry in the local queue.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);

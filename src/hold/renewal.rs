@@ -2,8 +2,8 @@
 //!
 //! - The task never waits for replies. Votes are counted for each lock separately, so a slow master does not delay a
 //!   lock that has its majority.
-//! - If several batches wait for a majority, the task sends further batches more slowly. This limits memory.
-//! - If the masters are slow or silent, the task still sends one batch every few milliseconds.
+//! - If several batches wait for a majority, the task sends only one further batch every few milliseconds. This limits
+//!   memory.
 //! - [`Held::lost`] has its own timer, so a holder notices an expired lease even if the task is late.
 
 use std::ops::Range;
@@ -54,8 +54,8 @@ pub(crate) fn watch(
     true
 }
 
-/// Owned by the renewal task. If a runtime shuts down and drops the task, `Drop` starts a new renewal task in another
-/// runtime. If there is no other runtime, the next acquired lock starts the task.
+/// Owned by the renewal task. If a runtime shuts down and drops the task, `Drop` starts a new renewal task in the
+/// background runtime. If there is no background runtime, the next acquired lock starts the task.
 struct Ends {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
@@ -109,8 +109,8 @@ async fn run(mut ends: Ends) {
             let mut schedule = owner.schedule();
             let next = schedule.next(now);
             schedule.wakes_at = next.unwrap_or(Instant::NEVER);
-            // Set `running` while the schedule is locked. If this task ends now, the next scheduled lock starts a new
-            // task.
+            // Set `running` before the schedule is unlocked. If `running` is false, this task ends, and the next lock
+            // that is added to the schedule starts a new task.
             schedule.running = next.is_some();
             next
         };
@@ -130,11 +130,11 @@ async fn run(mut ends: Ends) {
     }
 }
 
-/// Ends the expired locks among those that are due. Sends the renewals of the other locks to every node, in at most two
-/// batches, and does not wait for the replies.
+/// Ends the expired locks among those that are due. Sends the renewals of the other locks to every node, and does not
+/// wait for the replies.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
-    // The script for groups (locks on several keys, locks of readers and of owners) is slower than the other script.
-    // So the other locks get a batch of their own.
+    // Groups (locks on several keys, locks of readers and of owners) are renewed by a slower script than plain locks
+    // and permits. So groups get a batch of their own.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();
@@ -218,7 +218,7 @@ struct RenewAnswers {
     started: Instant,
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
-    /// The replies of the masters, each with one entry per key of the batch, in the order in which the replies arrived.
+    /// The replies in the order in which they arrived. Each reply has one entry per key of the batch.
     received: Vec<(From, KeysSaid)>,
     /// `Some` while the batch waits for a majority; `None` once a majority or all masters have answered.
     open: Option<Open>,
@@ -259,7 +259,7 @@ struct Renewing {
     /// The indices of this lock's keys in the batch.
     keys: Range<usize>,
     votes: Votes,
-    /// Whether the lock stores the masters' replies to this renewal, for the holder's report.
+    /// Whether the lock stores the masters' replies to this renewal, so that [`Held::reports`] returns them.
     tells: bool,
     /// Whether the holder's note was sent again during this renewal, because a master had lost the note.
     noted: bool,

@@ -26,8 +26,8 @@ pub(super) const OPEN: usize = 2;
 
 /// The shortest time between two batches of new notes.
 ///
-/// Also the shortest time between two batches of renewals while at least [`OPEN`] batches wait for a majority. If a
-/// renewal is late, [`SOON`] (1 ms) replaces this time.
+/// While at least [`OPEN`] batches of renewals wait for a majority, also the shortest time between two batches of
+/// renewals. For a late renewal, [`SOON`] (1 ms) is used instead.
 const PACE: Duration = Duration::from_millis(5);
 
 /// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
@@ -36,7 +36,7 @@ const LATE: u32 = 30;
 /// The largest number of expired locks that one call of `take_due` takes.
 const ENDS: usize = 8 * BATCH;
 
-/// The shortest time between two due times of one lock in the schedule.
+/// The shortest time between two due times of one lock, and the shortest sleep of the renewal task.
 pub(super) const SOON: Duration = Duration::from_millis(1);
 
 /// The schedule of the held locks, and the wake-up of the task that renews them.
@@ -290,8 +290,8 @@ impl Schedule {
         at < self.wakes_at
     }
 
-    /// When the renewal task must call `take_due` again: `now` or earlier if a lock is already due. `None` if no lock
-    /// is scheduled.
+    /// When the renewal task must call `take_due` again. If a lock is already due, this is not later than `now`. `None`
+    /// if no lock is scheduled.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
         let renewal = self.next_batch(now);
@@ -341,7 +341,7 @@ impl Schedule {
 
     /// Takes one batch of renewals. The batch also includes locks that are due shortly after `now`, to save messages.
     fn take_renewals(&mut self, taken: &mut Vec<Due>, now: Instant) {
-        // The caller has checked that a batch may be sent now. Fill the batch with locks that are due soon.
+        // A batch is sent now in any case, so fill it with locks that are due within a sixtieth of their ttl.
         let full = taken.len() + BATCH;
         while taken.len() < full
             && let Some((due, id, held)) = self.entries.first(&mut self.renewals)

@@ -307,8 +307,8 @@ impl Observation {
         let timer = coordinator.runtime.sleep_until(self.due);
         let called = std::pin::pin!(self.called.notified());
         futures::future::select(timer, called).await;
-        // A request is due now. If the caller drops the future during the request, the next call repeats the request
-        // without waiting.
+        // Make the next request due now. If the caller drops this future during the request, the next call then repeats
+        // the request without waiting.
         self.due = coordinator.now();
     }
 
@@ -348,7 +348,7 @@ impl Observation {
         let left = elected.clone().filter_map(|state| state.ttl_left).max();
         let left = left.unwrap_or(self.every);
         self.known_until = now + left;
-        // If the leader has crashed, its keys expire after `left`. Ask the masters again then.
+        // If the leader has crashed, its keys expire after this remaining TTL. Ask the masters again then.
         self.due = self.due.min(now + left + Duration::from_millis(1));
         let says = |state: &&&KeyState| state.note.is_some() && state.term == Some(term);
         let note = elected.clone().find(says);
@@ -358,11 +358,11 @@ impl Observation {
 
     /// The leader's lock value and term, as one master shows them; `None` if one of the two is missing.
     ///
-    /// The term is the first of these that exists:
+    /// A leader's term is its fencing token. It is taken from the first of these that exists:
     ///
-    /// - the term in the leader's note;
+    /// - the leader's note;
     /// - the lock's fencing counter;
-    /// - the term that this observer has already seen for the lock value.
+    /// - an earlier observation of the same lock value.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
         let term = state
@@ -386,10 +386,10 @@ fn elected_value(state: &KeyState) -> Option<u128> {
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// If the holder's note has no term, the holder took the lock without an election. Returns the lock value of such a
-/// holder, otherwise `None`.
+/// Returns the lock value of a holder whose note has no term: this holder took the lock without an election. Returns
+/// `None` for other holders.
 ///
-/// Observers ignore this lock value on all masters, including the masters that do not have the note.
+/// Observers ignore this lock value on all masters, because another master may have lost the note.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)

@@ -70,11 +70,11 @@ impl LockGuard {
         if let Some(cause) = old.ended(coordinator.now()) {
             return Err(DowngradeError::Lost(cause));
         }
-        // Stop the renewals, because a renewal after the conversion would restore the writer's lock.
+        // Stop the writer's renewals. After the conversion to a reader, they would restore the writer's lock.
         core.renewal.forget(&self.id);
         let limit = old.valid_until();
-        // The request carries the writer's queue ticket, so that each master also removes the writer's queue entry when
-        // it converts the lock.
+        // The writer may still have an entry in the queue on the masters. The request carries its ticket, so that each
+        // master removes this entry when it converts the lock.
         let fairness = match old.claim.fairness() {
             Fairness::Fair(ticket) => Fairness::Fair(ticket.clone()),
             Fairness::Unordered => Fairness::Unordered,

@@ -137,7 +137,7 @@ impl Extended {
         Self::Unknown(Fault::Server(STRANGE.into()))
     }
 
-    /// Whether the claim holds the lock on this master with at least the requested remaining TTL.
+    /// Whether the claim now holds the lock on this master for at least the TTL in the renewal request.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self, Self::Kept | Self::Restored | Self::Unnoted)
     }
@@ -154,8 +154,8 @@ pub enum Answer {
     },
     /// Another client holds the lock, or another waiter is ahead of this one in the queue.
     Refused {
-        /// The remaining TTL of the lock key. If the lock is free, the time until the heartbeat deadline of the first
-        /// waiter in the queue. `None` if the master does not report it.
+        /// The remaining TTL of the lock key; `None` if the master does not report it. If the lock is free, but another
+        /// waiter is first in the queue, this is the time until the deadline of that waiter's next heartbeat.
         ttl_left: Option<Duration>,
         /// The state of the queue; `None` if the master does not report it.
         line: Option<Box<QueueInfo>>,
@@ -166,8 +166,8 @@ pub enum Answer {
     CounterAbove(u64),
     /// The lock is not held by this claim on this master.
     NotOurs,
-    /// The master rejected the new fencing number, because the claim's owner has other holds of the lock on this
-    /// master. All holds of an owner must have the same fencing number.
+    /// The master rejected the new fencing number, because the claim's owner has other holds of the same lock on this
+    /// master. All holds of one owner on one lock must have the same fencing number.
     NotAlone,
     /// The lock was released; `true` if the key existed and was held by this claim.
     Released(bool),
@@ -176,7 +176,8 @@ pub enum Answer {
     /// The state of the lock, as the answer to a status request or a force-release. After a force-release this is the
     /// state before the force-release.
     State(KeyState),
-    /// The value that is stored under the lock was read, and the fencing counter now equals the requested number.
+    /// The value that is stored under the lock was read, and the fencing counter now equals the number in the read
+    /// request.
     Value {
         /// The id of the server run that answered.
         run: ServerRun,
@@ -190,7 +191,7 @@ pub enum Answer {
     },
     /// Whether each note was written, in the order of the notes in the request.
     Noted(Vec<bool>),
-    /// One page of a list of lock keys.
+    /// The settings of the locks (prefix, fencing, order of waiters). They determine the rights that the user needs.
     Keys {
         /// The cursor for the next page; 0 after the last page.
         cursor: u64,

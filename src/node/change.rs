@@ -19,20 +19,21 @@ pub enum ChangeOrder {
     /// Changes nothing: only reads the master's state.
     #[default]
     Look,
-    /// Finds the rights that the user lacks for a replacement of the masters. Changes nothing.
+    /// Finds the rights that the user lacks for a replacement of the masters. Changes no lock and no value.
     ///
     /// - If `keys` is `None`: tries every command on unused keys. If no right is missing, also lists the keys of all
-    ///   values and fencing counters.
+    /// values and fencing counters.
     /// - Otherwise: checks the rights to read and write `keys`.
     Rights {
         /// The settings of the locks (prefix, fencing, order of waiters) that the user must be able to take.
         scope: Scope,
-        /// Keys of values and fencing counters that exist on at least one master; `None` for the first check.
+        /// Keys of values and fencing counters that exist on at least one master. `None` in the first `Rights` order of
+        /// a check, which lists these keys.
         keys: Option<Arc<[Vec<u8>]>>,
     },
     /// Writes `number` and `print` into the generation marker; never lowers the number. Then closes the connections of
-    /// clients whose step of the replacement is lower than `step`. The master rejects these clients when they connect
-    /// again.
+    /// clients that are configured for an earlier step of the replacement than `step`. The master rejects these clients
+    /// when they connect again.
     Raise {
         /// The new number in the generation marker. If `g` is the current generation, a replacement raises the number
         /// from `4 * g` to `4 * (g + 1)`, in several operations.
@@ -41,8 +42,9 @@ pub enum ChangeOrder {
         print: Arc<str>,
         /// Clients whose step of the replacement is lower than this lose their connections.
         step: u64,
-        /// Used only if the master has no marker. If true, the marker was lost, and clients ignore this master's votes
-        /// for the longest TTL. If false, this is the master's first marker.
+        /// Whether a missing marker was lost. If true, clients ignore this master's votes for `max_ttl` after the
+        /// marker is written again. If false, the new marker is the master's first one. Not used if the master has a
+        /// marker.
         restores: bool,
     },
     /// Reads the fencing counters, except counters that are behind the master's clock by more than this duration. The
@@ -117,14 +119,15 @@ pub struct ClientSeen {
 /// Whether a client that is connected to a master notices a replacement of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client of this library that notices a replacement.
+    /// A client of this library that reads the generation marker, and so notices a replacement.
     ///
-    /// - The first field is the step of the replacement for which the client is configured.
+    /// - The first field is the step for which the client is configured: twice its `masters_generation`, plus 1 if it
+    ///   has `next_masters`.
     /// - The second field is the fingerprint of the client's `next_masters`, or of its `masters` if it has no
     ///   `next_masters`.
     AtStep(u64, u64),
-    /// A client of this library that does not notice a replacement. Either its version is too old, or its user has no
-    /// right to read the generation marker.
+    /// A client of this library that does not read the generation marker, and so does not notice a replacement. Either
+    /// its version is too old, or its user has no right to read the marker.
     Untold,
     /// An unknown client that runs scripts or sets keys. It may be another Redlock client that ignores generation
     /// markers.
@@ -164,8 +167,8 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // This arm finds clients of other libraries by their last command, which can take a lock. The next arm
-            // finds their waiters: unnamed connections with subscriptions.
+            // This arm finds clients of other libraries: the last command of their connection can take a lock. The next
+            // arm finds waiters of other libraries: unnamed connections with subscriptions.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger

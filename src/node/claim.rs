@@ -27,8 +27,8 @@ pub struct Ticket {
 /// Whether a claim waits for its turn in the queue of the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fairness {
-    /// First come, first served. The ticket is the claim's place in the queue. A claim without a ticket (`None`) does
-    /// not wait in the queue.
+    /// First come, first served. The ticket is the claim's place in the queue. A claim without a ticket (`None`) gets
+    /// no place, and is refused while other clients wait.
     Fair(Option<Box<Ticket>>),
     /// The first claim that finds the lock free gets it. The masters neither read nor write the lock's queue.
     Unordered,
@@ -115,8 +115,8 @@ impl Claim {
         }
     }
 
-    /// Stores the fencing number on which the masters agreed, for a claim on a group of keys (`Shape::Group`). Renewals
-    /// need the number to restore such a lock.
+    /// Stores the fencing number on which the masters agreed, for a claim on a group of keys (`Shape::Group`). The
+    /// renewals of a group send this number, so that a master without the hold can restore it.
     pub(crate) fn agreed(&self, number: Option<u64>) {
         if let (Shape::Group(group), Some(number)) = (self.shape(), number) {
             group.agreed(number);

@@ -56,8 +56,8 @@ pub trait Node: Send + Sync + 'static {
     /// Resolves when every request that was sent before this call is answered.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
 
-    /// Executes `order`, and returns the state of the master after it. The default implementation returns a fault: it
-    /// is for kinds of masters that keep no generation marker.
+    /// Executes `order`, and then returns the state of the master. The default implementation returns a fault, because
+    /// a master without a generation marker executes no orders.
     fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
         let _ = order;
         let seen = ChangeSeen {

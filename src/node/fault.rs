@@ -203,7 +203,8 @@ impl std::error::Error for Fault {}
 mod tests {
     use super::*;
 
-    /// For each fault of `Fault::all`, in the same order: the results of `kind`, `left_nothing` and `passes_by_itself`.
+    /// For each fault of `Fault::all`, in the same order: its name, whether the request changed nothing on the master,
+    /// and whether the fault passes by itself.
     const EACH: [(&str, bool, bool); 20] = [
         ("down", true, true),
         ("down", true, true),

@@ -121,7 +121,7 @@ impl Inspection {
                 .map(|(_, value)| plain(value))
         };
         let on = |name: &str| value(name).map(|on| on == "1");
-        // Compatible servers report a Redis version in addition to their own, so check for their own names first.
+        // Compatible servers report a Redis version in addition to their own version, so look for `redis` last.
         let kinds = ["valkey", "dragonfly", "garnet", "redis"];
         let kind = kinds
             .into_iter()

@@ -10,7 +10,9 @@ use super::text::sanitize;
 pub const MAX_NOTE_LEN: usize = 1024;
 
 /// The TTL of a note is this multiple of the TTL of its lock. So most renewals of the lock need not renew the note.
-/// Clients ignore a note that outlives its lock, because the note contains the old lock value.
+///
+/// A note can outlive its hold. It contains the lock value of this hold, so clients ignore it if the lock now has
+/// another value or none.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
 /// The largest number of bytes of a note that a master returns. No note of this library is longer, but data of another
@@ -151,7 +153,7 @@ impl Identity {
         format!("{host}:{}", self.pid)
     }
 
-    /// Builds a note of this process with the given text. The start time is missing: [`dated`] adds it later.
+    /// Builds a note of this process with the given text. [`dated`] later adds the time at which the hold began.
     fn says(&self, text: &str) -> Arc<str> {
         let Self { host, pid, process } = self;
         let text = sanitize(text, MAX_NOTE_LEN);
@@ -208,8 +210,8 @@ impl From<Option<&str>> for NoteText {
     }
 }
 
-/// Builds the notes of one process. The start time is missing: [`dated`] adds it later. `usual` is the note without a
-/// text.
+/// Builds the notes of one process, without the time at which the hold began: [`dated`] adds this time later. `usual`
+/// is the note without a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     identity: Identity,

@@ -27,7 +27,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases, for metrics. If the `match` does not handle a phase, the code does not compile.
+    /// All phases, for metrics. If the `match` below leaves out a phase, the code does not compile.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         std::iter::successors(Some(Phase::Acquire), |phase| match phase {
             Phase::Acquire => Some(Phase::Confirm),

@@ -113,7 +113,7 @@ pub enum Request {
     },
     /// List the lock keys that match a pattern.
     List {
-        /// The page of the list to return.
+        /// Which page of the list the master returns.
         page: Arc<Page>,
     },
     /// Begin or end the subscription to announcements of new leaders of an election.
@@ -126,7 +126,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// The kind of lock for which this request is encoded: that of its claim, or a plain lock.
+    /// The kind of lock for which this request is encoded. It is the kind of the request's claim. A request without a
+    /// claim is encoded as for a plain lock.
     ///
     /// An extension is encoded for a group if at least one of its claims is a group, and otherwise for plain locks.
     pub(crate) fn shape(&self) -> &Shape {

@@ -31,7 +31,8 @@ pub enum Purpose {
     /// Needed for locks on several resources, for readers-writer locks, and for locks that one owner can hold several
     /// times.
     Groups,
-    /// Needed for values that are stored under a lock: quotas, and tasks that run once per period.
+    /// Needed for values that are stored under a lock: the free units of a quota, or the last completed period of a
+    /// task that runs once per period.
     Values,
     /// Needed to take and release slots of semaphores.
     Semaphores,

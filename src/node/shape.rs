@@ -10,7 +10,8 @@ use super::token::Token;
 use super::waiter_id::READER;
 use crate::keys;
 
-/// The kind of lock that a claim requests: one plain lock, several or shared keys, or a slot of a semaphore.
+/// The kind of lock that a claim requests: a plain lock, a group (several keys, or one shared key), or a slot of a
+/// semaphore.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     /// A plain lock: only the claim's own key, held exclusively.
@@ -42,8 +43,8 @@ pub(crate) enum Numbering {
     Raised,
     /// If other holds share the key, the lock gets their fencing number. Otherwise it gets a new number.
     Joined,
-    /// All holds of one owner have the same fencing number. To learn it, the client may need the answers of all
-    /// masters.
+    /// All holds of one owner have the same fencing number. If the first answers disagree about this number, the client
+    /// waits until a majority agrees, or all masters have answered.
     OfOwner,
 }
 

@@ -16,8 +16,8 @@ use super::note::{moment, name};
 /// The suffix that marks the waiter id of a reader in the queue of a key.
 pub(crate) const READER: &str = ":r";
 
-/// Separates a waiter's short id from its description. This character sorts before all digits, so ids have the same
-/// order with and without descriptions.
+/// Separates a waiter's short id from its description. `/` sorts before all digits: `p:1/host` comes before
+/// `p:12/host`, just as `p:1` comes before `p:12`.
 pub(crate) const BETWEEN: char = '/';
 
 /// The description of a waiter in its id: host, process id, and start of the wait.

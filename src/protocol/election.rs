@@ -53,8 +53,8 @@ impl Observed {
         }
     }
 
-    /// Whether the observer knows a leader of the term `term` whose lock value is not `value`. A term has only one
-    /// leader, so the holder with the lock value `value` was not elected.
+    /// Whether the observer knows that another holder, with a lock value other than `value`, is the leader of this
+    /// term. A term has only one leader, so the holder with `value` was not elected.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }

@@ -50,7 +50,8 @@ pub(crate) const PROPOSAL_SLACK_US: u64 = 1_000_000;
 /// is ahead of the master's clock lives longer.
 pub(crate) const COUNTER_TTL_US: u64 = 86_400_000_000;
 
-/// The length of a period of fencing numbers: 1,000 s, in microseconds.
+/// The length of a period of fencing numbers: 1,000 s, in microseconds. A fencing number is read as a time in
+/// microseconds, usually the time of its grant.
 ///
 /// To save time on Redis and Valkey, only the first fencing number of a period sets the expiry of the fencing counter.
 /// This expiry is [`COUNTER_TTL_US`] plus one period plus [`PROPOSAL_SLACK_US`].
@@ -85,16 +86,16 @@ impl ClockOffset {
         let slack = i64::try_from(PROPOSAL_SLACK_US).unwrap_or(0);
         let seen = i64::try_from(granted).unwrap_or(i64::MAX);
         if granted < proposed {
-            // The master lowered the proposal to its own clock plus `PROPOSAL_SLACK_US`.
+            // The master lowered the proposal to its clock plus `PROPOSAL_SLACK_US`: estimate its clock.
             Self(seen.saturating_sub(slack).saturating_sub(wall))
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
             // The master raised the proposal to its minimum. Next time, propose `EDGE_US` above this minimum.
-            // Add at most 2 s to the offset, because the counter may be far ahead of all clocks.
+            // The minimum may come from a counter far ahead of all clocks, so add at most 2 s to the offset.
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {
             // A client whose clock is ahead has raised the counter: propose equally large numbers from now on.
-            // If smaller differences counted, clients would raise each other's offsets without end.
+            // Smaller differences come from network delay. If they counted, the offsets would grow for ever.
             Self(seen.saturating_sub(wall))
         } else {
             self
@@ -115,8 +116,8 @@ mod tests {
             (WALL + 2_000, 0),
             (WALL + 2_001, 2_001),
             (WALL + 500_000, 500_000),
-            // The master raised the proposal to its lower limit: the estimate moves to `EDGE_US` above the granted
-            // number.
+            // The master raised the proposal to its lower limit: the offset grows to `EDGE_US` above this limit, but by
+            // at most 2 s.
             (WALL + 500_001, 505_001),
             (WALL + 1_995_000, 2_000_000),
             (WALL + 9_000_000, 2_000_000),

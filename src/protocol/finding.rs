@@ -36,11 +36,13 @@ impl Finding {
         }
     }
 
-    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none). False in
-    /// two cases:
+    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none).
     ///
-    /// - `Split` does not replace a different finding: leftover keys, which no client holds, can cause a split.
-    /// - `Late` does not replace `NotJoinable`: the search for the token of the existing holds made the client late.
+    /// - `Split` does not replace a different finding. A split can come from leftover keys that no client holds, so the
+    ///   other finding says more.
+    /// - `Late` does not replace `NotJoinable`: the client was late only because it searched for the token of the
+    ///   existing holds.
+    /// - In all other cases, the newer finding replaces the older one.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
         match self {
             Self::Split => matches!(before, None | Some(Self::Split)),

@@ -44,7 +44,7 @@ pub(crate) enum Extension {
     /// A majority reports that this client does not hold the lock. The lock is lost immediately, even if its validity
     /// has not expired yet.
     Lost,
-    /// No majority extended or denied the lock: it stays valid until its old validity ends.
+    /// The votes show neither an extension nor a loss. The lock stays valid until its old validity ends.
     Unknown,
 }
 
@@ -64,7 +64,7 @@ impl Ballot {
     }
 
     /// Call this when a majority of the masters answered that the client does not hold one of the lock's keys. Returns
-    /// `Lost`, or `Pending` if a result was returned before.
+    /// `Lost`, or `Pending` if this extension already has a result.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending

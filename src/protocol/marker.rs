@@ -121,7 +121,7 @@ impl Configuration {
     }
 
     /// The marker number at the end of the replacement that led to this client's masters: four times the generation.
-    /// From this number on, masters reject every client that still knows the earlier masters.
+    /// From this number on, masters reject every client that is configured with an earlier generation.
     pub(crate) fn first_marker(self) -> u64 {
         4 * self.generation
     }
@@ -152,7 +152,8 @@ impl Configuration {
         })
     }
 
-    /// Whether masters without a generation marker vote for this client. True for steps 0 and 1.
+    /// Whether masters without a generation marker vote for this client. True for steps 0 and 1, because a missing
+    /// marker counts as number 0, which admits these steps.
     pub(crate) fn needs_no_marker(self) -> bool {
         self.range().0 == 0
     }
@@ -172,8 +173,8 @@ impl Configuration {
         }
     }
 
-    /// The tag in the names of this client's connections: its step, a slash, and a fingerprint. It is the fingerprint
-    /// of the next masters if the client knows them, and of its current masters otherwise.
+    /// The tag in the names of this client's connections: its step, a slash, and the fingerprint of a set of masters.
+    /// The set is that of the next masters if the client knows them, and that of its current masters otherwise.
     pub(crate) fn tag(self) -> String {
         let print = self.next.unwrap_or(self.masters);
         format!("{}/{print}", self.step())

@@ -1,7 +1,8 @@
 //! The rules of the lock as pure functions: their inputs are votes and times, their results are verdicts.
 //!
 //! Nothing here awaits, reads a clock, draws a random number or contacts a master, so every rule can be tested with
-//! plain values. The rules and their reasons are in `docs/protocol.md`; code that applies a rule cites its heading.
+//! plain values. The rules and their reasons are in `docs/protocol.md`. Code that applies a rule names the heading
+//! under which the rule is explained there.
 
 pub(crate) mod election;
 pub(crate) mod fencing;

@@ -27,9 +27,9 @@ pub(crate) enum NextSlot {
 
 /// Chooses the slot to ask for next. The search begins at `start`.
 ///
-/// - First choice: a slot that a majority reported as free or has granted.
-/// - Second choice: a slot that may be free on a majority. A master that granted a slot does not report its other
-///   slots, so each of them may be free.
+/// - First choice: a slot that each master of a majority reported as free, or has just granted to this client.
+/// - Second choice: a slot that each master of a majority reported as free, or may have free. A master that granted a
+///   slot does not report its other slots, so each of them may be free there.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
     let free = |slot: u8| -> MasterSet {
         let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn next_slot_treats_all_slots_as_free_on_a_granting_master() {
-        // If a case has fewer than three answers, the other masters have failed.
+        // There are three masters. In the cases with fewer than three answers, the other masters have failed.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
         assert_eq!(
             next(&[0b1010], 1, 0, 2),

@@ -131,8 +131,7 @@ impl Quorum {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
-    /// Whether these masters include a majority of the old or of the next set. If such masters refuse a claim, the
-    /// claim is lost.
+    /// Whether these masters include a majority of the old set, or a majority of the next set.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
@@ -142,8 +141,9 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// Sorts `said`, a list of pairs: a value, and the index of the master that reported the value. Returns the
-    /// smallest value `v` such that the masters with values of at most `v` form a quorum; `None` without such a value.
+    /// Sorts `said`, a list of pairs: a value, and the index of the master that reported the value. Then takes masters
+    /// in this order until they form a quorum, and returns the value of the last master taken. Returns `None` if all
+    /// masters in `said` form no quorum.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -225,8 +225,8 @@ impl Tally {
         }
     }
 
-    /// Why there is no majority; `None` until the reason is certain. `Contention`: a majority of both the old and the
-    /// next set answered. `Outage`: in one of these sets, a majority cannot answer any more.
+    /// Why the vote is lost; `None` until the reason is certain. `Contention`: a majority of each set answered, but too
+    /// few masters voted yes. `Outage`: so many masters of one set failed that no majority of this set can answer.
     pub(crate) fn reason(&self) -> Option<Reason> {
         if self.quorum.is_met_by(self.yes.or(self.no)) {
             Some(Reason::Contention)
@@ -237,17 +237,17 @@ impl Tally {
         }
     }
 
-    /// Whether the masters that did not fail could still make a majority.
+    /// Whether a majority of each set remains without the masters that failed.
     pub(crate) fn possible_without_faults(&self) -> bool {
         self.quorum.possible_without(self.faults)
     }
 
-    /// Whether the masters that did not refuse could still make a majority.
+    /// Whether a majority of each set remains without the masters that refused. Failed masters may be part of it.
     pub(crate) fn possible_without_refusals(&self) -> bool {
         self.quorum.possible_without(self.no)
     }
 
-    /// Whether a majority of at least one set refused.
+    /// Whether a majority of the old set refused, or a majority of the next set.
     pub(crate) fn majority_said_no(&self) -> bool {
         self.quorum.is_met_somewhere(self.no)
     }
@@ -432,7 +432,7 @@ mod tests {
             union += u32::from(two_can_win(only(old.or(next)), only(next)));
             alone += u32::from(two_can_win(only(old), only(next)));
         }
-        // Two wrong rules must let two clients win: a majority of all masters (`union`), and of one set (`alone`).
+        // Two simpler rules are unsafe, so these shapes must show it: `union` counts all masters, `alone` only one set.
         assert!(union > 5 && alone > 10, "{union} {alone}");
     }
 

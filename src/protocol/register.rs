@@ -29,10 +29,11 @@ pub(crate) enum ReadVote {
 pub(crate) enum Reading {
     /// The master with this index has the current value.
     Found(usize),
-    /// There is no value: no master shows one, and too few other masters are left for a majority with a value.
+    /// There is no value: no master shows one. Without the masters that reported that they have none, no majority is
+    /// left.
     Missing,
-    /// Some masters show a value, but too many have none, or only a copy from before a restart. So the last written
-    /// value is not known.
+    /// Some masters show a value, but the other masters have none, or only a copy from before a restart. No majority
+    /// with a trusted value is possible, so a newer value may be lost.
     Lost,
     /// A majority reports that the reader does not hold the lock any more.
     NotOurs,
@@ -111,8 +112,11 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
 /// How the writer counts one master's answer to a write of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteVote {
-    /// The master wrote the value and has not restarted since the read. In the read, this master showed a trusted
-    /// value, or every master reported that it has no value.
+    /// The write counts if the master has written the value, and has not restarted since it answered the read before
+    /// this write. In addition, one of these conditions is met:
+    ///
+    /// - The master showed a trusted value in that read.
+    /// - Every master reported in that read that it has no value.
     Counted,
     /// The master wrote the value, but does not meet the conditions of [`Counted`](Self::Counted).
     Refilled,
@@ -151,7 +155,8 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
-/// How to copy or remove a value while masters are replaced, decided after a read of all old and next masters.
+/// How the old and the next masters get the same value while masters are replaced: copy the value to all of them, or
+/// remove it from all. Decided after a read of all old and next masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrying {
     /// The value of the master with this index must be written to the old and the next masters.
@@ -212,12 +217,12 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
 /// Whether a copied value is on a majority of the old masters and on a majority of the next masters.
 ///
 /// - `written`: the masters that stored the value and have not restarted since the read.
-/// - `open`: the next masters that already vote for clients that know only the next masters.
+/// - `open`: the next masters on which clients that know only the next masters can already acquire locks.
 ///
 /// Only these masters in `written` count:
 ///
 /// - every master that showed a trusted value in the read
-/// - a master that reported in the read that it has no value, unless the master is an old one or in `open`
+/// - every next master that reported in the read that it has no value, if it is neither an old master nor in `open`
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],

@@ -22,15 +22,17 @@ pub(crate) fn quarantined_until(
 }
 
 /// How long clients must still ignore the votes of a master. `left_ms` is the remaining expiry (`PTTL`) of its
-/// generation marker, in milliseconds. A negative number means that the marker was never lost.
+/// generation marker, in milliseconds. If the marker has no expiry, `left_ms` is negative and the result is zero: the
+/// marker was never lost, or a client restored it after `max_ttl` had passed.
 ///
-/// A client restores a lost marker with the expiry [`RESTORED`]. The master's votes count again `max_ttl` after the
-/// client restored the marker. By then, every lock that the master may have forgotten has expired.
+/// Within `max_ttl` after the loss, a client restores a lost marker with the expiry [`RESTORED`]. The master's votes
+/// count again `max_ttl` after the client restored the marker. By then, every lock that the master may have forgotten
+/// has expired.
 pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;
     };
-    // Rounding can make the computed age up to 1 ms too large, so assume 1 ms less.
+    // `left` may be rounded down by 1 ms. Assume 1 ms more, so that the marker's age is not overestimated.
     let age = RESTORED.saturating_sub(Duration::from_millis(left.saturating_add(1)));
     max_ttl.saturating_sub(age)
 }

@@ -42,7 +42,7 @@ impl Round {
             match vote {
                 Vote::Granted(_) => self.tally.yes(node),
                 Vote::Refused => self.tally.no(node),
-                // A withdrawn request will never be answered, so it counts as a fault here.
+                // A withdrawn request will never be answered, so the verdict must not wait for it: count it as a fault.
                 Vote::Fault { .. } | Vote::Withdrawn => self.tally.fault(node),
             }
         }
@@ -64,7 +64,7 @@ impl Round {
         self.verdict() == Verdict::Lost && self.reason().is_none()
     }
 
-    /// Why the round was lost, if the votes prove the reason.
+    /// Why the round was lost; `None` until the reason is certain. Withdrawn requests count as missing answers.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let mut votes = Tally::new(self.quorum);
         for (node, vote) in self.votes.iter().enumerate() {

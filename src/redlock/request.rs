@@ -175,7 +175,7 @@ impl IntoFuture for LockRequest {
 
     fn into_future(self) -> Self::IntoFuture {
         let request = self.begun();
-        // Box this future, or each caller's task would keep memory for it even after the lock is acquired.
+        // Box this large future, so that it is freed when the lock is acquired: the caller's task keeps the box.
         Box::pin(async move {
             let guard = request.attempts().instrument(request.span()).await?;
             guard.map_err(|missed| request.error(&missed))
@@ -265,9 +265,9 @@ impl LockRequest {
         self
     }
 
-    /// Makes the request a candidacy in an election. When the client acquires the lock, it immediately writes its note
-    /// (a text that is stored with the lock), without the usual delay of 100 ms. The masters then wake the clients that
-    /// observe the election.
+    /// Makes the request a candidacy in an election. Normally, a client waits 100 ms before it writes the note of an
+    /// acquired lock to the masters. A candidate writes it at once, and this write wakes the clients that observe the
+    /// election.
     pub(crate) fn announced(mut self) -> Self {
         self.announce = true;
         self
@@ -494,8 +494,8 @@ impl LockRequest {
             says,
         };
         let held = Held::new(won, holding, &core.lines, place);
-        // Keep `asked`, the reservation of a semaphore slot, until `held` has recorded the slot. Otherwise another task
-        // could ask for the same slot.
+        // End the reservation of the semaphore slot only now that `held` has recorded the slot. Before that, another
+        // task could have asked for the same slot.
         drop(asked);
         if self.announce {
             let runtime = &core.coordinator.runtime;

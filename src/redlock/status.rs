@@ -36,7 +36,7 @@ pub struct NodeStatus {
 pub enum StatusVerdict {
     /// A majority of the masters shows the same holder. The bytes are the value of the lock key.
     Held(Vec<u8>),
-    /// A majority of the masters answered, and the lock is free on enough masters for a client to acquire it.
+    /// The lock is free on a majority of the masters.
     Free,
     /// A majority of the masters answered, but no holder has the lock on a majority, and the lock is free on too few
     /// masters.
@@ -55,8 +55,8 @@ impl Status {
         let known = self.nodes.iter();
         let known = known.filter_map(|node| node.state.as_ref().ok());
         let mut holders = known.filter_map(|state| state.holder.as_deref());
-        // While masters are replaced, a lock is held if its value is on a majority of one set: the holder may know only
-        // this set.
+        // While masters are replaced, some holders know only the old or only the next masters. So a majority of one of
+        // these two sets is enough.
         let held_by = |value: &[u8]| {
             let those = self.those(|state| state.holder.as_deref() == Some(value));
             self.majority.is_met_somewhere(those)

@@ -35,7 +35,8 @@ pub(crate) struct AcquireAnswers {
 /// The details that refusing masters reported about the holder and the queue.
 #[derive(Default)]
 pub(crate) struct Refusals {
-    /// The largest queue ticket drawn on any master.
+    /// The largest queue ticket (a waiter's number in the queue of one master) that any refusing master gave this
+    /// client.
     pub(crate) ticket: u64,
     /// The largest number of waiters ahead of this waiter that a master reported; `None` if no master reported a queue.
     pub(crate) ahead: Option<u64>,
@@ -87,7 +88,8 @@ impl AcquireAnswers {
         self.round.finding() == Some(Finding::Held)
     }
 
-    /// The slots of a semaphore that a majority shows as free, as a bit mask; `None` if no master refused.
+    /// The slots of a semaphore that a majority shows as free, as a bit mask. `None` if no master refused: only
+    /// refusals report free slots.
     pub(crate) fn free_slots(&self) -> Option<u64> {
         let shown = &self.refusals()?.free_slots;
         let by_majority = |slot: &u64| {
@@ -100,7 +102,8 @@ impl AcquireAnswers {
 
     /// The slot of a semaphore to ask for next; `None` while missing answers can change the result.
     ///
-    /// - Returns `Held` if a waiter is ahead in the queue, or if no master reported the queue.
+    /// - Returns `Held` if a waiter is ahead in the queue. Also returns `Held` if no master reported its queue, because
+    ///   the free slots are part of this report.
     /// - Skips the slots in the bit mask `taken`: this process holds them or already asks for them.
     pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
@@ -122,13 +125,13 @@ impl AcquireAnswers {
         (next != NextSlot::Open).then_some(next)
     }
 
-    /// The masters that granted the lock.
+    /// The masters on which the lock was free: they granted it.
     pub(crate) fn free(&self) -> MasterSet {
         self.round.granted().collect()
     }
 
-    /// How long until the lock may be free on a majority of the masters. A master that granted the lock counts as free
-    /// now. `None` if too few masters reported a time.
+    /// How long until the lock may be free on a majority of the masters. The time of a master that granted the lock is
+    /// zero. `None` if too few masters reported a time.
     pub(crate) fn free_in(&self) -> Option<Duration> {
         let granted = self.round.granted().map(|node| (Duration::ZERO, node));
         let refused = self
@@ -171,8 +174,8 @@ impl AcquireAnswers {
         }
     }
 
-    /// Replaces the grant of the master `node` by a fault, because the master is quarantined: its votes are ignored for
-    /// the time `left`.
+    /// Changes the reply of the master `node` from granted to [`Fault::Quarantined`]: clients must ignore its votes for
+    /// `left`.
     pub(super) fn doubt(&mut self, node: usize, now: Instant, left: Duration) {
         let fault = Err(Fault::Quarantined(left));
         self.note(From { node, now }, &fault, false);

@@ -1,5 +1,5 @@
-//! One attempt to acquire a lock: sends a request to all masters, counts the votes, agrees on the fencing token, and
-//! releases the keys of a lost attempt. No other code decides that a lock is held.
+//! One attempt to acquire a lock: sends a request to all masters, counts the votes, and determines the fencing token.
+//! If the attempt is lost, releases its keys.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,8 @@ pub(crate) struct Won {
 pub(crate) struct FailedAttempt {
     /// Why the attempt was lost; `None` if the deadline came before the reason was certain.
     pub(crate) failure: Option<Failure>,
-    /// Why the attempt was lost, if the answers prove the reason.
+    /// Why the attempt was lost, in more detail than `failure`: for example, whether refusals alone prevented a
+    /// majority. `None` if no reason is certain.
     pub(crate) finding: Option<Finding>,
     pub(crate) round: Arc<AcquireRound>,
     pub(crate) undo: Undoing,
@@ -85,7 +86,7 @@ impl Coordinator {
             } else if let Some(fencing) = self.agreed(&round, numbering, offset, wall) {
                 Ok(Some(fencing))
             } else {
-                // A second round is rare. Its future is boxed, so that the future of an attempt stays small.
+                // A confirm round is rare. Its future is boxed, so that the future of an attempt stays small.
                 let agree = Box::pin(self.agree(&round, &claim, numbering, offset, wall, ttl));
                 limit.wait(agree).await.unwrap_or(Err(Failure::Late))
             };
@@ -93,7 +94,7 @@ impl Coordinator {
                 // Check the generation markers after the last round of requests, because the loss of a marker may
                 // become known only during that round.
                 Ok(_) if self.doubts(&round) => Some(Failure::Outage),
-                // Read the clock after the last round, so that the time of the round is deducted from the validity.
+                // Read the clock again, because the rounds of requests may have taken longer than the validity.
                 Ok(fencing) if self.now() < most => {
                     cleanup.armed = false;
                     claim.agreed(fencing);
@@ -149,8 +150,8 @@ impl Coordinator {
         mut limit: Limit<'_>,
     ) -> FailedAttempt {
         let round = cleanup.round.clone();
-        // If the reason is not certain, do not withdraw the claim yet. A withdrawal cancels unsent acquires, so the
-        // waiter would not join the queues of those masters.
+        // If the reason is not certain, do not withdraw the claim yet. A withdrawal cancels unsent acquires, but these
+        // would also put the client into the queues of their masters.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
             // Release the granted keys now, and again at the end: masters that have not answered yet may grant more
@@ -176,7 +177,7 @@ impl Coordinator {
                 (reason.map(Failure::from), answers.round.finding())
             }
         };
-        // A master may have executed an acquire after the first release. So withdraw the claim, and release again.
+        // Cancel unsent acquires, and release again: masters may have granted keys since the first release.
         let undo = if asks_all { cleanup.end() } else { undo };
         if failure.is_some() {
             metrics::round(failure);
@@ -203,7 +204,7 @@ impl Cleanup<'_> {
     /// Withdraws the claim, and releases every key that was granted or may still be granted.
     fn end(&mut self) -> Undoing {
         self.armed = false;
-        // Withdraw before releasing: from here on no node sends anything but releases for this claim.
+        // Withdraw before releasing. From here on, the client sends only releases for this claim.
         self.claim.withdraw();
         self.undo()
     }
@@ -222,7 +223,7 @@ impl Cleanup<'_> {
         for node in undo {
             let reply = Reply::new(fan_out.clone(), node, Phase::Release);
             coordinator.nodes[node].send(
-                // Leave the waiter in its queue, because only this attempt was lost and the waiter goes on waiting.
+                // `leave: false` keeps the client in the masters' queues: it may make another attempt.
                 Request::Release {
                     claim: self.claim.clone(),
                     leave: false,

@@ -1,4 +1,5 @@
-//! Agreement on the fencing token of a won round: a second round if the counters differ.
+//! Agreement on the fencing token of a lock that a majority granted. If the masters returned different fencing
+//! counters, a confirm round asks them to raise their counters to one number.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,8 @@ use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 
-/// The maximum number of confirm rounds in one attempt. The same limit applies to the requests for an owner's token.
+/// The maximum number of confirm rounds in one attempt. Also the maximum number of times that an attempt asks for the
+/// fencing token of an owner's other holds.
 const CONFIRM_ROUNDS: usize = 3;
 
 impl Coordinator {
@@ -97,12 +99,13 @@ impl Coordinator {
     }
 
     /// Asks the masters for the fencing token of an owner's existing holds (docs/protocol.md, "Several resources,
-    /// readers, owners, semaphores"). `confirmed` is the number that this client asked the masters to confirm. The
-    /// attempt fails in two cases:
+    /// readers, owners, semaphores"). `confirmed` is the number that this client asked the masters to confirm as the
+    /// token. The attempt fails in two cases:
     ///
     /// - No majority returns the same token.
-    /// - The token is below `confirmed`. A master may still raise its counter to `confirmed`, so a later hold could get
-    ///   a larger token.
+    /// - The returned token is below `confirmed`. A confirm request in transit could still raise a counter to
+    ///   `confirmed`. The owner's next hold could then get this larger number, but all holds of an owner must have the
+    ///   same token.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
@@ -113,13 +116,13 @@ impl Coordinator {
         let mut delays = self.delays();
         for asked in 0..CONFIRM_ROUNDS {
             if asked > 0 {
-                // Give the owner's other requests time to finish. Keep the pause short, because this attempt can block
-                // them until it ends.
+                // Give the owner's other requests time to finish. Keep the pause short: until this attempt ends, its
+                // keys can prevent those requests from confirming a token.
                 let pause = delays.next().unwrap_or_default();
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;
             }
-            // Ask only the masters that granted the lock. If another one granted it now, no release would follow.
+            // Ask only the masters that granted the lock: keys on other masters would not be released.
             let granted: Vec<usize> = round.answers().round.granted().collect();
             let answers = OwnerAnswers {
                 quorum: self.quorum,
@@ -152,10 +155,10 @@ impl Coordinator {
         self.retry.delays(u64::from_le_bytes(seed))
     }
 
-    /// Updates the estimate of the masters' clocks.
+    /// Updates the estimate of how far the masters' clocks are ahead of this client's clock.
     ///
-    /// A hold of a reader or an owner can get the fencing token of existing holds. So a token below the proposal does
-    /// not show that a master lowered the proposal, and is ignored.
+    /// A reader or an owner may have got the smaller fencing token of existing holds. Such a token shows nothing about
+    /// the clocks, so it is ignored.
     fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
         if numbering != Numbering::Raised && granted < offset.proposal(wall) {
             return;
@@ -203,9 +206,9 @@ impl Collect for OwnerAnswers {
 /// The votes on confirming one number as the fencing token.
 struct ConfirmAnswers {
     tally: Tally,
-    /// The largest counter of the masters that did not confirm the number because their counter was above it.
+    /// The largest fencing counter of the masters that refused because their counter is above the number.
     above: Option<u64>,
-    /// True if some master reported other holds of the same owner.
+    /// True if some master reported that the claim's owner has other holds there.
     crowded: bool,
 }
 

@@ -13,15 +13,16 @@ use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::runtime::Runtime;
 
-/// How long a caller still waits for an answer after the node timeout. A node answers within the node timeout, but on a
-/// busy machine the answer can reach the caller later.
+/// How long a caller waits beyond the time limit of a request. On a busy machine, an answer that came in within the
+/// limit can reach the caller that much later.
 const BACKSTOP: Duration = Duration::from_secs(1);
 
 /// All masters, and the settings that every round of requests needs.
 pub(crate) struct Coordinator {
     pub(super) nodes: Box<[Arc<dyn Node>]>,
     pub(crate) quorum: Quorum,
-    /// The masters that this client is configured with; `None` if the masters store no generation marker.
+    /// The generation and the masters of this client, which each master compares with its generation marker. `None` if
+    /// the masters store no such marker.
     pub(crate) configuration: Option<Configuration>,
     /// Whether a majority of the masters can send wake-ups.
     pub(crate) wakes: bool,
@@ -32,11 +33,11 @@ pub(crate) struct Coordinator {
     pub(crate) patience: Patience,
     /// The pauses between two rounds of one attempt.
     pub(super) retry: Retry,
-    /// True after this client's first round of acquire requests. From then on, requests get no additional time for a
-    /// first connection.
+    /// True after this client's first round of acquire requests. Until then, requests have the additional time
+    /// [`Patience::connect`], because they wait for new connections.
     pub(super) met: AtomicBool,
-    /// The estimate of the masters' clocks minus this client's wall clock, in microseconds. Used to propose fencing
-    /// tokens.
+    /// How many microseconds the masters' clocks are ahead of this client's wall clock: one estimate for all masters.
+    /// Used to propose fencing tokens.
     pub(super) offset: AtomicI64,
 }
 
@@ -63,7 +64,7 @@ impl Members {
 pub(crate) struct Patience {
     /// How long a node may take to answer any request.
     pub(crate) answer: Duration,
-    /// The additional time for the very first request, which waits for its connection.
+    /// The additional time for the client's first requests, which wait until the node has connected.
     pub(crate) connect: Duration,
 }
 

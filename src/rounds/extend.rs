@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(strange.last(), Some(&Extension::Unknown));
         let most = votes(&[&[full()], &[Held], &[Restored]]);
         assert!(matches!(most.last(), Some(Extension::Renewed(_))));
-        // A master that failed for one key can still deny another key of the same lock.
+        // `full()` is a fault for the first key only, so both masters deny the second key.
         let denied = votes(&[&[full(), NotOurs], &[Held, NotOurs]]);
         assert_eq!(denied.last(), Some(&Extension::Lost));
         let said = said_of_lock(&Ok(vec![Held, full()]), &(0..2));

@@ -19,7 +19,7 @@ impl Coordinator {
         };
         let fan_out = FanOut::new(self.runtime.clone(), answers);
         self.ask_all(&fan_out, Phase::Look, || request.clone());
-        // If a node has not answered in time, wait for one more node timeout, and then stop waiting.
+        // `answered_by` is the masters' time limit. Wait at most one node timeout longer.
         let most = self.answered_by() + self.patience.answer;
         let mut limit = Limit::new(&*self.runtime, most);
         if let Some(answers) = limit.wait(fan_out.until(LookAnswers::complete)).await {

@@ -29,8 +29,8 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // Wait briefly for the missing answers. If every master has executed this read, the caller need not wait for
-        // the result of its next write before it releases the lock (`BegunWrite::may_be_followed`).
+        // Wait briefly for the missing answers. If a master has not executed this read, the next write waits behind it,
+        // and a release could cancel that write (`BegunWrite::may_be_followed`).
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
                 break;
@@ -43,7 +43,7 @@ impl Coordinator {
 
     /// Writes or removes the value on every master. The requests are queued when this function returns.
     ///
-    /// - A master that answered `read` gets the write only if its server process has not restarted since that answer.
+    /// - If a master answered `read` and its server process has restarted since, the write is not sent to this master.
     /// - Nothing is sent at the time `until` or later.
     pub(crate) fn write_value(
         &self,
@@ -95,7 +95,8 @@ impl Coordinator {
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
 
 impl AskedForValue {
-    /// Returns the answers in `before`, plus the later answers from masters that have no answer in `before`.
+    /// Returns the answers in `before`, and adds the answers of further masters that have come in since `before` was
+    /// copied.
     pub(crate) fn with_later(&self, before: ValueAnswers) -> ValueAnswers {
         self.0.answers().later_than(before)
     }
@@ -104,7 +105,7 @@ impl AskedForValue {
 /// The maximum number of bytes of a stored value that `ValueAnswers::shown` prints.
 const SHOWN: usize = 40;
 
-/// How many times a read yields to other tasks after it has enough answers, so that more answers can arrive.
+/// How often a read lets other tasks run after its result is decided, so that the missing answers can still arrive.
 const STRAGGLE: u32 = 3;
 
 /// One master's answer, and how long the master took to answer.
@@ -214,8 +215,8 @@ impl ValueAnswers {
         }
     }
 
-    /// Whether the value should be written again, because some master that answered the read has no value, or only a
-    /// copy from before its restart.
+    /// Whether some master that answered the read has no value, or only a copy from before its restart. The value
+    /// should then be written again.
     pub(crate) fn has_gaps(&self) -> bool {
         let gap = |vote: &Option<ReadVote>| matches!(vote, Some(ReadVote::Nothing | ReadVote::Old));
         self.read_votes().iter().any(gap)

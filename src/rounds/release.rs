@@ -74,7 +74,7 @@ pub(crate) struct ReleaseAnswers {
     deleted: usize,
     gone: usize,
     faults: usize,
-    /// The masters that answered without an error. The claim holds no key on them any more.
+    /// The masters that executed the release. The claim holds no key on them any more.
     free: MasterSet,
 }
 

@@ -40,7 +40,8 @@ impl Wanted {
         Self::group(keys.into_iter().map(part).collect())
     }
 
-    /// A request for one key, shared by readers or by the holds of one owner. `class` states which.
+    /// A request for one key that is shared: by readers, or by the holds of one owner (a client that may hold the lock
+    /// several times). `class` selects one of these two.
     pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
         let mode = Mode::Class(class);
         Self::group(vec![Part { key, mode }])
@@ -58,8 +59,8 @@ impl Wanted {
         Self { key, shape }
     }
 
-    /// A request that downgrades the writer with this claim to a reader of the same key. `None` if the claim is not a
-    /// plain lock on a single key.
+    /// A request that replaces the lock of `claim`, which is exclusive, by a reader's hold on the same key. `None` if
+    /// the claim is not a plain lock on a single key.
     pub(crate) fn readers_instead_of(claim: &Claim) -> Option<Self> {
         let key = claim
             .shape()
@@ -97,7 +98,7 @@ impl Wanted {
         let token = Token::from_bytes([0; 16]);
         let claim = coordinator.claim(&self.key, token);
         match &self.shape {
-            // For a semaphore, `self.key` is the key of its queue. So a plain claim removes the queue entry.
+            // The queue of a semaphore is stored under `self.key`, like the queue of a plain lock.
             Shape::Plain | Shape::Permit(_) => claim,
             Shape::Group(_) => claim.with_shape(&self.shape),
         }

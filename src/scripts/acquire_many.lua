@@ -1,5 +1,5 @@
--- ACQUIRE of many (docs/protocol.md, "Queue"): requests many locks for clients that are not queued. The script treats
--- each lock as acquire_fair.lua does, or as acquire.lua does if clients use no queues.
+-- ACQUIRE of many (docs/protocol.md, "Queue"): requests many locks for clients that are not queued. If clients use
+-- queues, each lock is handled as in acquire_fair.lua, otherwise as in acquire.lua.
 -- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and proposed
 -- counter in microseconds.
 -- Reply, for each lock:
@@ -7,8 +7,8 @@
 -- - another counter: granted with this counter
 -- - a list or an error: the refusal or the error that a single request would get
 -- - 0: nothing was done for this lock; the client must request the lock with a script for one lock
--- A server that is out of memory can refuse only the first write of a script. So a later lock in this script can be
--- granted, although the server would refuse a script for this lock alone.
+-- A server that is out of memory refuses a script only at its first write. If the first write needs no memory, the
+-- server also grants the locks after it.
 if tonumber(ARGV[1]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -25,11 +25,13 @@ local time = call('TIME')
 local lowest = string.format('%.0f', time[1] * 1000000 + time[2] - 1000000)
 local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
 local usual, find = #lowest == 16 and #highest == 16, string.find
--- The start of the 1,000 s period of `highest`. A smaller counter gets a new expiry (fence/raise.lua).
+-- The start of the 1,000 s period that contains `highest`. If a lock's old counter is below this number, the new
+-- counter gets a new expiry (fence/raise.lua).
 local began = string.sub(highest, 1, 7) .. '000000000'
 
--- Handles one lock as a script for one lock would. Used if the faster code below cannot take the lock.
--- Sets `taken` to `key` when it takes the lock. If a later command fails, the reply is then the error, not 0.
+-- Handles one lock as a script for one lock would. Used if the faster code below cannot take the lock. When the
+-- function takes the lock, it sets `taken` to `key`. If a later command fails, the reply for this lock is then the
+-- error: the reply 0 would mean that nothing was done.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil
@@ -51,8 +53,7 @@ local function attempt(key, ARGV)
 end
 
 -- Sets the counter of the lock `key`, which has just been taken, to the proposal `text`. `was` is the old counter, if
--- there is one.
--- FENCE_TTL need not be lengthened as in fence/lives.lua: the proposal is at most a second ahead of this master's time.
+-- there is one. The expiry is always FENCE_TTL, because the proposal is at most a second ahead of this master's time.
 local function number(key, fence, was, text)
   if was then
     local set
@@ -67,7 +68,7 @@ local function number(key, fence, was, text)
   if set then
     return set.err and set or -1
   end
-  -- The counter's key exists, but MGET returned nothing: the key has a wrong type. Release the lock again.
+  -- The counter's key exists (NX failed) but has a wrong type (MGET returned nothing). Delete the new lock.
   local undone = redis.pcall('DEL', key)
   return type(undone) == 'table' and undone or 0
 end

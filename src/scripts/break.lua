@@ -18,7 +18,7 @@ if held then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
     local lines = {'', held, others}
     if type(said) == 'table' then
-      -- Readers or an owner share the lock: record the lock's fencing counter, and then the value of each hold.
+      -- The lock consists of holds (of readers, or of one owner): record its counter, and the value of each hold.
       local counter = string.match(was[3] or '', '^%d+$') or '0'
       lines = {'', held .. '\t' .. counter}
       for i = 1, #said, 3 do
@@ -27,8 +27,8 @@ if held then
       lines[#lines + 1] = others
     end
     if left > 0 then
-      -- A full server can refuse only the first write of a script, and only if that write needs memory. So first write
-      -- the unchanged expiry, which needs no memory.
+      -- When a server is out of memory, it can refuse only the first write of a script. So begin with a write that it
+      -- never refuses: the expiry, which needs no memory.
       redis.pcall('PEXPIRE', KEYS[1], left)
     end
     -- Limit the record to 16 KiB, and drop the oldest values.

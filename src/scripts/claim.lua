@@ -73,7 +73,7 @@ for i, key in ipairs(KEYS) do
     ahead = math.max(ahead, rank)
     if (mode ~= 'x' and mode ~= '{shared}' and held[i] == mode)
       or (instead ~= '' and held[i] == instead) then
-      -- A client that already holds this lock need not wait in the queue: an owner, or a holder that replaces its lock.
+      -- This client already holds the lock (as its owner, or with the lock to replace), so it need not wait.
     elseif mode == '{shared}' then
       -- Readers wait only for a writer that is queued before them, not for other readers.
       for _, other in ipairs(rank > 0 and call('ZRANGE', queue, 0, rank - 1) or {}) do
@@ -134,7 +134,7 @@ for i, key in ipairs(KEYS) do
   else
     local lives = ttl
     if held[i] ~= mode then
-      -- The lock key is free or has another holder, so all old entries in `holds` have expired.
+      -- The lock key does not hold this mode, so `holds` has only entries of holds that have expired.
       call('DEL', holds)
       call('SET', key, mode, 'PX', ARGV[2])
     else
@@ -149,13 +149,13 @@ for i, key in ipairs(KEYS) do
     if held[i] and held[i] == instead then
       --+ note/forget.lua
       if waiter ~= '' then
-        -- Remove this client's old queue entry: it would block clients that may share the lock now.
+        -- Remove this client's queue entry as a writer: the readers behind it may share the lock now.
         call('ZREM', '{queue}' .. key, waiter)
         call('ZREM', '{alive}' .. key, waiter)
       end
     end
     if lined[i] and held[i] ~= mode and mode == '{shared}' then
-      -- The first reader of the lock wakes the readers at the front of the queue, because they may share the lock.
+      -- This claim changed the lock to shared: wake the readers at the front of the queue, so that they join.
       --+ wake/readers.lua
     end
   end

@@ -1,14 +1,14 @@
 -- EXTEND (docs/protocol.md, "Renewal"): renews many locks. Never shortens a lock. Restores a missing lock, unless an
 -- operator has force-released it.
 -- KEYS: locks. ARGV: value and ttl ms of each. A ttl of 0 means that the request was withdrawn: do not change this
--- lock. A minus before the ttl means that the lock has a note: keep the note alive as well.
+-- lock. A minus before the ttl means that the lock has a note: extend the note's expiry as well.
 -- Reply: one digit per lock:
 -- - 0: not ours, or force-released
 -- - 1: ours
 -- - 2: was missing, restored
 -- - 3: withdrawn
 -- - 4: ours, but its note is gone
--- - 5: unknown, because a related key has another type
+-- - 5: unknown, because another key of this lock, for example its break record, has a wrong type
 -- If a lock failed (no permission, or a full server that cannot restore it), the reply is an array with the error in
 -- place of the lock's digit. The script goes on with the other locks.
 local said = {}
@@ -21,8 +21,8 @@ local function extend(key, value, ttl, noted)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The client's user lacks the right to read the key. Read the key again with `call`, which raises the error. The
-    -- result 0 would be wrong, because the client may still hold the lock.
+    -- GET failed because the client's user lacks the right to read the key. Fail with the same error: `call` raises it.
+    -- Do not return 0 (not ours), because the client may still hold the lock.
     held = call('GET', key)
   end
   if held == value then

@@ -19,8 +19,8 @@ local function keep(key, value, ttl, mode, number)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The client's user lacks the right to read the key. Read the key again with `call`, which raises the error. The
-    -- result 0 would be wrong, because the client may still hold the lock.
+    -- GET failed because the client's user lacks the right to read the key. Fail with the same error: `call` raises it.
+    -- Do not return 0 (not ours), because the client may still hold the lock.
     held = call('GET', key)
   end
   local ours = mode == 'x' and value or mode
@@ -49,18 +49,18 @@ local function keep(key, value, ttl, mode, number)
   --+ fence/read.lua
   local owned, v, text = mode ~= '{shared}', tonumber(number), number
   if owned and counter > v then
-    -- All holds of an owner share one fencing number. A larger counter shows that another client has held the lock
-    -- since this hold was granted.
+    -- All holds of an owner have the fencing number that is the lock's counter. If the counter is now larger, another
+    -- client has held the lock since, so this hold has ended.
     return '0'
   end
   if held then
-    -- Write the expiry even if it does not change. After this write, which needs no memory, a full server accepts all
-    -- writes of the script.
+    -- When a server is out of memory, it can refuse only the first write of a script. So begin with a write that it
+    -- never refuses: the expiry, even if unchanged.
     local left = call('PTTL', key)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end
   if not known and counter > v and not held then
-    -- Later holders got larger numbers than this reader: give the restored hold a new number.
+    -- Other clients have held the lock since, with larger numbers. The restored hold gets the next number.
     v, text = counter + 1, nil
   end
   if counter < v then

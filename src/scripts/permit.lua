@@ -1,5 +1,5 @@
 -- PERMIT (docs/protocol.md, "Several resources, readers, owners, semaphores"): takes one slot of a semaphore. A slot is
--- a lock of its own, and only the first waiter of the semaphore's queue may take one.
+-- a lock of its own. While clients wait in the semaphore's queue, only the first waiter may take a slot.
 -- KEYS: the key that a lock with the semaphore's name would have. ARGV: value, ttl ms, proposed counter in
 -- microseconds, slot, number of slots; from a queued waiter also its id, ticket and heartbeat ms. A request without
 -- these three does not join the queue.

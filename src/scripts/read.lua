@@ -16,8 +16,8 @@ local above = v > tonumber(ARGV[2])
 if above and number <= counter then
   return v
 end
--- If the writer's clock was ahead, the stored value can have a larger fencing number than this reader's token. Set the
--- counter to the largest number, so that the next holder gets a larger one.
+-- The stored value's fencing number can be above the token and the counter, if the clock of the value's writer was
+-- ahead. Set the counter to the largest of the three, so that the next holder gets a larger number.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --+ fence/lives.lua

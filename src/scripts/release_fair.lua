@@ -1,5 +1,5 @@
--- RELEASE in order (docs/protocol.md, "Release"): deletes the lock if it is ours, leaves the queue, and wakes the first
--- waiter.
+-- RELEASE for clients that use queues (docs/protocol.md, "Release"): deletes the lock if it is ours, removes the
+-- client's queue entry on request, and wakes the first waiter.
 -- KEYS: lock. ARGV: value, the waiter's id, 1 to leave the queue, and 1 if a note was written. Trailing arguments may
 -- be missing.
 -- Reply: 1 (deleted), 0 (the lock was not ours).
@@ -38,7 +38,7 @@ if #dead > 0 then
 end
 local held = head and mine == 0 and call('GET', key)
 if held == '{shared}' then
-  -- Readers that were queued behind this waiter may join the readers that hold the lock.
+  -- This waiter left the queue. Readers that were queued behind it may now join the readers that hold the lock.
   --+ wake/readers.lua
 elseif head and not held then
   -- The wake-up is only a hint, so errors are ignored: a user without the right to publish can release the lock.

@@ -1,6 +1,6 @@
--- RELEASE of many (docs/protocol.md, "Release"): releases many locks without notes. The script treats each lock as
--- release_fair.lua does for a client that is not queued, or as release.lua does if clients use no queues.
--- KEYS: locks, all different. ARGV: the value of each, and 1 if clients use queues.
+-- RELEASE of many (docs/protocol.md, "Release"): releases many locks that have no notes. If clients use queues, each
+-- lock is handled as in release_fair.lua, otherwise as in release.lua.
+-- KEYS: locks, all different. ARGV: the value of each, and 1 if clients use queues (otherwise missing).
 -- Reply: one character per lock:
 -- - 1: deleted
 -- - 0: not ours

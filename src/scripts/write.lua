@@ -13,8 +13,8 @@ if ARGV[3] then
   call('SET', value, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 else
   call('DEL', value)
-  -- The removed value's fencing number is gone. Set the counter to this holder's token, so that this master refuses
-  -- late writes from earlier holders.
+  -- The value's fencing number was deleted with the value. Raise the counter to this holder's token instead, so that
+  -- this master still refuses writes with smaller tokens.
   local v, time = tonumber(ARGV[1]), call('TIME')
   local now = time[1] * 1000000 + time[2]
   --+ fence/lives.lua

@@ -36,8 +36,8 @@ pub enum ValueError {
     Lost(ValueTrouble),
     /// The value was not created, because a master already has a value with this name.
     Exists(ValueTrouble),
-    /// Creating or removing a value needs every master, but some masters gave no usable answer. A removal was executed
-    /// on the masters that answered.
+    /// Creating or removing a value needs every master, but some masters gave no usable answer. A creation changed no
+    /// master. A removal was executed on the masters that answered.
     Incomplete(ValueTrouble),
     /// The value may have been written. Treat the call as failed: do not use the requested units of a quota, and do not
     /// start the work of a period.
@@ -51,8 +51,8 @@ pub enum ValueError {
         /// The beginning of the stored value, as text.
         found: String,
     },
-    /// The last recorded period, or the period of this call, begins more than one minute in the future by the masters'
-    /// clocks. So some clock is wrong. No work was run and nothing was recorded.
+    /// By the masters' clocks, the last recorded period, or the period of this call, begins more than one minute in the
+    /// future. This is only possible if some clock is wrong. No work was run and nothing was recorded.
     Ahead {
         /// The name of the once-per-period record.
         name: String,
@@ -226,7 +226,7 @@ impl ValueTrouble {
     }
 }
 
-// The text of an inner error is part of this error's text, so it is not returned as the source.
+// `source` returns `None`, because this error's text already includes the text of the inner error.
 impl std::error::Error for ValueError {}
 
 impl From<AcquireError> for ValueError {

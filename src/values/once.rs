@@ -65,14 +65,14 @@ pub struct Once {
 #[non_exhaustive]
 #[must_use = "the outcome shows whether the body ran"]
 pub enum OnceOutcome<T> {
-    /// The body ran, and this period is recorded as done. Exception: if the body of
-    /// [`at_least_once`](Once::at_least_once) returned an error, the period is not recorded as done.
+    /// The body ran. This period is recorded as done, unless the body of [`at_least_once`](Once::at_least_once)
+    /// returned an error.
     Done(T),
-    /// The body ran, but recording the period failed, so the work of this period may be done again. Only
-    /// [`at_least_once`](Once::at_least_once) returns this.
+    /// The body of [`at_least_once`](Once::at_least_once) ran. This period could not be recorded as done afterwards, so
+    /// its work may be done again.
     NotRecorded(T, ValueError),
-    /// The body ran to its end, but the lock was lost earlier. So another client may have begun the next period before
-    /// the body ended. This period is recorded as done. Only [`at_most_once`](Once::at_most_once) returns this.
+    /// The body of [`at_most_once`](Once::at_most_once) ran to its end, but the lock was lost while it ran. Another
+    /// client may have begun the next period before the body ended. This period is recorded as done.
     Outlived(T, LossCause),
     /// The work of this period was already done, so the body did not run.
     AlreadyDone {
@@ -277,7 +277,7 @@ impl Once {
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             let done = match guard.while_held(body).await {
-                // In the second case, the lock was lost before the body ended. `record` then fails.
+                // `Err((_, Some(done)))`: the body ended after the lock was lost, so `record` fails.
                 Ok(done) | Err((_, Some(done))) => done,
                 Err((cause, None)) => return Err(self.stopped(cause, false)),
             };
@@ -405,8 +405,8 @@ impl Once {
         }))
     }
 
-    /// Rejects a period that begins more than [`SLACK`] (one minute) in the future by the masters' clocks. If such a
-    /// period were recorded as done, all earlier periods would count as done.
+    /// Rejects a period that begins more than [`SLACK`] (one minute) in the future by the masters' clocks. The record
+    /// stores only the start of the last period that is done, so all earlier periods would count as done as well.
     fn has_come(&self, start: u64, masters: u64, recorded: bool) -> Result<(), ValueError> {
         let ahead = start.saturating_sub(masters);
         if ahead <= SLACK {

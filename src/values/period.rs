@@ -48,8 +48,8 @@ impl Period {
     /// Returns `None` if the work of this period must be done. Otherwise returns the start of the next period that is
     /// not done.
     ///
-    /// `last` is the start of the last period that is recorded as done. The length of that period is not recorded, and
-    /// is assumed to be the length of this period.
+    /// `last` is the start of the last period that is recorded as done. Its length is not recorded, so the current
+    /// length is used.
     pub(crate) fn next_if_done(self, last: Option<u64>) -> Option<u64> {
         let since = last?.checked_sub(self.start)?;
         let done = (since / self.length).saturating_add(1);
@@ -75,9 +75,9 @@ mod tests {
             (8 * hour, hour, Some(7 * hour), None),
             // The last period was done by a machine whose clock is ahead.
             (7 * hour + 5, hour, Some(9 * hour), Some(10 * hour)),
-            // The recorded start is the largest number, so the next start is the same number.
+            // The recorded start is the largest number. No later start exists, so the same number is returned.
             (7 * hour, hour, Some(u64::MAX), Some(u64::MAX)),
-            // The periods were shorter when the last one was recorded.
+            // The recorded period began at 6:00, when the periods were shorter than a day.
             (7 * hour, 24 * hour, Some(6 * hour), Some(24 * hour)),
         ] {
             let periods = Periods::Every(Duration::from_millis(length));

@@ -2,9 +2,10 @@
 //! largest fencing token is the current one.
 //!
 //! - After a read, a majority of the masters refuses all writes with smaller fencing tokens than the reader's.
-//! - A write succeeds only if a majority of the masters stored the value and has not restarted since the read. So the
-//!   next read finds this value or a later one.
-//! - Each acquired lock allows only one write, because two values with the same token could not be distinguished.
+//! - Before a write, the holder reads the value. The write succeeds only if a majority of the masters stored the value,
+//!   and did not restart between this read and the write. So the next read finds this value or a later one.
+//! - Each acquired lock allows only one write. A second value would have the same fencing token, so a reader could not
+//!   determine which value is newer.
 
 use std::sync::Arc;
 
@@ -31,13 +32,14 @@ pub(crate) enum Carried {
     Both,
     /// Only next masters had a value, and it was removed from them.
     Removed,
-    /// Nothing was changed. Either no master had a value, or only next masters had one and `removes` was false.
+    /// Nothing was changed. Either no master had a value, or only next masters had one and the caller of
+    /// [`Register::carry`] did not request its removal.
     Nowhere,
     /// No majority of the old masters shows the last value that was written.
     Lost(String),
     /// Too few masters answered, or the lock was lost.
     Undecided(String),
-    /// No majority could read or store the value, because the client's user lacks a permission on too many masters.
+    /// The value could not be copied or removed, because the client's user lacks a permission on too many masters.
     Denied(String),
 }
 
@@ -59,8 +61,8 @@ impl<'a> Register<'a> {
 
     /// Reads the current value.
     ///
-    /// Cancel safety: dropping the future does not change the value. Some masters may already refuse writes of earlier
-    /// holders.
+    /// Cancel safety: dropping the future does not change the value. Masters that have executed the read refuse writes
+    /// with smaller fencing tokens from then on.
     pub(crate) async fn read(self) -> Result<Known<'a>, ValueError> {
         let (answers, asked) = self.ask(|answers| answers.reading().is_some()).await;
         let reading = answers.reading().unwrap_or(Reading::Outage);
@@ -104,8 +106,8 @@ impl<'a> Register<'a> {
         Err(error(self.trouble(&answers)))
     }
 
-    /// Removes the value from every master that answers. Removes nothing if `ours` returns an error for the value of
-    /// any master. Returns whether any master had a value.
+    /// Removes the value from every master that answers, and returns whether any master had a value. First calls `ours`
+    /// with each value that a master returned. If `ours` returns an error, removes nothing and returns this error.
     ///
     /// If the future is dropped, some masters may still have the value. To remove it, call this method again.
     pub(crate) async fn remove(
@@ -128,7 +130,7 @@ impl<'a> Register<'a> {
     /// Copies the value of the old masters to the next masters, which replace them.
     ///
     /// - `removes`: if true, and if only next masters have a value, removes that value.
-    /// - `open`: the next masters on which clients that do not know the old masters can already acquire locks.
+    /// - `open`: the next masters on which clients that know only the next masters can already acquire locks.
     ///
     /// Cancel safety: if the future is dropped, only some masters may have the copy. Then call this method again.
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
@@ -201,8 +203,9 @@ impl Known<'_> {
         &self.bytes
     }
 
-    /// Leaves the value unchanged. Waits until every master has answered or failed. If some master has no value, or
-    /// stored its value before a restart, writes the same value again and ignores the result.
+    /// Leaves the value unchanged. Waits until every master has answered the read or failed. If some master has no
+    /// value, or only a copy from before its restart, writes the value that was read to all masters. Ignores the result
+    /// of this write.
     pub(crate) async fn keep(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
         let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
@@ -216,7 +219,8 @@ impl Known<'_> {
 
     /// Writes the new value. After an error other than [`ValueError::Unknown`], the value is unchanged.
     ///
-    /// Cancel safety: if the future is dropped, the value may or may not be written; the next read decides which.
+    /// Cancel safety: if the future is dropped, the next read returns either the old or the new value. From then on,
+    /// the value that it returned is the current one.
     pub(crate) async fn write(self, bytes: &[u8]) -> Result<(), ValueError> {
         self.begin_write(bytes)?.done().await
     }
@@ -229,7 +233,7 @@ impl Known<'_> {
             asked,
             ..
         } = self;
-        // Include late answers to the read, because the write counts only masters that answered the read.
+        // Include late answers to the read: for the write, only masters that answered the read count.
         let read = asked.with_later(read);
         let asked = register.send(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;
@@ -253,8 +257,8 @@ pub(crate) struct BegunWrite {
 impl BegunWrite {
     /// Whether the release may be sent directly after the write, without waiting for the write's result.
     ///
-    /// True if every master has executed the read. Otherwise the write may still be queued behind the read, and the
-    /// release could cancel it.
+    /// True if every master has executed the read. Otherwise the write may still wait on the client's side until its
+    /// master has executed the read. A release would cancel such a write.
     pub(crate) fn may_be_followed(&self) -> bool {
         self.read.all_read()
     }

@@ -10,16 +10,17 @@ use crate::rounds::acquire::AcquireRound;
 #[derive(Clone)]
 pub(crate) struct LastFinding {
     pub(crate) finding: Finding,
-    /// The round of requests that led to the finding; `None` if this process holds the lock, or held it last.
+    /// The round of requests that led to the finding; `None` if no request was sent, because a task of this process
+    /// held the lock.
     pub(crate) round: Option<Arc<AcquireRound>>,
-    /// Whether the holder named in `round` blocks this waiter. False if the finding was copied from a waiter for
-    /// several resources: the holder may hold a resource that only that waiter needs.
+    /// Whether the holder named in `round` blocks this waiter. False if the finding was copied from another waiter that
+    /// needs several resources: the holder may hold a resource that this waiter does not need.
     pub(crate) names_holder: bool,
 }
 
 impl LastFinding {
-    /// The finding while a task of this process holds the lock. After the release, the next waiter keeps this finding
-    /// until its own first attempt.
+    /// The finding while a task of this process holds the lock. After its release, the next waiter has a copy of this
+    /// finding until its own first attempt ends.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,

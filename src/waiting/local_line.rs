@@ -4,8 +4,8 @@
 //! masters. So a thousand waiters send no more requests than one. The masters grant the locks; the local queue only
 //! decides which waiter asks them.
 //!
-//! A holder stays at the front of the queue until it sends its releases. The next waiter then sends its requests on the
-//! same connections, without waiting for the replies to the releases.
+//! When the front has acquired the lock, it keeps its place as the holder until it sends its releases. The next waiter
+//! then sends its requests on the same connections, without waiting for the replies to the releases.
 
 mod line;
 pub(crate) mod place;
@@ -22,15 +22,16 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 /// The local queues of all resources of one process.
 pub(crate) struct LocalLines {
     map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
-    /// The locks that tasks of this process acquired without queueing locally, and the semaphore slots that its tasks
-    /// are requesting.
+    /// The locks that tasks of this process hold without a place in a local queue, for example as readers. Also the
+    /// semaphore slots that its tasks are requesting.
     own: Arc<OwnLocks>,
     /// The arrival numbers of the waiters that have left the queue of their semaphore because they are requesting a
     /// slot. Lock order: `map` is locked before this mutex.
     aside: Mutex<Aside>,
     /// The number of waiters that have entered a queue so far. It gives each waiter its arrival number.
     came: AtomicU64,
-    /// For each key, the waiters that do not queue locally: readers, and waiters whose owner may already hold the lock.
+    /// For each key, the waiters that ask the masters at once, without a place in the local queue: readers, and
+    /// requests of an owner, which may already hold the lock.
     beside: Mutex<Beside>,
     /// The observers of elections in this process, which wait for announcements of new leaders.
     pub(crate) watchers: Watchers,

@@ -28,8 +28,8 @@ pub struct Waiting {
     /// The number of masters that are not in `trouble`. A master counts even if the attempt was decided before this
     /// master answered.
     pub answering: usize,
-    /// Whether the masters that are not in `trouble` are a majority. While masters are being replaced, this must be
-    /// true of the old masters and of the new masters.
+    /// Whether the masters that are not in `trouble` are a majority. While masters are being replaced, true only if
+    /// these masters are a majority of the old masters and also a majority of the new masters.
     pub majority_answers: bool,
     /// The masters that failed in the last attempt, with the fault; the most informative fault first.
     pub trouble: Vec<NodeReport>,

@@ -1,5 +1,6 @@
-//! Records which locks the tasks of one process acquired without queueing locally, and which semaphore slots they ask
-//! for. With these records, two tasks avoid asking for the same slot.
+//! Records which locks the tasks of one process hold without a place in a local queue, and which semaphore slots its
+//! tasks are requesting. With these records, two tasks avoid requesting the same slot, or a slot that the process
+//! already holds.
 //!
 //! The records are only hints: the masters grant the slots.
 
@@ -15,7 +16,7 @@ pub(crate) struct OwnLocks(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    /// For each key, the number of locks that are held without a place in its local queue.
+    /// For each key, the number of locks that this process holds without a place in the local queue of the key.
     held: HashMap<Arc<[u8]>, u32>,
     /// For each slot, by its key, the number of tasks that ask for it.
     asked: HashMap<Arc<[u8]>, u32>,
@@ -39,7 +40,7 @@ impl OwnLocks {
         self.counts().held.contains_key(key)
     }
 
-    /// Records a lock on these keys, until [`let_go`](Self::let_go).
+    /// Records a lock on these keys. The record of a key lasts until [`let_go`](Self::let_go) is called for it.
     pub(super) fn hold<'a>(&self, keys: impl Iterator<Item = &'a Arc<[u8]>>) {
         let mut counts = self.counts();
         for key in keys {
@@ -52,8 +53,9 @@ impl OwnLocks {
         count_off(&mut self.counts().held, key);
     }
 
-    /// Chooses the slot of a semaphore to ask for, and reserves it. Chooses the slot that is most likely free. Among
-    /// equally likely slots, chooses the first, counting from the slot of `permit`.
+    /// Chooses the slot of a semaphore to ask for, and reserves it. Chooses the slot that is most likely free. The
+    /// search begins at the slot number in `permit`, and continues with slot 0 after the last slot. Among equally
+    /// likely slots, the first one found is chosen.
     ///
     /// - `elsewhere`: a bit mask of the slots that other processes are known to hold.
     /// - `passes`: whether to ignore the reservations of other tasks of this process.
@@ -118,7 +120,7 @@ impl OwnLocks {
 enum Hope {
     /// This process holds the slot. Chosen only if this process holds every slot of the semaphore.
     Held,
-    /// Another task of this process asks for the slot.
+    /// Another task of this process is requesting the slot, and will probably get it.
     Asked,
     /// Another process held the slot when the masters were last asked.
     Elsewhere,
@@ -131,7 +133,8 @@ pub(crate) struct Asked {
     key: Arc<[u8]>,
     /// The reserved slot, with its semaphore.
     pub(crate) permit: Permit,
-    /// Whether the slot seemed free: no task of this process asks for it, and no other process is known to hold it.
+    /// Whether the slot seemed free when it was reserved: no other task of this process was requesting it, and no other
+    /// process was known to hold it.
     pub(crate) alone: bool,
 }
 

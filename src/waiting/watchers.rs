@@ -24,7 +24,7 @@ impl Watchers {
         called
     }
 
-    /// Removes an observer. Returns true if the key has no other observer.
+    /// Removes an observer. Returns true if the key has no observer left.
     pub(crate) fn end(&self, key: &[u8], called: &Arc<Notify>) -> bool {
         let mut map = self.map();
         let Some(watchers) = map.get_mut(key) else {

@@ -23,8 +23,8 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// How often each measurement is repeated. The benchmark reports the smallest median, because load from other programs
-/// can only increase a median.
+/// The number of runs of each measurement. Each run has a median, and the benchmark reports the smallest one: load from
+/// other programs can only increase a median.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;
 
@@ -269,7 +269,7 @@ async fn fresh_keys(server: &MariaDb) {
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
-                // Repeated deadlocks can prevent an acquire for ever. So abort the acquire at the time limit.
+                // Repeated deadlocks can prevent an acquire for ever. So abort the acquire at the time `end`.
                 let mut n = 0;
                 let ended = tokio::time::sleep_until(end.into());
                 let cycles = async {
@@ -367,7 +367,7 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
         let key = format!("hand-over-{round}");
         let locks: Vec<_> = (0..10).map(|_| redlock(redis, mysql)).collect();
         for lock in &locks {
-            // Acquire one lock first, which connects the client to every server before the measurement.
+            // Acquire one lock before the measurement, so that the client is connected to every server.
             lock.acquire(&format!("{key}-warm"))
                 .await
                 .expect("the lock")

@@ -4,9 +4,9 @@
 //! cargo bench -p quorate-mysql --bench waiting
 //! ```
 //!
-//! Each waiting client has its own session and its own listener, as if it were a process of its own. The benchmark
-//! counts statements and CPU time while one client holds the lock. Then all clients acquire and release the lock in
-//! turn.
+//! Each waiting client has its own connections, one for the lock and one for wake-ups, as if it were a process of its
+//! own. The benchmark counts statements and CPU time while one client holds the lock. Then all clients acquire and
+//! release the lock in turn.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -30,8 +30,8 @@ const LARGEST_PACKET: usize = 64 << 20;
 /// A connection to one MySQL or MariaDB server.
 pub(crate) struct Connection {
     conn: Option<Conn>,
-    /// Whether the result of the last packet has not been read completely. While this is true, the client must not
-    /// send another packet.
+    /// True until the client has read the whole result of the last packet. The client must not send another packet
+    /// before that.
     asked: bool,
 }
 
@@ -88,7 +88,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
             rows,
         });
         if said.is_empty() {
-            // If the next statement in the packet failed, `drop_result` returns its error.
+            // `is_empty` is also true if the next statement failed. Then `drop_result` returns the error.
             said.drop_result().await?;
             return Ok(outcomes);
         }
@@ -144,7 +144,8 @@ impl Drop for Connection {
 
 type Connecting = Pin<Box<dyn Future<Output = mysql_async::Result<Conn>> + Send>>;
 
-/// A connection attempt; `None` after it has ended. A dropped attempt is passed to [`close`].
+/// A connection attempt; `None` after the attempt has ended. If this value is dropped earlier, [`close`] drops the
+/// attempt.
 struct Opening(Option<Connecting>);
 
 impl Future for Opening {
@@ -165,7 +166,7 @@ impl Future for Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if let Some(opening) = self.0.take() {
-            // Let `close` drop the future, which closes the socket.
+            // Let `close` drop the future. Dropping the future closes the socket.
             close(Box::new(opening));
         }
     }

@@ -15,7 +15,8 @@ const USE_TLS: &str = "use mysqls://";
 
 /// Classifies an error of a connection attempt. If the server refuses the login, adds `advice` to the fault.
 ///
-/// MariaDB reports a wrong password, missing TLS and a missing client certificate with the same error (1045).
+/// MariaDB reports a wrong password, missing TLS and a missing client certificate with the same error (1045). So only
+/// `advice` can mention TLS and the certificate.
 pub(crate) fn of_login(error: &Error, advice: Option<&str>) -> Fault {
     match (error, fault(error, false), advice) {
         (Error::Server(ServerError { code: 1045, .. }), Fault::Denied(why), Some(advice)) => {
@@ -74,7 +75,7 @@ fn of_server(said: &ServerError) -> Fault {
         1021 | 1026 | 1030 | 1114 => Fault::Misconf,
         1037 | 1038 | 1041 => Fault::OutOfMemory,
         1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698
-        // The account or this host is locked, blocked, or not allowed to connect.
+        // The account is locked, or the client's host is blocked or not allowed to connect.
         | 1129 | 1130 | 3118 | 3955 | 4150 | 4151 => denied(text()),
         1820 | 1862 => denied(format!("the password of the user in the URL has expired ({code})")),
         // The user has reached the limit of connections per user.

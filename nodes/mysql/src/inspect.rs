@@ -1,4 +1,5 @@
-//! Inspects a server, for example for `quorate doctor`, over a connection with the settings that locks use.
+//! Inspects a server, for example for `quorate doctor`. The connection has the same settings as a connection that
+//! acquires locks.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -72,7 +73,7 @@ async fn look(address: &Address, seen: &FirstSight, found: &mut Inspection) -> R
             Err(Fault::Denied(_)) => {
                 let missing = MissingRight::on_table(right, &address.database, table, purpose);
                 found.missing.push(missing);
-                // An error makes a connection unusable, so open another one for the next check.
+                // After any error, the connection is unusable. So open another one for the next check.
                 connection = Connection::open(address, true).await?;
             }
             Err(fault) => return Err(fault),

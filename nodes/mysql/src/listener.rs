@@ -2,9 +2,10 @@
 //!
 //! The listener has two ways to wait:
 //!
-//! - **It blocks** if only one waiter of this process is queued, and this waiter waits for exactly one other
-//!   client, which holds a [wait lock][WaitLock]. The listener calls `GET_LOCK` for this wait lock. The call returns
-//!   when the other client releases the lock, leaves the queue or loses its session. A blocked call costs nothing.
+//! - **It blocks** if this process has only one queued waiter, which waits for exactly one other client. While that
+//!   client is queued or holds the lock, it also holds a named lock of the server, a [wait lock][WaitLock]. The
+//!   listener calls `GET_LOCK` for this wait lock. The call returns when the other client releases the lock, leaves the
+//!   queue or loses its session. A blocked call costs nothing.
 //! - **It polls in all other cases.** Each statement makes the server poll the table of wake-ups for 50 ms. MySQL needs
 //!   a stored procedure for this statement.
 //!
@@ -42,7 +43,7 @@ const PART: u32 = 50;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two polls for [`Pace::Waiting`].
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two polls for [`Pace::Behind`], while the wait lock is free.
+/// The longest pause between two polls for [`Pace::Behind`], if the client ahead does not hold its wait lock.
 const LONGEST_PAUSE_BEHIND: Duration = Duration::from_millis(100);
 /// The pause between two polls if this process only observes elections and waits for no lock.
 const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
@@ -66,10 +67,11 @@ pub struct MySqlListener {
     swept: Option<Instant>,
     /// Reports which wake-ups this process needs.
     pacer: Pacer,
-    /// The current [`Pace`], and the time from which [`looks`] computes the pause between two polls.
+    /// The current [`Pace`], and since when the process waits at this pace. The longer it waits, the longer are the
+    /// pauses between two polls.
     awaited: (Pace, Instant),
-    /// A [`Pace::Behind`] whose wait lock was free at the last check. The listener then polls, because `GET_LOCK` would
-    /// not block.
+    /// The [`Pace::Behind`] whose wait lock the client ahead did not hold at the last check. The listener then polls,
+    /// because `GET_LOCK` would return immediately.
     unkept: Option<Pace>,
 }
 
@@ -149,8 +151,8 @@ impl MySqlListener {
         Ok(())
     }
 
-    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. Clears `self.unkept` if its wait
-    /// lock is no longer free.
+    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. Clears `self.unkept` if the client
+    /// ahead holds its wait lock again.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
         let (looks, pause) = looks(pace, self.awaited.1.elapsed());
@@ -186,7 +188,7 @@ impl MySqlListener {
     /// Blocks until the wait lock `name` is free. Returns the new wake-ups; the list can be empty.
     /// Returns `None` in two cases:
     ///
-    /// - The pace has changed so that this wait must end ([`is_for_another`]).
+    /// - This process needs other wake-ups now, which this wait does not deliver ([`is_for_another`]).
     /// - After [`BLOCKED`], the wait lock is still held, and no wake-up has arrived.
     async fn wait_behind(
         &mut self,
@@ -227,7 +229,7 @@ impl MySqlListener {
         let words = self.words(&mut said);
         if is_free {
             self.unkept = Some(pace.clone());
-            // The lock may become free soon, so poll with the shortest pause again.
+            // The client ahead does not hold its wait lock: it may soon be done. So use the shortest pause again.
             self.awaited.1 = Instant::now();
         }
         // If the wait lock is free, return a list, even an empty one, so that the waiter tries to acquire the lock.
@@ -253,10 +255,11 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
     Some(literal)
 }
 
-/// Whether a change of the pace from `before` to `now` must end a blocked `GET_LOCK`. Two changes do not end it:
+/// Whether a change of the pace from `before` to `now` must end a blocked `GET_LOCK`. After two changes, the statement
+/// can stay blocked:
 ///
-/// - to [`Pace::Idle`], because the process then needs no wake-ups,
-/// - to a different wait lock for the same waiter, because the blocked statement still wakes this waiter.
+/// - to [`Pace::Idle`]: the process needs no wake-ups, and a blocked statement costs nothing,
+/// - to a different wait lock for the same waiter: the blocked statement still wakes this waiter.
 fn is_for_another(now: &Pace, before: &Pace) -> bool {
     match (now, before) {
         (Pace::Idle, _) => false,

@@ -103,7 +103,7 @@ impl Run {
         let (id, since) = text.split_once('@').unwrap_or((text, "0"));
         Self {
             id: id.to_owned(),
-            // If this text is not a number, use the largest number. The age of the run is then zero.
+            // If this text is not a number, use the largest number: the run then counts as just begun.
             since: since.parse().unwrap_or(u64::MAX),
         }
     }
@@ -133,8 +133,8 @@ impl FirstSight {
     }
 }
 
-/// The names that this process uses for servers. Each server has one name, even if two of its databases store different
-/// server names (in `quorate_schema`).
+/// The names that this process uses for servers. If the databases of one server store different names (in
+/// `quorate_schema`), the process uses the first name that it read for all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// The name of each running server, by the server's identity.

@@ -292,11 +292,12 @@ async fn make_tables(
     Ok(())
 }
 
-/// Creates the table of records, and stores a new server run in `quorate_run`. If the table was dropped, all locks are
-/// lost. With the new server run, the restart guard applies as after a restart of the server.
+/// Creates the table of records. All locks of a dropped table are lost, so the function also stores a new server run in
+/// `quorate_run`. Clients then ignore the server for a time, as after a restart (see docs/protocol.md, "Restart
+/// guard").
 ///
-/// While the table does not exist, the start of the run is a time in the future, so that the age of the run is zero.
-/// When the table exists, the function changes the start to the current time.
+/// Until the table exists, the stored start of the run is in the future, so the server counts as just started. Then the
+/// function changes the start to the current time.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;
@@ -331,8 +332,8 @@ async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Res
         .map(drop)
 }
 
-/// Returns the statement that marks the schema as complete. The statement keeps a server name that the table already
-/// stores. Otherwise it stores the value of the SQL expression `server`.
+/// Returns the statement that marks the schema as complete. If the table already stores a server name, the statement
+/// keeps this name. If the table stores none, the statement stores the value of the SQL expression `server`.
 ///
 /// Keep the subquery `s`. Without it, MariaDB evaluates a function in `server` to NULL if the table is empty.
 pub(crate) fn mark_complete(server: &str) -> String {

@@ -79,8 +79,8 @@ fn is_missing() -> String {
     )
 }
 
-/// The statement that stores a new server run if the table of records does not exist. If the table was
-/// dropped, all locks are lost, so the restart guard must apply as after a restart of the server.
+/// The statement that stores a new server run if the table of records does not exist. All locks of a dropped table are
+/// lost, so clients must ignore the server for a time, as after a restart (see docs/protocol.md, "Restart guard").
 ///
 /// On MariaDB, the statement stores the current time as the start of the run. On MySQL, it stores no start
 /// ([`crate::run`] gives the reason).

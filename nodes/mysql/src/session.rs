@@ -19,8 +19,8 @@ use crate::sql::{self, CLOCK, Packet};
 pub struct MySqlSession {
     connection: Connection,
     draw: StdRng,
-    /// The position after the last page that was read: the number of records before it, and the name of the last one.
-    /// `None` if no page was read.
+    /// Where the last page that was read ends: the number of records up to there, and the name of the page's last
+    /// record. `None` if no page was read.
     paged: Option<(u64, Vec<u8>)>,
     /// The names of the wait locks (`GET_LOCK`) that this session holds on the server.
     wait_locks: HashSet<Arc<str>>,
@@ -123,8 +123,8 @@ impl MySqlSession {
             let only_if = if joined {
                 format!("@done{number}>0")
             } else {
-                // The number of rows that the statement before this one has changed. That statement is the commit, or
-                // the insertion of the commit's wake-ups. If the commit was not applied, the number is 0 for both.
+                // The number of rows that the previous statement has changed: the commit, or the insertion of its
+                // wake-ups. The number is 0 if the commit was not applied.
                 "ROW_COUNT()>0".to_owned()
             };
             self.write_hints(&commits[*number], &only_if, packet);
@@ -261,7 +261,7 @@ impl Session for MySqlSession {
         let said = self.connection.ask(&sql::load(names)).await?;
         let (clock, found) = records(said)?;
         let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
-        // The same name can occur several times in `names`. Only its last occurrence needs no clone of the record.
+        // `names` can contain a name several times. The last occurrence takes the record; the others need a clone.
         let last = |number: usize| !names[number + 1..].contains(&names[number]);
         let what = names.iter().enumerate().map(|(number, name)| {
             let record = if last(number) {
@@ -344,8 +344,8 @@ impl Session for MySqlSession {
     }
 }
 
-/// Returns the server's clock (never `None`) and the existing records in the result of a read. Returns an error if the
-/// result does not contain the clock.
+/// Returns the server's clock and the existing records in the result of a read. Returns an error if the clock is
+/// missing, so the clock is never `None`.
 fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
     let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
     let clock = rows.first().and_then(|row| number(row, 0));

@@ -64,10 +64,10 @@ fn kind(version: &str, found: &mut Inspection) {
     found.version = Some(plain(number));
 }
 
-/// Records whether the server is a replica. If the server excludes this database from replication
-/// (`Replicate_Ignore_DB`), it does not count as a replica.
+/// Records whether the server is a replica. A server that does not replicate this database (`Replicate_Ignore_DB`) does
+/// not count as a replica.
 ///
-/// Opens its own connection. If the user lacks the right for the query, the error makes that connection unusable.
+/// Opens its own connection. If the user lacks the right for the query, the error makes this connection unusable.
 pub(crate) async fn source(address: &Address, found: &mut Inspection) {
     let (question, right) = if found.server.as_deref() == Some("mariadb") {
         ("SHOW ALL SLAVES STATUS", "SLAVE MONITOR")

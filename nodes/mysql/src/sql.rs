@@ -129,7 +129,8 @@ pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     let _ = write!(out, " AND version={}", change.version);
 }
 
-/// Appends to `out` the statement that creates a record if it does not exist. A row with the state NULL is no record.
+/// Appends to `out` the statement that creates a record if it does not exist. A row with the state NULL counts as a
+/// missing record: the statement fills this row.
 pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut String) {
     out.push_str("INSERT INTO quorate_record (name,version,state,changed) VALUES (");
     hex(&change.name, out);
@@ -187,8 +188,8 @@ pub(crate) fn lock(changes: &[&Change], out: &mut String) {
     out.push_str(" FOR UPDATE");
 }
 
-/// Appends a condition that selects the rows with the expected versions. For the expected version 0 (no record), it
-/// selects the row if its state is NULL.
+/// Appends a condition that selects the rows with the expected versions. The expected version 0 means that there is no
+/// record: then the row may exist only with the state NULL.
 fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     for (number, change) in changes.enumerate() {
         out.push_str(if number > 0 { " OR (name=" } else { "(name=" });
@@ -201,8 +202,11 @@ fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     }
 }
 
-/// Appends to `out` the statement that changes all of these records if `@fit` equals their number (`fit`). It checks
-/// each version again, because a table without row locks may have changed after `@fit` was set.
+/// Appends to `out` the statement that changes all of these records or none. An earlier statement sets `@fit` to the
+/// number of records that have the expected version. The statement changes the records if `@fit` equals `fit`.
+///
+/// It checks each version again: if the table has no row locks, another client can change a record after `@fit` was
+/// set.
 pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
     let _ = write!(
         out,
@@ -251,8 +255,8 @@ pub(crate) fn wait_lock(name: &str, out: &mut String) {
     hex(format!("quorate:{name}").as_bytes(), out);
 }
 
-/// Appends a statement to `out`. If the SQL condition `only_if` is true, the statement takes or releases wait locks.
-/// It never blocks: a wait lock that another session holds is not taken.
+/// Appends a statement to `out`. If the SQL condition `only_if` is true, the statement takes or releases each wait
+/// lock, as its [`WaitLock`] requests. It never blocks: a wait lock that another session holds is not taken.
 pub(crate) fn wait_locks(changes: &[&WaitLock], only_if: &str, out: &mut String) {
     for (number, change) in changes.iter().enumerate() {
         out.push_str(if number > 0 { "," } else { "DO " });

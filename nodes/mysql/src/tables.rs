@@ -3,7 +3,8 @@
 //! A table with a wrong definition would seem to work, but with these faults:
 //!
 //! - Without transactions, a commit of several records could be applied in part.
-//! - If the table `quorate_run` were stored on disk, clients would not notice a restart of the server.
+//! - If the table `quorate_run` were stored on disk, a restart of the server would not empty it. So clients would not
+//!   notice the restart.
 //! - If names were compared as text, two names that differ only in case would be equal.
 
 use mysql_async::Row;
@@ -17,7 +18,8 @@ pub(crate) struct Table {
     pub(crate) name: &'static str,
     engine: &'static str,
     columns: &'static [Column],
-    /// Two parts of the `CREATE TABLE` statement: the text after the columns, and the text after the parentheses.
+    /// Two parts of the `CREATE TABLE` statement: the text inside the parentheses after the columns, and the text after
+    /// the closing parenthesis.
     more: [&'static str; 2],
     /// The rights that a user who acquires locks needs on this table.
     pub(crate) rights: &'static str,
@@ -136,7 +138,8 @@ impl Table {
     }
 }
 
-/// The query whose result [`misfits`] parses. It names the tables, so that the server opens no other tables.
+/// The query whose result [`misfits`] parses. The query names the tables, so that the server does not open all tables
+/// of the database.
 pub(crate) fn question() -> String {
     let one = |table: &&Table| {
         let name = table.name;

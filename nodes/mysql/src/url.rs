@@ -153,7 +153,7 @@ impl Address {
         Ok(())
     }
 
-    /// Advice for a refused login: the part of the URL that may be missing. `None` if no part can be missing.
+    /// Advice for a refused login: a change of the URL that may help. `None` if no change is likely to help.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match (self.tls, &self.cert, &self.socket) {
             (false, _, None) => Some("if the server or this user requires TLS, use mysqls://"),

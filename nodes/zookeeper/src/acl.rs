@@ -1,5 +1,5 @@
-//! The access rights (ACL) of new znodes. A new znode gets the ACL of an existing znode above it. So every user with
-//! access to the path in the URL can use all records.
+//! The access rights (ACL) of new znodes. A new znode gets a copy of the ACL of the znode `records` or `wake` above it.
+//! These two have the ACL of the path in the URL. So each user with access to this path can use all records.
 
 use quorate::node::Fault;
 use zookeeper_client::{Acl, AuthId, Client};
@@ -24,7 +24,8 @@ pub(crate) async fn read(
     })
 }
 
-/// Copies the ACL of a znode for a new znode below it. `None` if the server hides the password of another user.
+/// Copies the ACL of a znode for a new znode below it. `None` if the ACL contains a hidden password of a user other
+/// than `user`, because such an entry cannot be copied.
 ///
 /// The server hides all passwords in an ACL from users without the permission ADMIN.
 fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {

@@ -104,8 +104,8 @@ fn hung_up(error: &std::io::Error) -> bool {
     )
 }
 
-/// Returns a fault if 2/5 of the session timeout is shorter than the request timeout. The client abandons a connection
-/// that is silent for 2/5 of the session timeout.
+/// Returns a fault if the client could abandon a connection before a request times out. The client abandons a
+/// connection that is silent for 2/5 of the session timeout.
 fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     let granted = dialled.client.session_timeout();
     if granted * 2 / 5 < address.timeout {

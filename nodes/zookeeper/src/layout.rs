@@ -11,7 +11,7 @@ use crate::step::Life;
 /// The znode with the name of the ensemble. It is shared by all paths of the ensemble.
 pub(crate) const SERVER: &str = "/quorate-server";
 
-/// The paths of the znodes of one store, all below one parent path.
+/// The paths of the znodes below the path in the URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     root: String,

@@ -2,8 +2,8 @@
 //!
 //! A lock is a permanent znode. Clients change it by compare-and-set on its version.
 //!
-//! A lease does not depend on a ZooKeeper session. Each waiter measures the lease with its own clock. The lease has
-//! expired if the version has not changed for the length of the lease. Therefore:
+//! A lease does not depend on a ZooKeeper session. Each waiter measures the lease with its own clock: if the version
+//! stays the same for the length of the lease, the lease has expired. Therefore:
 //!
 //! - A lease may be shorter than the smallest session timeout that the server allows.
 //! - The end of a session releases no lock.
@@ -36,15 +36,15 @@
 //!
 //! # What it needs from a server
 //!
-//! - ZooKeeper 3.5 or newer. With `forceSync=no`, a power failure can lose locks, and no restart guard prevents it.
+//! - ZooKeeper 3.5 or newer. With `forceSync=no`, a power failure can lose locks without notice.
 //! - Two connections for each `Redlock`: one for records, one for wake-ups. By default, a server accepts 60 connections
 //!   from one host (`maxClientCnxns`).
 //! - A `maxSessionTimeout` of at least 2.5 times `timeout`.
 //! - Low write latency. Each acquire and each release takes one write. An ensemble acknowledges a write when a majority
 //!   has it on disk.
 //!
-//! An ensemble without a leader does not answer. So the TTL must be longer than a leader election, unless the other
-//! masters form a quorum.
+//! An ensemble does not answer while it elects a leader. If the other masters are less than a quorum, the TTL must be
+//! longer than this election.
 //!
 //! # What is stored where
 //!

@@ -32,7 +32,8 @@ pub struct ZooKeeperListener {
     path: String,
     /// The version of the znode when it was last read.
     seen_version: i32,
-    /// The operation in progress. If the caller drops a future of this listener, the next call continues the operation.
+    /// The operation in progress. If the caller drops the future of `next`, the following call of `next` continues this
+    /// operation.
     next: Next,
 }
 
@@ -94,7 +95,8 @@ impl ZooKeeperListener {
     /// Returns the messages that were written to the znode since it was last read:
     ///
     /// - `None` if the znode has not changed.
-    /// - An empty list if the znode was written more than once: only the last messages are left.
+    /// - An empty list if the znode was written more than once. Each write replaces the messages of the previous write,
+    ///   so some messages are lost. The caller must then wake all waiters.
     fn new_words(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
         let since = version.wrapping_sub(self.seen_version);
         self.seen_version = version;

@@ -126,7 +126,7 @@ async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     Ok(made)
 }
 
-/// How many znodes got the ACL of the path, and how many the user of the URL may not read or change.
+/// How many znodes got the ACL of the path, and how many znodes the user of the URL has no right to read or change.
 #[derive(Default)]
 struct Passed {
     changed: usize,
@@ -134,7 +134,7 @@ struct Passed {
 }
 
 /// Gives the ACL of the path to all znodes below the path. Counts the znodes that were changed, and the znodes that
-/// this user has no right to read or change. Other clients may remove znodes at the same time.
+/// this user has no right to read or change. Skips znodes that other clients remove during the call.
 async fn pass_on(client: &Client, address: &Address, acl: &[Acl]) -> Result<Passed, Fault> {
     let mut passed = Passed::default();
     let mut open = vec![address.path.clone()];

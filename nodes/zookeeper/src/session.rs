@@ -28,8 +28,8 @@ use crate::words;
 /// The largest data of one request, in bytes. ZooKeeper closes a connection that sends more than 1 MiB in one request.
 const LARGEST: usize = 1_000_000;
 
-/// The largest number of entries in `lives`. If there are more, the session keeps only the entries of the records in
-/// the current request.
+/// The largest number of records whose current znodes the session remembers (`lives`). If there are more, it forgets
+/// all records except those in the current request.
 const MOST: usize = 16_384;
 
 /// The number of attempts to read a record. An attempt fails if another client removes the record during the attempt.
@@ -56,8 +56,8 @@ pub struct ZooKeeperSession {
     date: AtomicU64,
 }
 
-/// A record that no commit can change, because no znode has the version `u64::MAX`. A read returns it if the
-/// record's parent znode exists, but contains no znode that this crate created.
+/// The result of a read if the record's parent znode exists, but contains no znode that this crate created. No commit
+/// can change this record, because no znode has the version `u64::MAX`.
 fn strange() -> Record {
     Record::new(u64::MAX, vec![u8::MAX])
 }
@@ -66,7 +66,8 @@ fn strange() -> Record {
 enum Outcome {
     Done(Vec<u64>),
     Stale,
-    /// Nothing was applied: a wake-up went to a process without a wake-up znode. The field is the wake-up's index.
+    /// Nothing was applied, because one wake-up is for a process that has no wake-up znode any more. The field is the
+    /// index of this wake-up.
     ReaderGone(usize),
 }
 
@@ -140,8 +141,11 @@ impl ZooKeeperSession {
         Err(Fault::Server(why.into()))
     }
 
-    /// Finds the current [`Life`] of each record in `open` for which `lives` has no entry. Removes from `open` the
-    /// records that do not exist, or that this user cannot read.
+    /// Finds the current [`Life`] of each record in `open`, unless it is already in `self.lives`. `open` contains
+    /// indexes of `names`.
+    ///
+    /// Removes from `open` the records that [`fetch`](Self::fetch) must not read: they do not exist, or this user
+    /// cannot read them.
     async fn find(
         &mut self,
         names: &[Arc<[u8]>],
@@ -185,7 +189,8 @@ impl ZooKeeperSession {
         Ok(())
     }
 
-    /// Reads the records in `open`. Afterwards `open` contains only the records whose znode another client removed.
+    /// Reads the records in `open` (indexes of `names`). Afterwards `open` contains only the records that must be read
+    /// again, because another client removed their znodes during the read.
     async fn fetch(
         &mut self,
         names: &[Arc<[u8]>],
@@ -492,7 +497,7 @@ fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }
 
-/// The steps of a commit, or a fault if the commit must not be sent.
+/// The steps of a commit. Returns a fault if the commit is too large, or expects a version that no znode can have.
 fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
     let states = commit.changes.iter().filter_map(|it| it.state.as_ref());
     let size: usize = states.map(Vec::len).sum();
@@ -556,8 +561,8 @@ fn made(steps: &[Step]) -> Option<u64> {
 
 /// Combines the results of a batch of commits. If one commit has a fault, returns a fault for the whole batch.
 ///
-/// If the fault says that nothing was applied, but another commit of the batch was applied, replaces the fault by a
-/// [`Fault::Server`] with the same text.
+/// Some faults say that their commit was not applied. If another commit of the batch was applied, this is false for the
+/// batch, so the function returns a [`Fault::Server`] with the same text instead.
 fn together(all: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
     let some_done = all.iter().any(|one| matches!(one, Ok(Committed::Done(_))));
     let all: Result<Vec<_>, Fault> = all.into_iter().collect();

@@ -14,16 +14,16 @@ pub(crate) enum Step {
     Room,
     /// Create the record's znode with this [`Life`], and write the new state.
     Create(Life),
-    /// Write the new state to the record's znode. Fails if the znode's version is not the second field.
+    /// Write the new state to the record's znode. Fails unless the znode has the version in the second field.
     Set(Life, i32),
-    /// Write the new state without a check of the znode's version. Used only after a [`Step::Set`] in the same
-    /// transaction.
+    /// Write the new state a second time, directly after a [`Step::Set`] in the same transaction, so that the znode's
+    /// version grows by two. The znode's version is not checked.
     SetAgain(Life),
-    /// Change nothing. Fails if the version of the record's znode is not the second field.
+    /// Change nothing. Fails unless the record's znode has the version in the second field.
     Check(Life, i32),
-    /// Remove the record's znode. Fails if the znode's version is not the second field.
+    /// Remove the record's znode. Fails unless the znode has the version in the second field.
     Remove(Life, i32),
-    /// Remove the parent znode. It has no children: the same transaction created it or removed its only child.
+    /// Remove the parent znode, which has no children at this point of the transaction.
     Clear,
 }
 
@@ -72,8 +72,8 @@ pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
         Known::None if writes => vec![Step::Room, Step::Create(life)],
         Known::None => vec![Step::Room, Step::Clear],
         Known::At(life, version) if !writes => vec![Step::Check(life, version)],
-        // One write would make the znode's version -1 (`ANY`), which no request can name. So write twice: the version
-        // is then 0.
+        // The version after one write would be -1. In a request, -1 means any version. So write twice: the version is
+        // then 0.
         Known::At(life, version) if version == ANY - 1 => {
             vec![Step::Set(life, version), Step::SetAgain(life)]
         }

@@ -21,7 +21,8 @@ fn server(test: &str) -> Option<Process> {
     Some(Process::start().unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Creates the path of this URL, and returns it as the master for one case of the suite.
+/// Creates the path in this URL on the server. Returns a master that stores its records there, for one case of the
+/// suite.
 async fn path(url: String) -> arm::Arm {
     let url = format!("{url}?timeout=5s&session=15s");
     prepare(&url).await.expect("prepared");

@@ -118,7 +118,7 @@ fn ids(due: &[Due]) -> Vec<u64> {
 fn renewal_due_within_a_sixtieth_of_the_ttl_joins_the_current_batch() {
     let mut schedule = Schedule::default();
     let first = schedule.insert(held(None, true), at(3_000));
-    // The ttl of this lock is 9 s. A sixtieth of the ttl is 150 ms, so the batch at 3000 ms includes this lock.
+    // A batch also renews the locks that are due within a sixtieth of their ttl. For this ttl of 9 s, this is 150 ms.
     let soon = schedule.insert(held(None, true), at(3_150));
     let later = schedule.insert(held(None, true), at(3_151));
     let fixed = schedule.insert(held(None, false), at(3_001));
@@ -127,14 +127,14 @@ fn renewal_due_within_a_sixtieth_of_the_ttl_joins_the_current_batch() {
     // The end of a lock does not cause an early renewal of another lock.
     assert_eq!(ids(&schedule.take_due(at(3_001))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(3_151))), [later]);
-    // Each renewed lock already has its next due time.
+    // The locks that were renewed at 3000 ms are due again after a third of their ttl (3 s).
     assert_eq!(schedule.next_batch(at(3_151)), Some(at(6_000)));
 }
 
 #[test]
 fn take_due_returns_each_lock_once_per_due_time() {
     let mut schedule = Schedule::default();
-    // Until an expired lock is removed from the schedule, it is due again after each `SOON` (1 ms).
+    // While an expired lock stays in the schedule, `take_due` returns it again after each `SOON` (1 ms).
     let fixed = schedule.insert(held(None, false), at(9_000));
     assert_eq!(ids(&schedule.take_due(at(9_000))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(9_000))), []);

@@ -9,8 +9,8 @@ use crate::retry::Retry;
 /// connect follows without a pause.
 pub(in crate::node) const STEADY: Duration = Duration::from_secs(1);
 
-/// The first pause after a connection attempt failed, or after a connection was lost that had lasted for less than
-/// [`STEADY`]. The pause is short (10 ms), because a server restarts quickly.
+/// The first pause after a failed connection attempt, and after a connection that lasted for less than [`STEADY`]. The
+/// pause is short (10 ms), because a server restarts quickly.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
@@ -40,8 +40,8 @@ impl BackOff {
         }
     }
 
-    /// Returns the pause before the next connection attempt. `fault` is the reason why the last connection ended.
-    /// `lived` is the time that this connection lasted, or `None` if it was never established.
+    /// Returns the pause before the next connection attempt. `fault` is the reason why the last attempt failed, or why
+    /// its connection ended. `lived` is the time that this connection lasted, or `None` if the attempt failed.
     pub(in crate::node) fn pause(&mut self, fault: &Fault, lived: Option<Duration>) -> Duration {
         if lived.is_some_and(|lived| lived >= STEADY) {
             *self = Self::new(self.seed.wrapping_add(1));
@@ -72,7 +72,8 @@ fn is_refusal(fault: &Fault) -> bool {
 mod tests {
     use super::*;
 
-    /// Counts the connection attempts within four seconds if every connection ends with `fault` after `lived`.
+    /// Counts the connection attempts within four seconds to a master where every connection lasts for `lived` and ends
+    /// with `fault`. If `lived` is `None`, every attempt fails with `fault`.
     fn tries(fault: &Fault, lived: Option<Duration>) -> u32 {
         let mut back_off = BackOff::new(7);
         let mut passed = Duration::ZERO;
@@ -101,7 +102,7 @@ mod tests {
                 (4..12).contains(&tries(&fault, None)),
                 "pauses must be long after the refusal {fault}"
             );
-            // A fault after the connection was established is not a refusal of the connection.
+            // The same fault on an established connection does not lead to long pauses.
             let stood = Some(Duration::from_millis(1));
             assert!(
                 (20..60).contains(&tries(&fault, stood)),

@@ -1,4 +1,5 @@
-//! Splits a request for several locks into several requests: one for each session, or one for each lock.
+//! Splits a request for several locks into several requests: one for each session that handles some of these locks. If
+//! one lock makes the whole request fail, the request is split again: one request for each lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,8 +7,8 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Phase, Reply, ReplySink, Request,
 };
 
-/// One part of a request, with the index of the session that sends it, and the receiver of its answer. The index is
-/// `None` if the request was not split.
+/// One part of a request: the index of the session that sends it, the request, and the receiver of its answer. The
+/// index is `None` if any session can send the request.
 type Part = (Option<usize>, Request, Reply);
 
 /// Splits an `Extend` or `Note` request into one request for each session with the master. `session_of` returns the

@@ -28,8 +28,8 @@ pub(in crate::node) struct Queued {
     reply: Reply,
     /// Whether the request is sent for the second time. The first time, the master did not have the script.
     pub(in crate::node) resent: bool,
-    /// Whether the request must be sent as its own script call. The master did not execute the first form of the
-    /// request: a built-in command, or a script call shared with other requests.
+    /// Whether the request must now be sent as its own script call, because the master did not execute its first form.
+    /// The first form was a built-in command, or a script call shared with other requests.
     pub(in crate::node) apart: bool,
     /// Whether this release was sent as the server's built-in compare-and-delete command (`DELIFEQ`). If the server
     /// refuses the command, the release is sent again as a script call.
@@ -91,8 +91,8 @@ pub(in crate::node) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     queue: VecDeque<Queued>,
-    /// Queued renewals. They are sent before all other requests, because a lock expires if its renewal is late. A
-    /// renewal never restores a released lock: releasing a lock withdraws its queued renewals.
+    /// Queued renewals. They are sent before all other requests, because a lock expires if its renewal is late. No
+    /// renewal is sent after the release of its lock, because the release removes it from the queue.
     renewals: VecDeque<Queued>,
     /// Whether an actor takes requests from this queue, or is being started for it.
     read: bool,
@@ -103,7 +103,7 @@ struct Inbox {
     /// The number of requests that have been taken from `queue` so far.
     gone: u64,
     /// The time of the last check for overdue requests, and how many requests had been queued in total by that time.
-    /// `None` if the queue was empty.
+    /// `None` if no request was left in `queue` after that check.
     looked: Option<(Instant, u64)>,
 }
 
@@ -162,8 +162,9 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests, except renewals, that have waited in the queue for at least `limit`. A request may wait
-    /// almost twice as long before it is taken, because the queue stores no arrival times.
+    /// Takes the requests, except renewals, that have waited in the queue for at least `limit`. Because the queue
+    /// stores no arrival times, the wait is measured from the first check after the arrival. So a request can wait for
+    /// almost twice the `limit`.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;

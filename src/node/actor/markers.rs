@@ -20,13 +20,13 @@ pub(crate) struct Markers {
     marked: AtomicUsize,
 }
 
-/// Which generation marker a master without a marker has lost.
+/// The knowledge of this client about the lost generation marker of a master that shows no marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Missed {
     /// This client knows of no lost marker.
     Nothing,
     /// A marker was lost, but its generation number is unknown, because no majority of the masters shows markers. The
-    /// marker is not restored yet, because with too low a number it would admit outdated clients.
+    /// marker is not restored yet: a marker with too low a number would admit outdated clients.
     Unknown,
     /// This marker was lost. A majority of the masters shows markers, and this marker has the largest number among
     /// them.
@@ -74,8 +74,9 @@ impl Markers {
 
     /// Records that the master `name` is trusted although it showed no marker. There are two possible reasons:
     ///
-    /// - An operator wrote the master's first marker after the handshake, so no marker was lost.
-    /// - `max_ttl` has passed, so every lock that the master may have forgotten has expired.
+    /// - An operator wrote the master's first marker after the handshake, so the master had no marker to lose.
+    /// - `max_ttl` has passed since the client found no marker. Every lock that the master may have forgotten has
+    ///   expired by then.
     pub(in crate::node) fn trusts(&self, name: &NodeName) {
         self.seen().bare.remove(name);
     }
@@ -109,7 +110,8 @@ impl Seen {
     ///
     /// - If a majority of the masters shows markers, the lost marker is the one with the largest number.
     /// - If only a minority shows markers, and one of these admits this client, the lost marker is unknown.
-    /// - Otherwise no marker counts as lost. Masters that reject this client may have been configured by mistake.
+    /// - Otherwise no marker counts as lost. If only a minority shows markers, and none of these admits this client,
+    ///   the markers may be mistakes of an operator.
     fn missed(&self, masters: usize) -> Missed {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);

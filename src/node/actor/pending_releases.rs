@@ -129,8 +129,9 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Adds the releases in `open` to the front of the pending releases. If there are then more than [`MOST`], drops
-    /// the last ones. Returns all requests in `open`: the outstanding requests of a broken connection.
+    /// Receives `open`, the outstanding requests of a broken connection, and returns them all. Also adds the releases
+    /// among them to the front of the pending releases. If there are then more than [`MOST`] pending releases, drops
+    /// the last ones.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();

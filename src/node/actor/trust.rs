@@ -13,8 +13,8 @@ use crate::protocol::instant::Instant;
 pub(in crate::node) struct Memory {
     /// The current run of the server process. The connection cannot outlive this run.
     pub(in crate::node) run: ServerRun,
-    /// Whether the server is configured to lose nothing in a restart. Then values that were written in earlier runs of
-    /// the server process are trusted too.
+    /// Whether the restart guard is off, because the server loses no data in a restart. Then values that were written
+    /// in earlier runs of the server process are trusted too.
     pub(in crate::node) lasts: bool,
 }
 
@@ -22,7 +22,7 @@ impl Memory {
     /// Creates the state for a server.
     ///
     /// - `run` is the server's run id; `None` if the server does not report one.
-    /// - `lasts` is true if the server is configured to lose nothing in a restart.
+    /// - `lasts` is true if the restart guard is off, because the server loses no data in a restart.
     pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
@@ -53,8 +53,8 @@ struct Seen {
 }
 
 impl Acquaintance {
-    /// Returns a copy for an additional connection to the same master. The copy omits the client id of the last
-    /// connection, so the additional connection does not close that connection.
+    /// Returns a copy for an additional connection to the same master. A new connection closes the connection whose
+    /// client id is stored here. So the copy has no client id, and the first connection stays open.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -65,9 +65,11 @@ impl Acquaintance {
     }
 
     /// Records the run id `run`, which the master reported at `answered`. Returns the time until which the restart
-    /// guard withholds the master's votes: `max_ttl` after the run id last changed, or 0 if it has never changed.
+    /// guard withholds the master's votes: `max_ttl` after the run id last changed. If the run id has never changed,
+    /// returns the time 0, and no vote is withheld.
     ///
-    /// The server's uptime does not matter, because a different server at this address can have run for a long time.
+    /// A change of the run id counts even if the server reports a long uptime: a different server may now have this
+    /// address.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,
@@ -109,8 +111,8 @@ impl Roster {
     /// Records that the address `name` leads to the server with the run id `run`. If another address already leads to
     /// that server, returns that address as an error.
     ///
-    /// The record stays after the connection has ended, so that the server cannot vote under two addresses. It is
-    /// removed only if a different server is found at the address.
+    /// The record stays after the connection has ended, so that the server cannot vote under two addresses. The record
+    /// is removed only when the address `name` leads to a different server.
     pub(in crate::node) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match runs.get(run) {

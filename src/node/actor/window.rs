@@ -19,8 +19,8 @@ pub(in crate::node) struct Window {
     limit: Duration,
     /// The shortest time from sending a request to its answer on this connection. It estimates the round trip.
     least: Duration,
-    /// The time at which the limit on outstanding requests (`width`) was last reduced; `None` if it never was. A slow
-    /// answer reduces the limit again only if its request was sent after this time.
+    /// The time at which the limit on outstanding requests (`width`) was last reduced; `None` if it never was. Slow
+    /// answers to requests that were sent before this time do not reduce the limit again.
     narrowed: Option<Instant>,
 }
 

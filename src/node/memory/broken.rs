@@ -35,10 +35,11 @@ impl Master {
 
     /// Adds a force-released lock to the front of the break record of its key (the list of force-released locks):
     ///
-    /// - for a plain lock: the lock value;
-    /// - for a shared lock: the lock value, the fencing counter, and the value of each hold.
+    /// - for a plain lock: the value of the lock key;
+    /// - for a lock of readers or of an owner: the value of the lock key, the fencing counter, and the random value of
+    ///   each hold.
     ///
-    /// Adds nothing if another program set the lock value, because no client of this library renews that lock.
+    /// Adds nothing if another program set the lock key, because no client of this library renews that lock.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -78,8 +79,8 @@ impl Master {
     /// Whether a force-release has ended the hold `value` of a shared lock. True in two cases:
     ///
     /// - The break record contains `value`.
-    /// - The break record contains the lock value `marker`, with a fencing counter that is at least the hold's fencing
-    ///   number (`number`).
+    /// - The break record contains the lock value `marker` with a fencing counter, and the hold's fencing number
+    ///   (`number`) is not larger. The hold was then acquired before the force-release.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,

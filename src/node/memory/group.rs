@@ -30,7 +30,8 @@ struct Obstacle {
     holder: Option<Vec<u8>>,
 }
 
-/// Whether a lock key with the value `held` belongs to the lock that this claim replaces.
+/// Whether `held`, the value of a lock key, is the random value of the exclusive lock that this claim replaces. A claim
+/// replaces a lock if a writer becomes a reader.
 fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     let instead = group.instead().map(Token::to_hex);
     instead.is_some_and(|instead| held == Some(&instead[..]))
@@ -78,7 +79,7 @@ impl Master {
         let mut line = QueueInfo::default();
         let mut way = None;
         for (part, held) in group.parts().iter().zip(&held) {
-            // A claim that replaces a lock of the same client does not wait in the queue.
+            // A claim that turns the client's own exclusive lock into a reader's lock does not wait in the queue.
             let place = claim.ticket().filter(|_| group.instead().is_none());
             let ahead = self.join_queue(now, part, held.as_deref(), place, &mut line);
             let ahead = ahead.filter(|_| !is_replaced(group, held.as_deref()));
@@ -178,7 +179,7 @@ impl Master {
         let other = match part.class() {
             // Readers do not wait for readers, only for a writer that is ahead of them.
             Some(Class::Shared) => before.iter().find(|other| !is_reader(other)),
-            // If an owner already holds the lock, a further hold of this owner does not wait for the queue.
+            // If an owner already holds the lock, a further hold of this owner ignores the queue.
             Some(Class::Owner(_)) if joins(part, held) => None,
             Some(Class::Owner(_)) | None => before.first(),
         };
@@ -215,8 +216,8 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // If the lock to be replaced was force-released, refuse the claim: another client may have held the key
-            // after the force-release.
+            // If the writer's lock that this claim replaces was force-released, refuse the claim: another client may
+            // have held the key after the force-release.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -255,7 +256,7 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // If the hold already exists (the claim was repeated), replace it, even if the new hold expires earlier.
+            // If the hold already exists (the claim was repeated), replace it: the last claim determines the expiry.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);

@@ -1,5 +1,5 @@
-//! Converts the content of a master in memory to items, and items to content. Masters that keep their state in a
-//! database or in ZooKeeper store these items.
+//! Converts the state of a master in memory to items, and items to such a state. If a database or ZooKeeper is the
+//! master, it stores the state as these items.
 
 use std::sync::Arc;
 
@@ -50,8 +50,7 @@ impl Item {
 
     /// Whether this item is a fencing counter that must be kept at the time `date` (microseconds since 1970).
     ///
-    /// The number of a counter is also a time in microseconds since 1970. A counter is kept for one day after that
-    /// time.
+    /// The number of a counter can be read as a time. A counter is kept until one day after this time.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
         let is_counter = self.id.kind == Kind::Text
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
@@ -65,7 +64,7 @@ impl Master {
     /// Returns these items:
     ///
     /// - all items that have not expired;
-    /// - expired places in a queue, if the queue has not expired: a waiter can still renew its expired place;
+    /// - all places in a queue that has not expired. A waiter whose heartbeat is overdue can still renew its place;
     /// - holds that expired less than a day ago.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {

@@ -48,8 +48,8 @@ pub(in crate::node) enum Dates {
     Own,
     /// A clock other than the one by which keys expire. It now shows this many microseconds since 1970.
     Shown(u64),
-    /// The date is unknown, so the clock of the client process is used. This clock can be behind the clocks of other
-    /// clients, so fencing counters never expire.
+    /// The date is unknown, so the clock of the client process is used. Fencing counters never expire, because with a
+    /// slow clock, a new counter could start below an expired one.
     Unknown,
 }
 
@@ -96,7 +96,8 @@ pub(super) struct Waiting {
     pub(super) alive: HashMap<Arc<str>, u64>,
     /// The value of the ticket key; 0 if the key does not exist.
     pub(super) ticket: u64,
-    /// When the ticket key expires, in milliseconds on the master's clock.
+    /// When the ticket key expires, in milliseconds on the master's clock. The ticket key stays when the queue is
+    /// empty.
     pub(super) expires: u64,
     /// When the keys `{queue}` and `{alive}` expire, in milliseconds on the master's clock; 0 if the queue has no
     /// waiters.
@@ -165,8 +166,8 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // If one of the locks is a group, a server executes the request with the script KEEP. KEEP renews no
-                // notes, not even those of plain locks.
+                // If one of the locks is a group (several keys, readers or an owner), a server executes the request
+                // with the script KEEP. KEEP renews no notes, not even those of plain locks.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -589,8 +590,8 @@ impl Master {
         counter: u64,
     ) -> u64 {
         let number = raised(self.date(now), proposal, counter);
-        // Keep the counter's expiry if its old and new numbers are in the same period (`COUNTER_PERIOD_US`). If fencing
-        // numbers and expiries use different clocks, always set a new expiry.
+        // On Redis, only the first number of each period (`COUNTER_PERIOD_US`) sets the counter's expiry, to save time.
+        // If fencing numbers and expiries use different clocks, every number sets it.
         let keeps =
             matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
         let fence = Family::Fence.of(key);
@@ -694,8 +695,8 @@ impl Waiting {
         }
         self.queue_expires = self.queue_expires.max(ms + beat);
         if self.ticket == 0 {
-            // The ticket key does not exist: this is the first waiter, or the key was deleted or evicted. Set the key
-            // to the largest ticket of the queue.
+            // Without a ticket key, this is the first waiter, or the key was deleted or evicted. Set the key to the
+            // largest ticket of the queue.
             self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
             self.expires = self.queue_expires;
         } else if !known {
@@ -761,8 +762,8 @@ pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(VALUE_SHOWN)].to_vec()
 }
 
-/// Returns the new counter of a lock that is being taken: `proposal`, or the nearest number that is within one second
-/// of `now`. If this number is not larger than `counter`, returns `counter + 1`.
+/// Returns the new counter of a lock that is being taken: `proposal`, moved to at most one second before or after
+/// `now`. If this number is not larger than `counter`, returns `counter + 1`.
 pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
     proposal

@@ -11,8 +11,8 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            // If the fencing number of the stored value is larger than the counter, raise the counter. The next holder
-            // then gets a larger number.
+            // A stored value contains the fencing number of its writer. If the counter is smaller, raise it to this
+            // number, so that the next holder gets a larger number.
             if self.counter(now, claim.key())? < above {
                 self.set_counter(now, claim.key(), above);
             }

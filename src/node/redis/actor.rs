@@ -22,10 +22,11 @@ use crate::protocol::instant::Instant;
 /// sending would block the thread of the task.
 const READS: usize = 8;
 
-/// Runs the task until the handle of the master is dropped and no request or pending release is left.
+/// Runs an actor: the task that exchanges all messages with one master. It ends when the handle of the master is
+/// dropped and no request or pending release is left.
 ///
-/// If the tokio runtime is shut down earlier, a new actor continues the work in the background runtime. `pending` are
-/// the releases that the previous actor could not deliver.
+/// `pending` are releases that an earlier actor of this master could not deliver, because its tokio runtime was shut
+/// down.
 pub(super) fn run(
     shared: Arc<Shared>,
     pending: PendingReleases,
@@ -59,7 +60,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// The `Instant` that corresponds to the creation of this clock: 1 s.
+    /// The `Instant` at which this clock is created. It is defined as 1 s.
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn now(self) -> Instant {
@@ -67,7 +68,7 @@ impl Clock {
     }
 
     fn tick(self, at: Instant) -> Tick {
-        // Limit the duration to 2^32 s. A longer one could overflow tokio's `Instant`.
+        // Limit the time since `BEGIN` to 2^32 s. A longer time could overflow tokio's `Instant`.
         let from_here = at.saturating_since(Self::BEGIN);
         self.origin + from_here.min(Duration::from_secs(1 << 32))
     }
@@ -85,7 +86,7 @@ impl Actor {
         let clock = Clock {
             origin: Tick::now(),
         };
-        // The seed makes the jitter differ between processes. It need not be secret.
+        // The seed makes the random pauses before reconnecting differ between processes. It need not be secret.
         let seed =
             crate::protocol::instant::Instant::now().as_nanos() ^ u64::from(std::process::id());
         Self {
@@ -243,7 +244,7 @@ impl Actor {
                 return Next::Wait;
             };
             // Also check the clock: the timer does not fire after the task has used up tokio's cooperative budget.
-            // While the link connects, use only the timer, because tokio checks the socket before the timer.
+            // While the link connects, use only the timer: before tokio fires it, tokio checks for a ready connection.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;

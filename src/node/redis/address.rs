@@ -23,7 +23,8 @@ pub(crate) struct BadAddress {
 const SCHEMES: &str = "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]; \
                        valkey:// and valkeys:// mean the same as redis:// and rediss://";
 
-/// The hint for a URL whose password may contain `/`, `?` or `#`. Unescaped, these characters end the host.
+/// The hint for a URL whose password may contain `/`, `?` or `#`. If they are not escaped, the part of the URL before
+/// them is read as the host.
 const ENCODE: &str = "in a password write %2F for /, %3F for ? and %23 for #";
 
 /// The URL schemes of masters that are not Redis or Valkey.

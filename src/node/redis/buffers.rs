@@ -4,7 +4,8 @@ use std::io;
 
 use super::resp::{LARGEST, Malformed, Value, parse};
 
-/// The initial size of a buffer in bytes. When a buffer is empty and larger than four times this size, it shrinks.
+/// The initial size of a buffer in bytes. When a buffer has become empty, its memory is reduced if it is larger than
+/// four times this size.
 const BUFFER: usize = 16 << 10;
 
 /// The bytes to be written to the socket.

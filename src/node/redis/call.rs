@@ -13,8 +13,8 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Finds the call in one line of a script; `None` if the line has no call. No line has two calls
-    /// (`every_redis_call_of_a_script_is_in_the_table_of_rights`).
+    /// Finds the call in one line of a script; `None` if the line has no call. A test checks that no line has two
+    /// calls.
     pub(super) fn read(line: &'a str) -> Option<Self> {
         let (_, rest) = line.split_once("call('")?;
         let (command, rest) = rest.split_once('\'')?;

@@ -1,6 +1,7 @@
-//! An operator's connection to one master while the masters are replaced. Over this connection, an operator:
+//! An operator's connection to one master while the masters are replaced (`docs/protocol.md`, "Replacing masters").
+//! Over this connection, an operator:
 //!
-//! - reads and raises the generation marker and the fencing counters;
+//! - reads and raises the fencing counters and the generation marker (the key `quorate:masters`);
 //! - lists the connected clients, and disconnects clients that are configured for the old masters.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -48,8 +49,8 @@ async fn carried_out(
     let database = shared.address.info.redis_settings().db();
     if database != 0 {
         let selected = talk.say(&["SELECT", &database.to_string()]).await;
-        // If the order is `Rights`, ignore an error here: `missing_rights` repeats the SELECT and reports a missing
-        // right.
+        // If the order is `Rights`, ignore a refusal of this SELECT: `missing_rights` sends another SELECT, and reports
+        // the missing right.
         if !matches!(order, ChangeOrder::Rights { .. }) {
             selected?;
         }
@@ -82,8 +83,8 @@ async fn carried_out(
                 &lifetime.to_string(),
             ];
             talk.say(&raise).await?;
-            // Raise the generation marker first. The list of clients then includes every client that has read the old
-            // marker.
+            // Raise the marker before listing the clients. A client names its connection before it reads the marker, so
+            // the list then includes every client that has read the old marker.
             for client in talk.clients().await? {
                 if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
                     let id = client.id.to_string();
@@ -201,9 +202,11 @@ impl Talk {
         Ok(self.say(&["SCRIPT", "LOAD", script]).await?.text())
     }
 
-    /// Tries every command that an operator needs, and adds the missing rights to `seen.missing`. If no right is
-    /// missing, lists the keys of all stored values and fencing counters in `seen.stored`. Changes nothing on the
-    /// master.
+    /// Checks whether the user may run every command that an operator needs, and adds the missing rights to
+    /// `seen.missing`. If no right is missing, lists the keys of all stored values and fencing counters in
+    /// `seen.stored`.
+    ///
+    /// The check sends these commands with arguments that change nothing on the master.
     async fn missing_rights(
         &mut self,
         shared: &Shared,
@@ -223,8 +226,8 @@ impl Talk {
             let Some(right) = need.missing(&scope.prefix, value) else {
                 return;
             };
-            // Without a configured prefix, the lock names are still unknown. So skip the rights to lock keys here:
-            // `missing_rights_to` checks them for the existing keys.
+            // If no name prefix is configured, it is not known here which locks are used. So skip the rights to lock
+            // keys: `missing_rights_to` checks them for the existing keys.
             let unclear = scope.prefix.is_empty() && need.is_about_a_lock();
             if !(unclear && matches!(right, Right::Keys(_))) {
                 MissingRight::add(missing, right, need.purposes());
@@ -239,8 +242,8 @@ impl Talk {
         Ok(())
     }
 
-    /// Checks the user's rights to all keys that an operator uses to copy `keys` to a new master. Adds the missing
-    /// rights to `seen.missing`. Changes nothing on the master.
+    /// Checks whether the user has the rights to copy `keys` to a new master. Copying one key can also need rights to
+    /// other keys of the same lock. Adds the missing rights to `seen.missing`. Changes nothing on the master.
     async fn missing_rights_to(
         &mut self,
         keys: &[Vec<u8>],
@@ -355,7 +358,8 @@ impl Talk {
         Ok(names.collect())
     }
 
-    /// Reads the fencing counters whose value is at least `least`, in microseconds since 1970.
+    /// Reads the fencing counters whose number is at least `least`. Counters start from the time in microseconds since
+    /// 1970, so `least` is such a time.
     async fn counters(&mut self, least: u64) -> Result<Vec<Counter>, Fault> {
         let keys = self.keys(Family::Fence, usize::MAX).await?;
         let mut found = Vec::new();
@@ -373,8 +377,8 @@ impl Talk {
 
     /// Raises each fencing counter to its number in `counters`. A counter that is already larger stays unchanged.
     ///
-    /// Skips the counter of a lock that an owner holds, because all holds of an owner share one fencing number. Returns
-    /// the key of each skipped counter, with the value of its lock key.
+    /// If an owner holds the lock, its counter is not raised: all holds of one owner must get the same fencing number.
+    /// Returns the key of each such counter, with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = self.load(&with_parts(CARRY.source)).await?;
         let mut owned = Vec::new();

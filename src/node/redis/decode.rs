@@ -28,7 +28,8 @@ impl NoAnswer {
     }
 }
 
-/// Decodes a reply into the answer to its request. `memory` decides whether a stored value is certainly the newest one.
+/// Decodes a reply into the answer to its request. If the reply contains a stored value, `memory` decides whether this
+/// value is trusted: a server may have loaded an outdated value after a restart.
 pub(super) fn decode(
     request: &Request,
     value: &Value<'_>,
@@ -202,7 +203,7 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
                     Value::Int(_),
                     Value::Bulk(_),
                     Value::Int(1..),
-                    // The sixth element, the note of the lock's holder, is optional.
+                    // The sixth element is optional: the note of the holder of the lock that refused the group.
                     ..
                 ]
             ) && refused.len() <= 6 =>
@@ -229,8 +230,9 @@ pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     })
 }
 
-/// Decodes the stored value of a lock. Its format is `NUMBER RUN BYTES`: fencing number, server run and content. `None`
-/// if no value is stored.
+/// Decodes the stored value of a lock. Its format is `NUMBER RUN BYTES`: the fencing token of the writer, the id of the
+/// server run (the time from one start of the server to its end) in which the value was written, and the content.
+/// `None` if no value is stored.
 fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
     let text = match found {
         [Value::Nil] => return Ok(None),

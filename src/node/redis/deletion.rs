@@ -84,8 +84,8 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
 /// Whether the built-in command can execute this release. Two conditions must be met:
 ///
 /// - The release only compares the lock value and deletes the lock key.
-/// - The claim is withdrawn, so its acquire is not sent again. A repeated acquire could take the lock after the
-///   release.
+/// - The claim is withdrawn: no more acquires are sent for it. Otherwise a repeated acquire could take the lock after
+///   the release.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()
@@ -169,7 +169,7 @@ mod tests {
             let said = format!("{more:?}");
             assert_eq!(written(Deletion::DelIfEq, withdrawn(more)), None, "{said}");
         }
-        // This claim is not withdrawn, so its acquire may be sent again. Its release must use the script.
+        // This release must use the script. `Claim::withdraw` was not called, so the acquire may be sent again.
         assert_eq!(written(Deletion::DelIfEq, plain(true)), None);
     }
 }

@@ -24,9 +24,9 @@ const STAGGER: Duration = Duration::from_millis(100);
 const MOST_ADDRESSES: usize = 8;
 
 /// The lower limit of the TCP user timeout: 1 s. The kernel closes a connection if sent data stays unacknowledged for
-/// this timeout.
+/// the TCP user timeout.
 ///
-/// The TCP user timeout is the connect timeout, raised to this limit or lowered to [`LONGEST_UNACKNOWLEDGED`].
+/// This timeout is equal to the connect timeout, raised to this limit or lowered to [`LONGEST_UNACKNOWLEDGED`].
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
 /// The upper limit of the TCP user timeout: 60 s.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
@@ -178,7 +178,7 @@ mod tests {
             .map(|address| (address, there))
             .expect("the listener must have an address");
         let gone = SocketAddr::from(([127, 0, 0, 1], 1));
-        // The limit is far longer than `STAGGER`, after which the next address is tried.
+        // The time limit of each attempt is far longer than `STAGGER`, after which the next address is tried.
         let limit = Duration::from_secs(5);
         for addresses in [
             vec![hole, there.0],

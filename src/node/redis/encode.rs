@@ -13,8 +13,8 @@ use crate::node::{
 };
 
 impl Scripts {
-    /// Writes one request as one command. `run` is the current run of the server. The server stores it with each
-    /// written value.
+    /// Writes one request as one command. `run` is the id of the current server run. A write of a value under a lock
+    /// stores this id with the value.
     pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) {
         let shape = request.shape();
         match request {
@@ -123,8 +123,9 @@ impl Scripts {
         }
     }
 
-    /// Begins the call of a script for a group: writes the keys and the claim's token. The script also gets one mode
-    /// for each key. `args` is the number of its other arguments, the token included.
+    /// Begins the call of a script for a group: writes the keys and the claim's token. `args` is the number of
+    /// arguments, the token included. The caller adds one more argument per key: its mode (exclusive, shared, or
+    /// owned).
     fn call_group<'a>(
         &self,
         script: Script,
@@ -177,8 +178,8 @@ impl Scripts {
         }
         for item in items {
             let claim = &item.claim;
-            // For a withdrawn claim, send the TTL 0, which changes nothing. An extension that arrives after the release
-            // would restore the lock.
+            // If the claim was withdrawn, its release may already have been sent, and an extension would restore the
+            // lock. So send the TTL 0: the script then skips this lock.
             let ttl = if claim.is_withdrawn() {
                 0
             } else {
@@ -262,8 +263,8 @@ impl Scripts {
             command.arg(item.claim.key());
         }
         for item in items {
-            // For a withdrawn claim, send the TTL 0, which changes nothing. An extension that arrives after the release
-            // would restore the lock.
+            // If the claim was withdrawn, its release may already have been sent, and an extension would restore the
+            // lock. So send the TTL 0: the script then skips this lock.
             let wanted = !item.claim.is_withdrawn();
             let ttl = if wanted { millis(item.ttl) } else { 0 };
             command.arg(item.claim.token().to_hex());
@@ -282,7 +283,7 @@ impl Scripts {
             command.arg(key);
         }
         for item in items {
-            // The script skips a lock with an empty note. A note must not be written after the release.
+            // If the claim was withdrawn, send an empty note: the script then writes no note after the release.
             let note = if item.claim.is_withdrawn() {
                 String::new()
             } else {

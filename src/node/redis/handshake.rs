@@ -38,7 +38,7 @@ pub(super) struct Negotiated {
     /// The time at which the handshake found no generation marker on the master. `None` if there is a marker, or if
     /// this user has no right to read it.
     pub(super) unmarked: Option<Instant>,
-    /// How long after the handshake the master's votes do not count, because its lost generation marker was restored.
+    /// The remaining time for which the master's votes do not count, because its lost generation marker was restored.
     /// `None` if they count.
     pub(super) restored: Option<Duration>,
     /// The smallest number of acquires that this server executes faster in one script call than in separate calls.
@@ -129,8 +129,8 @@ impl Handshake {
         asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        // Set the connection's name before reading the generation marker. Operators find clients with an outdated
-        // marker by name.
+        // The connection's name is already set. An operator who raises the marker finds the clients that have read the
+        // old marker by their names.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Marker);
         let scripts = Scripts::of(shared.options.configuration);
@@ -347,8 +347,8 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        // After a change of the run id, the address may lead to a different server. That server must not vote before
-        // `other`.
+        // After a change of the run id, the address may lead to a different server. Its votes do not count before the
+        // time `other`.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
@@ -366,8 +366,10 @@ impl Handshake {
     }
 }
 
-/// Decodes the generation marker. If the user has no right to read it, the result is an error, or `None` if the
-/// client's masters were never replaced.
+/// Decodes the generation marker.
+///
+/// If the user has no right to read it, the result depends on the client's configuration. It is `None` if the client's
+/// masters were never replaced, and an error otherwise.
 fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {
         Value::Nil => Seen::Nothing,

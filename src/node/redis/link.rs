@@ -32,8 +32,8 @@ use crate::repeats::warn_seldom;
 /// How long a link continues to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a request may wait in this process for a slow master, in node timeouts. The node timeout of the request
-/// begins only when it is sent (`client_queues_excess_requests_to_a_slow_master_so_that_none_times_out`).
+/// How long a request to a slow master may wait in this process before it is sent, in node timeouts. The node timeout
+/// of the request itself begins when it is sent.
 const BURST_TIMEOUTS: u32 = 10;
 
 /// The text of the fault that requests get when the runtime of the link was shut down.
@@ -49,15 +49,15 @@ pub(super) struct Link {
     output: Output,
     /// The time until which requests wait for a new connection; `None` if requests are refused immediately.
     patience: Option<Instant>,
-    /// The time at which requests last began to wait for a new connection. If the new connection is lost within
-    /// [`STEADY`] of this time, requests are refused immediately.
+    /// The time at which requests last began to wait for a new connection. If a connection is lost within [`STEADY`] of
+    /// this time, requests do not wait again: they are refused.
     patient_at: Instant,
     /// The fault with which requests are refused while there is no connection.
     fault: Fault,
-    /// The time at which the link noticed that the handle of the master was dropped; `None` before.
+    /// The time at which the link noticed that the handle of the master was dropped; `None` if the handle exists.
     closed_at: Option<Instant>,
     batch: Vec<Queued>,
-    /// Whether the built-in delete command must not be tried again, because a connection ended during a trial.
+    /// Whether the built-in delete command must not be tried again: a connection ended while the link tested it.
     never_try: bool,
     /// Whether another link continues the work of this one.
     handed_over: bool,
@@ -177,8 +177,10 @@ impl Link {
         self.tick(now);
     }
 
-    /// Returns the deadline of a step that begins at `now`: opening the connection, or one message of the handshake. If
-    /// requests wait until `before`, the deadline of the previous step, they now wait until the returned deadline.
+    /// Returns the deadline of a step that begins at `now`: opening the connection, or one message of the handshake.
+    ///
+    /// `before` is the deadline of the previous step. Requests that were to wait until `before` now wait until the new
+    /// deadline.
     fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
         if self.patience == Some(before) {
@@ -276,8 +278,8 @@ impl Link {
     /// can be sent now.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // Refuse the requests if their waiting time (`patience`) is over. If the connection attempt has timed out,
-            // `tick` refuses them.
+            // Refuse the requests if their waiting time (`patience`) is over. After `until`, the deadline of the
+            // connection attempt, leave this to `tick`.
             if matches!(self.state, State::Dialing { until } | State::Handshaking { until, .. } if now < until)
             {
                 self.lose_patience(now);
@@ -405,8 +407,8 @@ impl Link {
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A master often restarts quickly, so let requests wait one node timeout for the next connection. Do not wait
-        // if no connection existed, if an answer was overdue, or if such a wait began less than `STEADY` ago.
+        // A master often restarts quickly, so let requests wait one node timeout for the next connection. Refuse them
+        // at once if no connection existed, if an answer was overdue, or if the last wait began less than `STEADY` ago.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {

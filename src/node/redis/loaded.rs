@@ -16,9 +16,9 @@ use crate::protocol::marker::Configuration;
 ///
 /// - one day: a counter must last this long after the last grant of its lock;
 /// - 1,000 s: only the first grant in each period of 1,000 s renews the TTL (`scripts/fence/raise.lua`);
-/// - one second: a new counter can be this far ahead of the master's clock.
+/// - one second: the number in a new counter, read as a time, can be this far ahead of the master's clock.
 ///
-/// If a counter is further ahead, the scripts make the TTL longer (`scripts/fence/lives.lua`).
+/// If the number is further ahead, the scripts make the TTL longer (`scripts/fence/lives.lua`).
 pub(super) const FENCE_TTL: Duration =
     Duration::from_micros(COUNTER_TTL_US + COUNTER_PERIOD_US + PROPOSAL_SLACK_US);
 
@@ -49,7 +49,10 @@ fn check(configuration: Configuration) -> String {
 
 impl Scripts {
     /// The scripts of a client with this configuration. If the client's masters were never replaced, the scripts do not
-    /// check the generation marker: an operator who replaces masters closes the client's connections.
+    /// check the generation marker.
+    ///
+    /// For such a client, the check in the handshake is enough. An operator who replaces the masters closes the
+    /// client's connections, and the next handshake then refuses the client.
     pub(super) fn of(configuration: Configuration) -> Self {
         if configuration.step() == 0 {
             Self::default()

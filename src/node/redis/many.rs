@@ -41,8 +41,8 @@ fn plain(request: &Request) -> Option<&Claim> {
     }
 }
 
-/// Whether the plain lock of this claim has a queue. `None` if the requests of this claim cannot be part of a combined
-/// call.
+/// Whether the plain lock of this claim has a queue. `None` if a combined call cannot contain requests of this claim:
+/// the claim has already queued with a ticket, or uses neither a queue nor a fencing counter.
 fn lines(claim: &Claim) -> Option<bool> {
     match claim.fairness() {
         Fairness::Fair(None) => Some(true),
@@ -75,7 +75,7 @@ impl Member for Queued {
 impl Scripts {
     /// Writes the requests in `run` as one command. They are of one kind and for different locks.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        // Always write a command. Do not check `is_noted` here: another thread may set it while a release is queued.
+        // Write a command even if `is_noted` has become true since the release was queued: a reply will be expected.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {

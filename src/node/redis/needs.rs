@@ -1,5 +1,5 @@
-//! The table of rights that the user of a master needs. Each line has a purpose, and a command with its keys or
-//! channels.
+//! The table of rights that a client or an operator needs on a Redis server. Each line names a purpose, and a command
+//! with its keys or channels.
 //!
 //! - An inspection runs these commands to find missing rights.
 //! - A test compares the table with `docs/operations.md` (Rights).
@@ -94,7 +94,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "ZRANGE {holds} 0 0"),
     (Purpose::Operating, "GET {of-hold}"),
     (Purpose::Operating, "DEL {of-hold}"),
-    // A slot of a semaphore has keys of its own.
+    // The slots of a semaphore have their own kinds of keys, so reading them needs separate rights.
     (Purpose::Operating, "PTTL {slot}"),
     (Purpose::Operating, "PTTL {of-slot}"),
     (
@@ -133,7 +133,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Masters, "CLIENT SETNAME quorate"),
     // Operators also need all rights of a client with fencing tokens. `purposes_of_operators` adds these rights.
     (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
-    // No connection has this id. So these commands list no connection and close none.
+    // No connection has this id. So this LIST lists no connection, and this KILL closes none.
     (Purpose::Changing, "CLIENT LIST ID 9223372036854775807"),
     (Purpose::Changing, "CLIENT KILL ID 9223372036854775807"),
     (Purpose::Changing, "INFO server"),
@@ -167,7 +167,7 @@ pub(super) fn purposes(
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,
-            // The scripts for groups and semaphores use fencing counters and queues.
+            // The scripts for groups and semaphores use both fencing counters and queues.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,
@@ -185,15 +185,15 @@ pub(super) fn purposes_of_operators(
         fencing: true,
         ..scope.clone()
     };
-    // Operators do not read the persistence settings of the masters.
+    // Leave out the right to read the persistence settings: operators do not read them.
     let of_clients = purposes(&scope, guarded, database);
     of_clients
         .filter(|purpose| *purpose != Purpose::Persistence)
         .chain([Purpose::Changing])
 }
 
-/// All keys that an operator reads or writes to copy `key` to a new master, each with its family. Empty if `key` is
-/// neither a stored value nor a fencing counter.
+/// All keys that an operator reads or writes to copy `key` to a new master, each with its family (the kind of key).
+/// Empty if `key` stores neither a value under a lock nor a fencing counter.
 pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     let of = |families: BTreeSet<Family>, lock: &[u8]| {
         let key = |family: Family| (family, [family.before().as_bytes(), lock].concat());
@@ -220,10 +220,10 @@ pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     }
 }
 
-/// The ACL right to the key of `lock` in this family. The right covers all locks whose names begin with:
+/// The ACL right to the key of this family that belongs to `lock`. The right covers all locks whose names begin with:
 ///
 /// - the configured `prefix`, if the name of `lock` begins with it;
-/// - otherwise the name of `lock` up to its first colon, or the whole name.
+/// - otherwise the part of the name of `lock` up to its first colon. Without a colon, this is the whole name.
 pub(super) fn right_to_key(family: Family, lock: &[u8], prefix: &str) -> Right {
     let (family, name) = match (family, keys::slot_of(lock)) {
         (Family::Lock, Some((_, name))) => (Family::Slot, name),
@@ -364,7 +364,7 @@ impl Need {
             return None;
         };
         let error = String::from_utf8_lossy(error);
-        // The server does not have the command, or has it under another name.
+        // The server lacks this command or has renamed it. Report this, and not a missing right.
         if error.starts_with("ERR unknown command") {
             return Some(Right::Unknown(self.command()));
         }

@@ -55,8 +55,8 @@ pub(super) struct Online {
     again: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `again`.
     wanted: Vec<Set>,
-    /// Requests to send again as separate script calls, before all other requests. The master did not execute them as
-    /// part of a combined call, or as the built-in delete command.
+    /// Requests to send again before all other requests, each as a separate script call. The master has refused to
+    /// execute them in a combined call or with the built-in delete command.
     apart: Vec<Queued>,
     /// Groups the next requests: one call executes all requests of a group.
     runs: Runs<Queued>,
@@ -196,8 +196,8 @@ impl Online {
         Ok(())
     }
 
-    /// If the master did not execute the request and another form of the request can help, queues it again in that
-    /// form. Otherwise returns the request.
+    /// If the master did not execute the request, but may execute it in another form, queues it again in this form: for
+    /// example one request for each lock, instead of one request for several locks. Otherwise returns the request.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -247,7 +247,8 @@ impl Online {
         Ok(())
     }
 
-    /// Queues a request to be sent again after the scripts that the master has lost have been loaded.
+    /// Queues a request that failed because the master had lost the scripts. First the scripts are loaded again, then
+    /// the request is sent again.
     fn send_again(&mut self, mut queued: Queued) {
         queued.resent = true;
         self.again.push(queued);
@@ -298,14 +299,14 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Wait for all outstanding answers: they may show more requests to send again, and the order must not
-            // change.
+            // Wait for all outstanding answers: they may add more requests to `again`. Then all of these requests are
+            // sent again in their original order.
             if !self.under_way.is_empty() {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // Requests name scripts by digest. Without the digests from an earlier load, wait for the replies to
-                // SCRIPT LOAD.
+                // Requests call scripts by digest. If a digest is not known from an earlier load, first wait for the
+                // replies to SCRIPT LOAD.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -320,8 +321,8 @@ impl Online {
         // Send the requests in `apart` first, before later requests for the same locks.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
-        // Pending releases are sent before new requests. They get at most half of `room`, so new requests are sent too
-        // (`pending_releases_never_starve_requests`).
+        // Send pending releases before new requests. They fill at most half of `room`, the number of requests that can
+        // be sent now, so new requests are sent too.
         batch.extend(pending_releases.take(room / 2, now));
         let room = room.saturating_sub(batch.len());
         if room > 0 {

@@ -122,7 +122,7 @@ mod tests {
                 "ERR The user executing the script can't run this command or subcommand",
                 "run a command ",
             ),
-            // Error replies of later versions of Redis, and of Valkey.
+            // Error replies of Redis versions after 7.0, and of Valkey.
             (
                 "ERR ACL failure in script: User u has no permissions to run the 'zadd' command script: ab028c18, on @user_script:4.",
                 "run ZADD ",

@@ -84,7 +84,7 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 /// Why a master with this generation marker does not admit this client, with advice for the operator. `None` if the
 /// master admits the client.
 pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
-    // A marker with the number 4g: generation g is current. With 4g + 1 to 4g + 3: generation g + 1 is replacing it.
+    // A marker number 4g means that generation g is current. Between 4g and 4g + 4, generation g + 1 is replacing it.
     let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
         Some((generation, 0)) => format!("this master is at generation {generation}"),
         Some((generation, _)) => format!(

@@ -1,6 +1,5 @@
-//! The RESP3 protocol: writes commands as bytes, and parses replies.
-//!
-//! A reply borrows its texts from the input buffer, so handling a vote needs no allocation.
+//! The RESP3 protocol: writes commands as bytes, and parses replies. A parsed reply borrows its texts from the input
+//! buffer instead of copying them.
 
 /// A command that is being written into the output buffer.
 pub(super) struct Command<'a> {
@@ -100,10 +99,9 @@ const DEPTH: usize = 8;
 /// The largest size of a reply that is accepted: 8 MiB, far more than any reply to this library needs.
 pub(super) const LARGEST: usize = 8 << 20;
 
-/// The largest size of a reply, without the content of its bulk strings: 64 KiB.
+/// The largest number of bytes in a reply, the contents of its bulk strings not counted: 64 KiB.
 ///
-/// The limit keeps parsing cheap: each time bytes arrive, an incomplete reply is parsed again from its beginning
-/// (`endless_reply_is_an_error_after_a_limited_number_of_bytes`).
+/// The limit keeps parsing cheap: each time bytes arrive, an incomplete reply is parsed again from its beginning.
 pub(super) const LINES: usize = 64 << 10;
 
 /// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if the reply is incomplete.

@@ -101,7 +101,8 @@ fn bit(key: &[u8]) -> u64 {
 pub(super) struct Runs<T> {
     releases: Run<T>,
     acquires: Run<T>,
-    /// Whether `releases` must be sent before `acquires`, because a release comes before an acquire of the same lock.
+    /// Whether one of the `acquires` was queued after a release of the same lock. If so, `releases` must be sent before
+    /// `acquires`; otherwise either run may be sent first.
     behind: bool,
     /// The smallest number of acquires for which one combined call is faster than single calls on this server.
     least_acquires: usize,

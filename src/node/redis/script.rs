@@ -18,11 +18,11 @@ use crate::node::{Claim, Fairness, Request, Shape};
 
 /// All properties of one script.
 pub(super) struct Row {
-    /// The Lua source before the shared parts and the names of keys are inserted.
+    /// The Lua source as it is in the file. The shared parts and the names of keys are inserted into it later.
     pub(super) source: &'static str,
     pub(super) set: Set,
-    /// Whether the script checks the generation marker first. True for scripts whose reply is a vote, and for the
-    /// script that writes a value.
+    /// Whether the script checks the generation marker first. True for scripts whose reply is a vote, and for
+    /// [`Script::Write`], which writes the value that is stored under a lock.
     pub(super) checks_marker: bool,
     /// The purposes of the Redis commands that the script calls. To run the script, the Redis user needs the rights for
     /// all these purposes.
@@ -58,13 +58,13 @@ pub(super) enum Set {
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests read these words"))]
 pub(super) enum Keys {
     One(&'static str),
-    /// Any number of keys. The string is the word for these keys.
+    /// Any number of keys. The string is the common name of these keys.
     Many(&'static str),
 }
 
 /// The arguments of a script (ARGV), named as in the comment at the beginning of its Lua source.
 pub(super) struct Args {
-    /// The arguments that come first, and only once.
+    /// The arguments at the beginning. A call has each of them once, for all keys together.
     pub(super) first: &'static [&'static str],
     /// The arguments that follow, repeated for each key.
     pub(super) each: &'static [&'static str],
@@ -211,7 +211,8 @@ scripts! {
         args: Args { first: &["value", "id", "leave"], each: &["marker"], last: &[] },
     },
 
-    /// Extends locks of which at least one is a group (a lock on several keys, or on a shared key).
+    /// Extends locks of which at least one is a group: a lock on several keys, or on one key that readers or the holds
+    /// of an owner can share.
     Keep: Row {
         source: include_str!("../../scripts/keep.lua"),
         set: Set::Groups,
@@ -311,7 +312,8 @@ scripts! {
 #[cfg_attr(not(test), allow(dead_code, reason = "tests compare these properties"))]
 pub(super) struct OperatorRow {
     pub(super) source: &'static str,
-    /// The purposes for which the script calls Redis commands.
+    /// The purposes of the Redis commands that the script calls. To run the script, the operator's Redis user needs the
+    /// rights for all these purposes.
     pub(super) purposes: &'static [Purpose],
     keys: Keys,
     args: Args,
@@ -320,7 +322,7 @@ pub(super) struct OperatorRow {
 /// Raises the generation marker.
 pub(super) static RAISE: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/raise.lua"),
-    // The tests of `needs.rs` treat every `KEYS[1]` as a lock key, and therefore require `Locking` here.
+    // `KEYS[1]` is no lock key here. But the tests of `needs.rs` treat it as one, and so require `Locking`.
     purposes: &[Changing, Locking],
     keys: Keys::One("the generation marker"),
     args: Args {
@@ -385,8 +387,10 @@ impl Script {
 }
 
 impl Script {
-    /// The script that executes a request. `None` for requests that plain commands of the server execute: an acquire
-    /// without a fencing token, a list of keys, and a subscription to new leaders.
+    /// The script that executes a request. `None` for lists of keys, for subscriptions to new leaders, and for an
+    /// acquire without a fencing token.
+    ///
+    /// For such an acquire, clients use the command SET, or [`Script::Classic`] if they check the generation marker.
     pub(super) fn of(request: &Request) -> Option<Self> {
         let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         Some(match (request, request.shape()) {

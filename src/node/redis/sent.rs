@@ -27,6 +27,6 @@ pub(super) enum What {
     Marker,
     /// The command PTTL for the generation marker. It is sent if the marker was missing at the handshake.
     MarkerLifetime,
-    /// The trial of the server's built-in command for releases.
+    /// The command that tests whether the server's built-in delete command works. If it works, releases use it.
     Trial,
 }

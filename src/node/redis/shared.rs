@@ -23,7 +23,8 @@ pub(crate) struct NodeOptions {
     pub(crate) restart_guard: RestartGuard,
     /// The last part of each connection's name in `CLIENT LIST`: the host and the process id of this client.
     pub(crate) name: Box<str>,
-    /// The client's `masters_generation`, and the fingerprints of its `masters` and its `next_masters`.
+    /// Decides which generation markers admit this client. Consists of the client's `masters_generation`, and of a
+    /// fingerprint (hash) of the names in `masters` and another one of those in `next_masters`.
     pub(crate) configuration: Configuration,
     /// The generation markers that this client last saw on the masters.
     pub(crate) markers: Markers,
@@ -38,7 +39,7 @@ pub(crate) struct NodeOptions {
 
 impl NodeOptions {
     /// The connection's name in `CLIENT LIST` if the user can read the generation marker:
-    /// `quorate/STEP/FINGERPRINT:HOST:PID`.
+    /// `quorate/STEP/FINGERPRINT:HOST:PID`. `Configuration::tag` defines STEP and FINGERPRINT.
     pub(super) fn full_name(&self) -> String {
         format!("quorate/{}:{}", self.configuration.tag(), self.name)
     }
@@ -75,16 +76,16 @@ impl Shared {
         }
     }
 
-    /// The longest time for which the votes of this master are ignored because it lost its generation marker:
-    /// `max_ttl`. `None` if the marker was not lost, or if the restart guard is off.
+    /// If the votes of this master are ignored because it lost its generation marker, returns `max_ttl`: the longest
+    /// time until they count again. `None` if the marker was not lost, or if the restart guard is off.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
         (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
     }
 
-    /// Creates the state for an additional connection to the same master: with the same settings, and the same known
-    /// runs of the server.
+    /// Creates the state for an additional connection to the same master: with the same settings, and with the same
+    /// knowledge about restarts of the server.
     pub(super) fn beside(&self) -> Self {
         Self {
             acquaintance: self.acquaintance.beside(),

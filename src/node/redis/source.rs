@@ -17,15 +17,15 @@ macro_rules! part {
 const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
-    // Parts are inserted in the order of this list. So the parts that `fence/raise.lua` contains must follow it.
+    // `fence/raise.lua` names the next two parts. It must come first, because parts are inserted in this order.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("fence/lives.lua"),
     part!("line/join.lua"),
-    // Contains a part that follows in this list.
+    // Names `line/purge.lua`, so it must come earlier: parts are inserted in the order of this list.
     part!("line/first.lua"),
     part!("line/purge.lua"),
-    // Contains a part that follows in this list.
+    // Names `line/ahead.lua`, so it must come earlier: parts are inserted in the order of this list.
     part!("line/refused.lua"),
     // `line/ahead.lua` counts the waiters ahead of the requesting waiter, or all waiters if the requesting waiter is
     // not queued.

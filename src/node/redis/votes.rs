@@ -26,8 +26,9 @@ pub(super) struct Votes {
     quarantined_until: Instant,
     /// Why this master gives this client no votes on this connection; `None` if it gives votes.
     refused: Option<Fault>,
-    /// The time at which the handshake found no generation marker on the master. `None` if it found one, or if the user
-    /// has no right to read it. Also `None` after the client has learned the lost marker from other masters.
+    /// The time at which the handshake found no generation marker on the master. `None` if the client need not look for
+    /// a lost marker: it found a marker, the user has no right to read it, or the lost marker was learned from other
+    /// masters.
     unmarked: Option<Instant>,
     /// Whether the loss of the master's generation marker was already detected on this connection.
     missed: bool,
@@ -78,7 +79,7 @@ impl Votes {
         };
         let marker = match options.markers.missed() {
             Missed::Nothing => return,
-            // The lost marker is unknown until a majority of the masters has a marker. A later call then restores it.
+            // Too few masters have shown markers to know the lost one. A later call of this function restores it.
             Missed::Unknown => None,
             Missed::Known(marker) => Some(marker),
         };

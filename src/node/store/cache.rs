@@ -17,8 +17,8 @@ pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
     /// The records with an unanswered change. The number is that of the batch that sent the change.
     ///
-    /// Such a change may still take effect. To prevent this, the next request for the record writes it with a new
-    /// version.
+    /// The change may still take effect later. So the next request for the record first gives it a new version. The old
+    /// change then fails, because it expects the earlier version.
     dirty: HashMap<Name, u64>,
     /// The number of the current batch of requests.
     round: u64,
@@ -38,7 +38,8 @@ impl CachedRecord {
     ///
     /// - an item that has not expired;
     /// - a hold that expired less than a day ago;
-    /// - a fencing counter that must be kept at `date`, in microseconds since 1970 (`None` if no counter must be kept).
+    /// - a fencing counter that is still needed at `date`, in microseconds since 1970. `date` can be from another clock
+    ///   than `now`. If it is `None`, fencing counters are treated like other items.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -70,16 +71,17 @@ impl RecordCache {
         self.round
     }
 
-    /// Whether the cache has room for records that are read only to check whether they are obsolete.
+    /// Whether the cache has room for records that no request needs. They are read to find and remove obsolete records.
     pub(super) fn has_room(&self) -> bool {
         self.records.len() < MOST / 2
     }
 
     /// At most `most` obsolete records, with their versions. A record is obsolete if all of these conditions are met:
     ///
-    /// - It is no longer needed at `now` and `date` ([`CachedRecord::is_over`]).
+    /// - [`CachedRecord::is_over`] returns true for `now` and `date`.
     /// - No request has used it in the batch `since` or in a later batch.
-    /// - It is neither doubtful nor dirty.
+    /// - The cached content is certain: no other session may have changed the record, and every change of it was
+    ///   answered.
     pub(super) fn obsolete(
         &self,
         (now, date): (u64, Option<u64>),
@@ -198,7 +200,7 @@ mod tests {
         number.to_be_bytes().as_slice().into()
     }
 
-    /// The content of a record with one key that expires at `until`.
+    /// The content of a record that contains only one lock key. The lock key expires at `until`.
     fn lease(until: u64) -> Vec<StoredItem> {
         let item = Item {
             id: Id::of(Kind::Text, b"nightly", b""),

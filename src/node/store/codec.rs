@@ -23,8 +23,10 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// Whether this client knows that no other client considers the item expired earlier. False if another client wrote
-    /// the item to a store without a clock: a third client may have read the stamp earlier.
+    /// Whether this client knows that no other client considers the item expired before `item.until`.
+    ///
+    /// False if another client wrote the item to a store without a clock. A third client may have read it earlier than
+    /// this client, and then counts its lifetime from that earlier time.
     sure: bool,
 }
 
@@ -39,7 +41,8 @@ pub(super) struct Promised {
 /// The time from which the duration of a promised lease is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Since {
-    /// The first grant of the lock. If a master grants the lock again, the lease does not become longer.
+    /// The first grant of the lock to this claim. If the acquire is repeated and granted again, the lease does not
+    /// become longer.
     Before,
     /// The first grant of this hold, on a lock key that several holds can share.
     Joined,
@@ -89,8 +92,8 @@ fn seen(life: u64) -> u64 {
     life + life / 100 + 2_000
 }
 
-/// Rounds `until` up to a full millisecond if it is the expiry of a queue, of a place in a queue, or of a hold. Returns
-/// other expiries unchanged. All times are in microseconds.
+/// Masters keep the expiry of a queue, of a place in a queue, and of a hold in milliseconds. For these, rounds `until`
+/// up to a multiple of 1 ms. Returns other expiries unchanged. `until` is in microseconds.
 fn whole(kind: Kind, until: u64) -> u64 {
     match kind {
         Kind::Text | Kind::Foreign | Kind::Watcher => until,
@@ -193,7 +196,7 @@ impl StoredItem {
         let until = match (self.when, clock) {
             // The server's clock may be `slack` ahead of `now`, so the item must expire `slack` after the lease.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
-            // A client that read this stamp before this client did would consider the item expired earlier.
+            // Another client may have read this stamp earlier, and count `life` from then. So write a new stamp.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };

@@ -182,11 +182,11 @@ pub trait Session: Send + 'static {
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The server's time of the last answered change of this session, in microseconds since 1970. `None`, the default,
-    /// if the store gives no dates. A store that gives dates must return one even before the first change.
+    /// The server's time of this session's last change that was answered, in microseconds since 1970. `None`, the
+    /// default, if the store gives no dates. A store that gives dates must return one even before the first change.
     ///
-    /// Clients derive fencing numbers from [`Clocked::clock`], or else from this date. If the store returns neither,
-    /// fencing counters never expire.
+    /// Clients derive fencing numbers from [`Clocked::clock`]. If there is no clock, they use this date. If there is no
+    /// date either, fencing counters never expire.
     fn date(&self) -> Option<u64> {
         None
     }
@@ -271,10 +271,10 @@ pub struct Commit {
 /// A wait lock is only a hint: a session can fail to get a wait lock, and can lose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitLock {
-    /// Take the wait lock with this name, and keep it until a `Release` with the same name. The name has at most 48
-    /// characters: hexadecimal digits and colons.
+    /// Take the server's named lock with this name, and keep it until a `Release` with the same name. The name has at
+    /// most 48 characters: hexadecimal digits and colons.
     Keep(Arc<str>),
-    /// Release the wait lock with this name, if the session holds it.
+    /// Release the server's named lock with this name, if the session holds it.
     Release(Arc<str>),
 }
 

@@ -6,11 +6,11 @@ use std::cell::Cell;
 /// bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFlaw {
-    /// After a session was lost, the next session does not write the records with unanswered changes again. So these
-    /// changes can still take effect later.
+    /// If a session is lost before the store has answered a change, the next session does not give the record a new
+    /// version. So the change can still take effect later.
     Unsoiled,
-    /// The client ignores that the server's clock may be ahead. So the server's clock can reach the expiry of a lease
-    /// too early.
+    /// The client ignores how far the server's clock may be ahead of its own estimate. So other clients can consider a
+    /// lease expired before it ends for its holder.
     NoSlack,
     /// If the store has no clock, a client considers another client's lease expired after a third of its duration.
     EarlyEnd,

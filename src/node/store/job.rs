@@ -62,7 +62,7 @@ impl Asked {
                 of(claim, *ttl)
             }
             (Request::Extend { items }, Some(Ok(Answer::Extended(said)))) => {
-                // The answer contains a separate result for each key of a lock.
+                // The answer has one result for each key of each lock, and `of` returns one lease for each key.
                 let asked = items.iter().flat_map(|item| of(&item.claim, item.ttl));
                 let kept = asked.zip(said).filter(|(_, said)| said.is_kept());
                 kept.map(|(promised, _)| promised).collect()
@@ -86,7 +86,8 @@ pub(super) enum Outcome {
 pub(super) struct Setting<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,
-    /// The stamp that all items of this decision get. Only used for a store without a clock.
+    /// The number that all items of this decision are stored with. In a store without a clock, a changed stamp shows
+    /// other clients that an item was written again.
     pub(super) stamp: u64,
     pub(super) run: &'a ServerRun,
     /// The id under which this process receives wake-ups; `None` if it needs no wake-ups from this node.
@@ -146,7 +147,7 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // Keep an expired fencing counter for another day if the store's date shows that it is still needed.
+                // Keep an expired fencing counter for another day if it is still needed by the date that `dates` shows.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);

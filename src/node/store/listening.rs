@@ -22,7 +22,7 @@ pub(super) struct State {
     wanted: BTreeMap<Name, Wanted>,
     /// The elections that this process observes.
     pub(super) watched: HashSet<Name>,
-    /// Whether a task that receives wake-ups for this process runs.
+    /// Whether the task that receives wake-ups for this process is running.
     pub(super) runs: bool,
     closed: bool,
 }
@@ -150,7 +150,7 @@ mod tests {
         let first = waiter("1", Some("9"));
         listening.note_waiter(std::slice::from_ref(&a), Some(&first));
         assert_eq!(pace(), behind("1", "9"));
-        // If the waiter requests the lock again, it still waits for the same wait lock.
+        // If the waiter requests the lock `a` again, the listener still waits for the wait lock `9`.
         listening.state().want(vec![a.clone()], until);
         listening.repace();
         assert_eq!(pace(), behind("1", "9"));

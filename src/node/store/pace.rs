@@ -12,8 +12,10 @@ pub enum Pace {
     Idle,
     /// The process only observes elections. The announcement of a new leader is not urgent.
     Observing,
-    /// At least one waiter of this process is queued, and [`Behind`](Self::Behind) does not apply. The listener waits
-    /// for wake-up messages.
+    /// At least one waiter of this process is queued. The listener waits for wake-up messages.
+    ///
+    /// If exactly one waiter is queued, and waits for exactly one client, the value is [`Behind`](Self::Behind)
+    /// instead.
     Waiting,
     /// One waiter of this process is queued, and waits for exactly one other client.
     Behind {

@@ -80,14 +80,14 @@ struct SessionTask<S: Store> {
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
-    /// The stamp that the last job gave to its items. The first stamp is random, so the stamps of a record that is
-    /// removed and created again differ.
+    /// The stamp that the last job gave to its items. The first stamp is random: if a record is removed and created
+    /// again, its items then get other stamps than before.
     stamp: u64,
     back_off: BackOff,
     /// Until this time, requests wait for a session. If `None`, requests are refused while there is no session.
     patience: Option<Instant>,
     /// The last time at which requests began to wait for a new session. If a session is lost within [`STEADY`] of this
-    /// time, requests are refused.
+    /// time, requests do not wait again: they are refused.
     patient_at: Instant,
     /// The fault with which requests are refused while there is no session.
     fault: Fault,
@@ -109,7 +109,7 @@ struct Online<C> {
     session: C,
     run: ServerRun,
     /// Whether a stored value from an earlier run of the server counts as the newest value. True if the server loses
-    /// nothing in a restart, or if the restart guard is off.
+    /// nothing in a restart. Turning the restart guard off declares the same.
     lasts: bool,
     quarantined_until: Instant,
     since: Instant,
@@ -121,7 +121,7 @@ impl<S: Store> SessionTask<S> {
     fn new(shared: Arc<Shared<S>>, number: usize) -> Self {
         let context = shared.context();
         let now = context.runtime.now();
-        // The seed makes the jitter differ between processes, and between the sessions of one process.
+        // The seed makes random pauses differ between processes, and between the sessions of one process.
         let mut seed = [0; 8];
         context.runtime.random(&mut seed);
         let seed = u64::from_le_bytes(seed);
@@ -227,7 +227,7 @@ impl<S: Store> SessionTask<S> {
         }
         tracing::debug!(node = %name, session = self.number, "connected");
         self.time.forget();
-        // Store the store's date now: the cache can answer requests later, but gives no date.
+        // Learn the store's date before the first request: a request that the cache answers brings no date.
         self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
             self.cache.mark_all_doubtful();
@@ -348,7 +348,7 @@ impl<S: Store> SessionTask<S> {
                 self.sweep(online).await?;
             }
             if self.time.is_date_old(self.now()) {
-                // The store's date is too old. Open a new session to get a new date. Until then, requests wait.
+                // The store's clock may have been corrected since the last date. A new session brings a new date.
                 self.patience = Some(self.now() + limit);
                 *online = self.connect().await?;
                 self.patience = None;
@@ -530,8 +530,8 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Reads the records of the jobs whose cached state is unknown or may be outdated. If `clock` is true, the store is
-    /// asked for its clock even if no record has to be read.
+    /// Reads the records that the jobs use, if the cache does not have them or may have an outdated state. If `clock`
+    /// is true, the store is asked for its clock even if no record has to be read.
     async fn read(&mut self, online: &mut Online<S::Session>, clock: bool) -> Result<(), Fault> {
         let now = self.now();
         let no_time = self.time.now(now).is_none();
@@ -617,7 +617,7 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // If a later call of `commit` fails, all requests get a fault. So `risky` keeps the records of all calls.
+            // If this or a later call of `commit` fails, requests for the records in `risky` get a fault.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
@@ -714,15 +714,16 @@ impl<S: Store> SessionTask<S> {
         self.shared.listening.note_waiter(&names, waiter.as_ref());
     }
 
-    /// The wait lock of the client that is directly ahead of this claim's waiter; `None` if the waiter waits for
-    /// several clients, or if the records are not cached.
+    /// The name of the wait lock (a named lock of the server) that belongs to the client directly ahead of this claim's
+    /// waiter. `None` if different clients are ahead at different keys, or if the records are not cached.
     fn client_ahead(&self, claim: &Claim, names: &[Name]) -> Option<Arc<str>> {
         let known = self.cache.all(names)?;
         let items: Vec<_> = known.iter().flat_map(|(_, stored)| stored.iter()).collect();
         wait_lock::ahead_of(claim, &items)
     }
 
-    /// Stores the wait locks that the session must release after `job`. The next commit releases them.
+    /// Stores the wait locks that the session no longer needs after `job`. The session's next commit, for any job,
+    /// releases them.
     fn keep_wait_locks(&mut self, job: &Job) {
         let known = self.cache.all(&job.names).unwrap_or_default();
         let after = known.iter().flat_map(|(_, stored)| stored.iter());
@@ -759,8 +760,8 @@ impl<S: Store> SessionTask<S> {
         let mut master = Master::default();
         for (name, record) in &what {
             if record.fault.is_some() {
-                // An unreadable record may contain a held lock. So list its name: a request for the status of this lock
-                // then reports the fault.
+                // An unreadable record may contain a held lock. So list its name, with an empty value. A caller who
+                // then asks for the status of this lock gets the fault.
                 master.put_text(now, name, b"", None);
                 continue;
             }

@@ -45,8 +45,8 @@ impl Sweep {
         now >= self.at
     }
 
-    /// The obsolete records to remove now. `at` contains two times: the earliest possible time on the store's clock,
-    /// and `StoreTime::removal_date`.
+    /// The obsolete records to remove now. `at` contains two times. By the first, items expire: it is the earliest
+    /// possible time on the store's clock. By the second, fencing counters are judged: it is `StoreTime::removal_date`.
     pub(super) fn obsolete(
         &mut self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! A store in memory for tests and simulations. A test chooses whether the store has a clock, dates and wake-ups.
+//! A store in memory for tests and simulations. A test chooses whether the store reads out its clock, returns the date
+//! of the last change, and sends wake-ups.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,7 @@ pub struct Table {
     traits: Traits,
     /// Whether the store has its own clock.
     clocked: bool,
-    /// Whether the store gives a date to each change.
+    /// Whether sessions return the time of their last change ([`Session::date`]).
     dated: bool,
     state: Arc<Mutex<State>>,
     said: Arc<Notify>,

@@ -25,7 +25,8 @@ pub(super) struct StoreTime {
     looked: Option<Look>,
     /// Whether the store has no clock, so that this process's own clock is used.
     own: bool,
-    /// The store's last date, and the time at which this process received it; `None` if there is no date.
+    /// The latest date that the store has sent, and the time at which this process received it; `None` if there is no
+    /// date.
     dated: Option<(u64, Instant)>,
 }
 
@@ -76,11 +77,11 @@ impl StoreTime {
         self.dated = None;
     }
 
-    /// The date from which this client derives fencing numbers.
+    /// The source of the times from which this client derives fencing numbers:
     ///
-    /// - `Own`: the time on the store's clock.
+    /// - `Own`: the store's clock, which also decides when keys expire.
     /// - `Shown`: the last date that the store sent, plus the time since then.
-    /// - `Unknown`: the store has no clock and has sent no date.
+    /// - `Unknown`: the wall clock of this process, because the store has no clock and has sent no date.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -95,8 +96,10 @@ impl StoreTime {
             .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
-    /// The date that decides which fencing counters may be removed: the date in [`Dates::Shown`] or the time of this
-    /// process's wall clock, whichever is earlier. `None` if [`dates`](Self::dates) does not return `Dates::Shown`.
+    /// The time that decides which fencing counters may be removed: the time in [`Dates::Shown`] or that of this
+    /// process's wall clock, whichever is earlier. So a single clock that is ahead cannot remove a counter too early.
+    ///
+    /// `None` if [`dates`](Self::dates) does not return `Dates::Shown`.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
             Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),

@@ -82,7 +82,7 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
         }
     }
     let ahead = std::str::from_utf8(ahead?).ok()?;
-    // A reader has no wait lock.
+    // Return `None` if the client ahead is a reader: readers have no wait locks.
     let ahead = Some(ahead)
         .filter(|ahead| !is_reader(ahead))
         .map(waiter_id::short)?;

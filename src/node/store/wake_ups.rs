@@ -208,7 +208,7 @@ mod tests {
         fn woken(&self, _: usize, _: &[u8]) {}
     }
 
-    /// A store with a subscriber that ignores its messages.
+    /// A store with a subscriber that ignores every wake-up.
     fn subscribed() -> Arc<Shared<Table>> {
         let shared = Arc::new(Shared::new(Table::new("table", true)));
         let (process, sink) = ("0123456789abcdef".into(), Arc::new(Nobody));

@@ -1,5 +1,7 @@
--- Returns the refusal of a request from a client that uses queues. `held` is the value of the lock `key`. If `held` is
--- false, the lock is free, and `head` is the first waiter in its queue. `ms` is this master's time.
+-- Returns the refusal of a request from a client that uses queues.
+-- - `held`: the value of the lock `key`, or false if the lock is free
+-- - `head`: the first waiter in the lock's queue, needed only if the lock is free
+-- - `ms`: this master's time
 local left, note
 if held then
   left = call('PTTL', key)

@@ -1,5 +1,6 @@
--- Calls `of(..)` for one lock and returns its result. Returns 5 if a key of the lock holds data that quorate did not
--- write. After any other error, returns the error and sets `odd` to true.
+-- Calls the function `of` for one lock, and returns the digit for this lock (extend.lua lists the digits). Returns 5 if
+-- a key of the lock holds data that quorate did not write. After any other error, returns the error and sets `odd` to
+-- true: the script then replies with an array.
 local odd = false
 local function each(of, ...)
   local _, one = pcall(of, ...)

@@ -1,6 +1,6 @@
 -- Raises the generation marker, and never lowers it (docs/protocol.md, "Replacing masters").
 -- KEYS: the generation marker. ARGV: the marker's number, the fingerprint of the masters, and the expiry in ms. The
--- expiry is 0, unless the marker replaces a lost one.
+-- expiry is 0 (never expires), unless the marker replaces a lost one.
 -- Reply: the marker that the key has now.
 local mark = redis.call('GET', KEYS[1])
 local raised = ARGV[1] .. ' ' .. ARGV[2]

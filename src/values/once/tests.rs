@@ -41,8 +41,8 @@ async fn at_most_once_is_refused_if_the_client_clock_is_far_ahead() {
     let day = 24 * 3600;
     for (ahead, runs) in [(20, true), (day, false)] {
         let redlock = ahead_by(&Arc::new(AtomicU64::new(ahead)));
-        // The periods last one second. With a clock that is 20 s ahead, the period begins about 20 s in the future,
-        // which is accepted.
+        // A client whose clock is 20 s ahead calls for a period that begins about 20 s in the future. This is accepted,
+        // because the limit is one minute.
         let once = redlock.once("often", Duration::from_secs(1));
         once.create().await.expect("every master must answer");
         let outcome = once.at_most_once(async |_| ()).await;

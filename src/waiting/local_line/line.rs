@@ -8,7 +8,8 @@ use crate::waiting::last_finding::LastFinding;
 
 /// The local queue of one resource.
 pub(super) struct LocalLine {
-    /// The first waiter of the queue, which may ask the masters. `None` while a task of this process holds the lock.
+    /// The first waiter of the queue, which may ask the masters. `None` while a task of this process holds the lock:
+    /// this holder then has the first place.
     pub(super) front: Option<Arc<Turn>>,
     #[expect(
         clippy::box_collection,
@@ -48,8 +49,8 @@ impl LocalLine {
     /// The reason why the lock is not available: [`LastFinding::HERE`] while a task of this process holds the lock,
     /// otherwise the result of the first waiter's last attempt. `None` if the first waiter has no result yet.
     ///
-    /// If the first waiter waits for several resources, the result names no holder: that holder may hold a resource of
-    /// another queue.
+    /// If the first waiter waits for several resources, `names_holder` is false in the result: the holder may hold one
+    /// of the other resources.
     pub(super) fn shared_finding(&self) -> Option<LastFinding> {
         let Some(front) = &self.front else {
             return Some(LastFinding::HERE);
@@ -89,12 +90,12 @@ pub(super) struct Turn {
     /// The reason why the lock is not available: from this waiter's last attempt, or copied from the previous first
     /// waiter. `None` if unknown.
     pub(super) last_finding: Mutex<Option<LastFinding>>,
-    /// The slots of a semaphore that other processes held when this waiter last asked, as a bit mask.
+    /// The slots of a semaphore that other processes held, as a bit mask, according to the masters' last known answers.
     pub(super) elsewhere: AtomicU64,
 }
 
-/// The value of `woken` that means a wake-up from every master. It is stored when this process releases a slot of the
-/// semaphore.
+/// The value of `woken` with all bits set. It is stored when this process releases a slot of the semaphore: the waiter
+/// then asks the masters at once, as if all had sent a wake-up.
 pub(super) const EVERYWHERE: u64 = u64::MAX;
 
 impl Turn {

@@ -49,7 +49,7 @@ fn waiter_reaches_the_front_in_every_interleaving_if_holder_and_waiter_ahead_lea
         let [second, third] = [(); 2].map(|()| lines.enter(&job()));
         let ends = [
             does(move || holder.pass_on(&key())),
-            // The second waiter leaves at the moment when it is notified.
+            // The second waiter may leave while the holder's release notifies it.
             does(move || drop(second)),
         ];
         block_on(third.front());
@@ -125,7 +125,7 @@ fn semaphore_waiter_notices_a_local_release_in_every_thread_interleaving() {
         let held = lines.clone();
         let ends = does(move || held.let_go(&key, Some(&permit())));
         place.forget_wakes();
-        // If the slot is already free, do not wait. Otherwise `let_go` wakes the waiter.
+        // If the lock is already released, do not wait. Otherwise the release by `let_go` must wake this waiter.
         if lines.own_slots(&permit(), None).0 != 0 {
             block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
         }
@@ -178,7 +178,7 @@ fn wake_up_reaches_the_new_front_waiter_in_every_thread_interleaving() {
         let [first, second] = [(); 2].map(|()| lines.enter(&job()));
         let leaves = does(move || drop(first));
         block_on(second.front());
-        // The second waiter is at the front, so it receives the wake-up.
+        // `second.front()` has returned: the second waiter is at the front, and must receive this wake-up.
         let wakes = lines.clone();
         let wakes = does(move || wakes.woken(1, &key()));
         block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));

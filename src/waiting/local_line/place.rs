@@ -117,9 +117,9 @@ impl LocalLines {
     ///
     /// Otherwise, the first queue that is not empty decides:
     ///
-    /// - One entry (a holder or a waiter): returns `Ok(None)`, and the caller asks the masters itself.
-    /// - Several entries: the error is the [`shared_finding`](LocalLine::shared_finding) of the queue. Returns
-    ///   `Ok(None)` if the queue has none yet.
+    /// - One entry (a holder or a waiter): returns `Ok(None)`. The caller then asks the masters without a place.
+    /// - Several entries: returns the [`shared_finding`](LocalLine::shared_finding) of the queue as an error, because a
+    ///   waiter would be ahead of the caller. Returns `Ok(None)` if the queue has no shared finding yet.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -204,9 +204,9 @@ impl Place {
         }
     }
 
-    /// Whether this waiter is the first in all its local queues, and no earlier waiter of this process is requesting a
-    /// slot of the same semaphore. Only then may this waiter join the queues on the masters. Always true after
-    /// [`leave_queues`](Self::leave_queues).
+    /// Whether this waiter may join the queues on the masters. Before [`leave_queues`](Self::leave_queues), it must be
+    /// the first in all its local queues, and no earlier waiter of this process may be requesting a slot of the same
+    /// semaphore. After `leave_queues`, always true.
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();
@@ -218,8 +218,8 @@ impl Place {
         self.stands == Stands::Beside || self.keys.all().iter().all(first)
     }
 
-    /// Waits until this waiter is the first, or until this process has released a slot of the semaphore since the last
-    /// call of [`forget_wakes`](Self::forget_wakes).
+    /// Waits until [`is_first`](Self::is_first) is true. Also ends the wait if this process has released a slot of the
+    /// semaphore since the last call of [`forget_wakes`](Self::forget_wakes).
     pub(crate) async fn first(&self) {
         let turn = &self.turn;
         while !self.is_first() && turn.woken.load(Ordering::Acquire) != EVERYWHERE {
@@ -251,7 +251,7 @@ impl Place {
         self.keys.all().iter().all(front)
     }
 
-    /// How many waiters of this process are ahead of this one, including the holder.
+    /// How many tasks of this process are ahead of this waiter: the holder, and earlier waiters.
     pub(crate) fn ahead(&self) -> u64 {
         let turn = &self.turn;
         let map = self.lines.map();
@@ -284,7 +284,7 @@ impl Place {
             }
         }
         drop(map);
-        // This place is not the first in its queues any more, so dropping it notifies no waiter.
+        // The front of each queue is `None` now, so dropping this place notifies no waiter.
         self.lines.clone()
     }
 
@@ -293,8 +293,8 @@ impl Place {
         *self.turn.last_finding() = last_finding;
     }
 
-    /// Why the lock is not available; `None` if unknown. If another waiter or a holder is ahead in a queue, the reason
-    /// is the shared finding of this queue. Otherwise it is this waiter's own last finding.
+    /// Why the lock is not available; `None` if unknown. If this waiter is not the first in all its queues, returns the
+    /// shared finding of one queue in which it is not the first. Otherwise returns its own last finding.
     pub(crate) fn shared_finding(&self) -> Option<LastFinding> {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
@@ -311,12 +311,14 @@ impl Place {
         self.turn.woken.store(0, Ordering::Release);
     }
 
-    /// Waits until the lock may be free on a majority of the masters, or until `at`. A master counts in two cases:
+    /// Waits for wake-ups from the masters, until `at` at the latest. After the first wake-up, the wait ends in two
+    /// cases:
     ///
-    /// - It has sent a wake-up since the last call of [`forget_wakes`](Self::forget_wakes).
-    /// - It is in `free`: the lock was free on this master at the last attempt.
+    /// - The masters that have sent a wake-up form a majority, together with the masters in `free`. On these, the lock
+    ///   was free at the last attempt.
+    /// - [`GRACE`] has passed since the first wake-up.
     ///
-    /// The wait ends at most [`GRACE`] after the first wake-up. Without any wake-up, it lasts until `at`.
+    /// Only wake-ups since the last call of [`forget_wakes`](Self::forget_wakes) count.
     pub(crate) async fn woken(
         &self,
         runtime: &dyn Runtime,
@@ -382,7 +384,7 @@ impl Drop for Place {
             Stands::Beside => self.is_not_beside(),
             Stands::Aside => {
                 self.is_not_aside();
-                // Another waiter may be the first now: notify the front of each queue.
+                // A waiter behind this one may be the first now: notify the first waiter of each queue.
                 let fronts = self
                     .keys
                     .all()

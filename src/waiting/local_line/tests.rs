@@ -149,7 +149,7 @@ fn lock_counts_as_held_in_this_process_until_its_holder_leaves_the_local_queue()
         assert!(!lines.is_held(b"job"));
         assert_eq!(poll(front.as_mut()), Some(()));
     }
-    // After the release, the waiter still has the finding `Held`.
+    // `next` is the first now, and keeps the finding `Held` until its own first attempt.
     assert_eq!(knows(&next), Some(Finding::Held));
     let holder = next.hold();
     holder.pass_on(b"job");
@@ -172,7 +172,7 @@ fn resource_counts_as_held_until_all_its_local_locks_are_released() {
     lines.let_go(b"other", None);
     assert!(!lines.is_held(b"job") && !lines.is_held(b"other"));
     assert!(lines.own.is_empty());
-    // Ending a lock that was never recorded has no effect.
+    // `job` is not held any more, so releasing it once more has no effect.
     lines.let_go(b"job", None);
     assert!(!lines.is_held(b"job"));
 }
@@ -272,7 +272,7 @@ fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
     lines.woken(3, b"job");
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
-    // A waiter outside of the queues has its own finding, not that of the waiter at the front.
+    // The reader has left the queue, so it does not share the finding of the waiter at the front.
     writer.share_finding(Some(outage()));
     assert_eq!(knows(&reader), None);
     let owner = lines.ask_beside(&job());
@@ -344,7 +344,7 @@ fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
     second.step_aside();
     first.step_back();
     assert!(first.is_first(), "the waiter that came first must be first");
-    // Waiters of another semaphore have no effect on this one.
+    // Waiters of another semaphore do not change which waiter is the first here.
     let other = Wanted::slot(Permit::new(key("other"), 0, 4));
     let mut other = [(); 2].map(|()| lines.enter(&other));
     other[0].step_aside();
@@ -484,7 +484,7 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(50);
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // After a wake-up, the wait ends at its deadline even if `GRACE` has not elapsed.
+    // After a wake-up, the wait ends at its time limit (100), even if the time `GRACE` has not passed yet.
     clock.set(99);
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(100)));
     lines.woken(1, b"job");

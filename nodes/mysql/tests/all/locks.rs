@@ -144,7 +144,7 @@ async fn six_waiting_clients_send_fewer_than_300_statements_in_three_seconds() {
     let Some(fleet) = Fleet::start(0, 1).await else {
         return;
     };
-    // At its first renewal, the holder takes a wait lock. The first waiter then blocks on this wait lock.
+    // At its first renewal, the holder takes a server lock (`GET_LOCK`), on which the first of the six waiters blocks.
     let guard = fleet.redlock().acquire("waited").await.expect("free");
     let waits = waiters(&fleet, 6).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -155,8 +155,8 @@ async fn six_waiting_clients_send_fewer_than_300_statements_in_three_seconds() {
     for wait in waits {
         wait.await.expect("no panic");
     }
-    // The heartbeats of the waiters and the idle sessions need about 45 statements. A single waiter that polled every
-    // 20 ms would need more than 450.
+    // In 3 s, the heartbeats of the waiters and the idle sessions need about 45 statements. If one waiter polled every
+    // 20 ms, it would need more than 450.
     assert!(
         sent < 300,
         "the waiting clients must send less than 300 statements in 3 s, not {sent}"

@@ -1,4 +1,4 @@
-//! Tests of a server's uptime, on which the restart guard depends.
+//! Tests of a server's uptime. quorate ignores the vote of a server that was started too recently.
 
 use std::time::{Duration, Instant};
 
@@ -155,7 +155,7 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
         builder.build().expect("a Redlock")
     };
     let (holder, other) = (redlock(), redlock());
-    // First acquire a lock with each client, to open its session and to wait until the server may vote.
+    // First each client acquires a lock: this opens its session, and waits until the server is old enough to vote.
     for client in [&holder, &other] {
         let lock = client.acquire("b").await;
         lock.expect("the server must grant the lock once it is old enough to vote")

@@ -242,8 +242,7 @@ async fn commits_of_a_dropped_session_are_applied_together_or_not_at_all() {
         drop(one);
         console.join().unwrap().unwrap();
     });
-    // The server had already received the packet when the future was dropped, so the commit is applied as a whole or
-    // not at all.
+    // The server had received the whole packet, so it may have applied the commit, but never a part of it.
     let mut next = session(&store).await;
     let (a, b) = (get(&mut next, "a").await, get(&mut next, "b").await);
     assert_eq!(a.state == b"late", b.state == b"late", "{a:?} {b:?}");
@@ -566,7 +565,7 @@ async fn listener_of_a_process_receives_each_of_its_wake_ups_once() {
     ];
     let said = session.commit(&[told.clone()]).await.unwrap();
     assert_eq!(listener.next().await.unwrap(), [&b"one"[..], b"\0'two"]);
-    // A commit that fails because of an outdated version must wake no listener, not even as part of a batch.
+    // A commit with an outdated version is not applied, so it must wake no listener, alone or in a batch.
     told.changes.push(change("b", 9, "no"));
     session.commit(&[told.clone()]).await.unwrap();
     told.changes.pop();

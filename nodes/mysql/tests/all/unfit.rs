@@ -71,7 +71,7 @@ async fn concurrent_prepare_calls_create_the_schema_once() {
     assert!(!again.made && again.version == 1);
     let store = MySql::open(&url).unwrap();
     let (_, greeting) = store.connect().await.unwrap();
-    // A schema that is incomplete is repaired, and the server keeps its name.
+    // `prepare` must repair an incomplete schema, and keep the server name that the schema stores.
     server
         .sql("DROP TABLE locks.quorate_woken; UPDATE locks.quorate_schema SET version=0")
         .unwrap();
@@ -175,7 +175,7 @@ async fn inspection_names_an_optional_right_that_the_user_lacks() {
         text.contains("cannot remove records") && text.contains("DELETE"),
         "{text}"
     );
-    // A new session does not try the removal again, because an error makes a session unusable.
+    // A new session must not send the forbidden `DELETE` again, because the error would make it unusable.
     let (mut session, _) = store.connect().await.unwrap();
     assert_eq!(session.remove(&obsolete).await, Ok(()));
 }
@@ -216,7 +216,7 @@ async fn user_without_free_connections_gets_a_permanent_error_about_the_limit() 
     };
     let report = prepare(&server.url("locks")).await.unwrap();
     let url = user(&server, &report.grants);
-    // Set the limit before the first connection, because the server does not count older connections.
+    // Set the limit before the user connects: the server does not count connections that existed before the limit.
     server
         .sql("ALTER USER app WITH MAX_USER_CONNECTIONS 1")
         .unwrap();
@@ -400,7 +400,7 @@ async fn inspection_detects_a_replica_or_reports_the_missing_right_to_detect_one
         (None, Some("slave"))
     );
     assert_eq!(found.setting("source"), Some("10.9.8.7:3307"), "{found:?}");
-    // A server that does not replicate the database `locks` is reported as a `master`.
+    // A server that does not replicate the database `locks` must report the role `master`, not `slave`.
     server
         .sql("SET GLOBAL replicate_ignore_db='other,locks'")
         .unwrap();
@@ -615,7 +615,7 @@ async fn separately_prepared_databases_of_one_server_get_the_same_server_name() 
     for database in ["locks", "others", "thirds"] {
         let url = server.url(database);
         prepare(&url).await.unwrap();
-        // Store a different name in each database. `prepare` does the same if its user cannot see other databases.
+        // Store a different name in each database, as `prepare` does if its user cannot see the other databases.
         let apart = format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
         server.sql(&apart).unwrap();
         stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());

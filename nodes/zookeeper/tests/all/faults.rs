@@ -141,7 +141,7 @@ test!(
             for _ in 0..20 {
                 match one(&mut session, change("a", version, &[round])).await {
                     Committed::Done(versions) => version = versions[0],
-                    // The last commit of the previous session may have been applied late.
+                    // An uncertain commit of the previous round may be applied after `version` was read.
                     Committed::Stale => {
                         assert_eq!(load(&mut session, "a").await.0, version + 1, "only an earlier request of this client may have written the record");
                         version += 1;

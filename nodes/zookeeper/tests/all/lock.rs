@@ -41,8 +41,8 @@ fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
         .unwrap()
 }
 
-/// Whether another client holds the lock. Repeats a failed attempt, because attempts may fail just after a master was
-/// killed.
+/// Whether another client holds the lock. Tries to acquire the lock, and tries again after an error, because errors are
+/// possible just after a master was killed.
 async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     let began = Instant::now();
     loop {
@@ -160,7 +160,7 @@ test!(held_lock_survives_a_server_stop_longer_than_the_session_timeout, server =
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.zookeeper.cont(0).unwrap();
     assert!(is_held(&other, "a").await);
-    // Hold the lock for longer than one TTL in total. So the client must renew it after the server has continued.
+    // Hold the lock for longer than one TTL. The client must renew it, now that the server runs again.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(guard.is_valid() && is_held(&other, "a").await);
     guard.release().await;
@@ -233,7 +233,7 @@ test!(acquire_on_an_unprepared_zookeeper_fails_at_once, server => {
     assert!(format!("{refused:?}").contains("quorate prepare-server"), "{refused:?}");
 });
 
-/// A runtime for one client. It shows a wall clock that is ahead of the true time by this duration.
+/// A [`Runtime`] for one client. Its wall clock is ahead of the true time by this duration.
 struct Ahead(Duration);
 
 impl Runtime for Ahead {

@@ -122,7 +122,7 @@ test!(record_created_again_after_its_removal_never_has_an_earlier_version, serve
         first.remove(&[(name("a"), version)]).await.unwrap();
         assert_eq!(load(&mut second, "a").await, (0, vec![]));
         assert!(first.page(0, 10).await.unwrap().what.is_empty());
-        // A version from before the removal never matches again, even after the record was created again.
+        // The versions of the removed record must never match again, even after a new record got the same name.
         assert_eq!(one(&mut second, change("a", version, b"late")).await, Committed::Stale);
         let anew = put(&mut second, "a", 0, b"anew").await;
         for late in seen.iter().copied() {

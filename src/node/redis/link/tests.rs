@@ -239,8 +239,8 @@ fn request_answered_with_noscript_is_sent_again_together_with_the_scripts() {
     assert!(bench.link.take(at(1)));
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
-    // The link must send the request directly after the SCRIPT LOAD commands. If it waited for their replies, the
-    // master could lose the scripts again.
+    // The master has lost its scripts. Send the request directly after the SCRIPT LOAD commands: while the link waited
+    // for their replies, the master could lose the scripts a second time.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -531,7 +531,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
     let mut overloaded = 0;
     let mut gone_by = None;
     for now in 1..2_000 {
-        // The master answers one request in 20 ms. It works, but more slowly than requests arrive.
+        // The master answers one request every 20 ms. This is too slow for 1,000 queued requests.
         if now % 20 == 0 && now < 1_000 {
             bench.say(b"*3\r\n_\r\n:0\r\n_\r\n", now);
         }
@@ -542,7 +542,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
             gone_by = Some(now);
         }
     }
-    // If a request was refused as overloaded, the first refusal must come by `limit`.
+    // If the link refuses requests as overloaded, it must begin by `limit`: twice the longest wait in the queue.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
         gone_by.is_none_or(|by| by <= limit),
@@ -714,7 +714,7 @@ fn value_write_whose_deadline_has_passed_is_not_sent() {
 fn value_write_is_not_sent_if_the_server_restarted_after_the_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // If the write contains the id of the server run, it is sent even after the release of its lock.
+        // The write names the server run of the preceding read. It is sent even if its claim was withdrawn.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),
@@ -747,8 +747,8 @@ fn second_address_of_the_same_server_is_refused() {
         same.to_string().contains("127.0.0.1:6379"),
         "the fault must name the first address: {same}"
     );
-    // The first connection is lost, but the server's second address is still refused: votes from the first address may
-    // have been counted.
+    // The first connection is lost, but the link to the second address is still refused. The server may already have
+    // voted at its first address, and must not vote twice.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -915,7 +915,7 @@ fn requests_wait_for_a_reconnect_only_if_no_wait_began_in_the_last_second() {
     assert_eq!(bench.link.wake_at(), Some(at(1_000 + NODE_TIMEOUT)));
     bench.pass(1_000 + NODE_TIMEOUT, 1_000 + NODE_TIMEOUT);
     assert_eq!(bench.told.kinds(), ["down"]);
-    // If the master had stopped answering, requests do not wait for the next connection.
+    // The connection was closed because an answer was overdue: requests do not wait for the next connection.
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Stalled, at(1_000));
@@ -1396,7 +1396,7 @@ fn greet_with_deletion(bench: &mut Bench, now: u64) {
     bench.greet_by(&greeting, now);
 }
 
-/// A release of a withdrawn claim. Every claim is withdrawn before its lock is released.
+/// A release after a call of `Claim::withdraw`, which comes before every release. No acquire is sent after this call.
 fn withdrawn(n: u8) -> Request {
     let request = release(n);
     if let Request::Release { claim, .. } = &request {
