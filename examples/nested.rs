@@ -1,5 +1,5 @@
-//! Services that call each other under one lock. The owner of the lock is an order (of goods), and each service
-//! acquires the lock as this owner.
+//! Services that call each other while they hold one lock. The lock's owner is an order of a customer, so each service
+//! that works on this order can acquire the lock.
 
 use quorate::{Owner, Redlock, TryAcquire};
 

@@ -15,13 +15,15 @@ pub(crate) struct Quorum {
     pub(crate) redlock: Redlock,
 }
 
-/// The state of a client while the list of sets changes. A client goes from `One` (old list) to `TokensOfOld`, then to
-/// `TokensOfNew`, and then to `One` (new list). Clients in neighbouring states can safely run at the same time.
+/// The state of a client while a set is added or removed. Each client goes through four states: `One` with the old
+/// list, `TokensOfOld`, `TokensOfNew`, and `One` with the new list. Clients in the same state or in two successive
+/// states can safely run at the same time.
 #[derive(Clone)]
 pub(crate) enum Quorums {
     /// No set is added or removed. The client knows one list of sets.
     One(Vec<Quorum>),
-    /// First step: the client uses the token of the lock's old set, if possible (see [`acquire`](Self::acquire)).
+    /// First step: the client uses the token of the lock's old set, unless the new set's fencing counter has reached
+    /// it.
     TokensOfOld { old: Vec<Quorum>, new: Vec<Quorum> },
     /// Second step: the client acquires a lock in its old set and in its new set, and uses the token of the new set.
     TokensOfNew { old: Vec<Quorum>, new: Vec<Quorum> },
@@ -78,9 +80,9 @@ impl Quorums {
     /// Acquires the lock. Its token is larger than all earlier tokens of this lock.
     ///
     /// - If the lock's old set is also its new set, the client acquires the lock there.
-    /// - Otherwise, in the first step, the client acquires the lock in the old set. If the new set's fencing counter is
-    ///   not smaller than the token, the client continues as in the second step.
-    /// - In the second step, the client acquires the lock in both sets, and uses the new set's token. It repeats the
+    /// - In the state `TokensOfOld`, the client acquires the lock in the old set. If the token is larger than the new
+    ///   set's fencing counter, the client uses this token.
+    /// - In all other cases, the client acquires the lock in both sets, and uses the new set's token. It repeats the
     ///   acquire in the new set until this token is larger than the old set's token.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
         let (old, new, is_first_step) = match self {
@@ -101,8 +103,8 @@ impl Quorums {
                 guards.push(guard);
                 return Ok(Held { guards, token });
             }
-            // New tokens grow with the clock, in microseconds. After this sleep, the new set grants a token that is
-            // larger than the old set's token.
+            // A new token is at least the current time in microseconds. So sleep as many microseconds as the new set's
+            // token is too small.
             guard.release().await;
             tokio::time::sleep(Duration::from_micros(token_of_old - token + 1)).await;
         }
@@ -130,7 +132,7 @@ async fn main() -> Result<(), Error> {
         );
     }
 
-    // Choose a lock that moves to the added set. Four clients acquire it, one for each step in docs/quorum-size.md.
+    // Choose a lock that moves to the added set. Four clients acquire it, one after the other, each in another state.
     let moved = names
         .iter()
         .find(|name| chosen(&three, name).name != chosen(&four, name).name);

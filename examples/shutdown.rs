@@ -15,7 +15,7 @@ async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, 
     let mut done = 0;
     for job in 0.. {
         let lock = redlock.lock(format!("job:{job}")).wait(Wait::Forever);
-        // When `stop` becomes true, the wait for the lock is cancelled. No key stays on the masters.
+        // When `stop` becomes true, cancel the wait for the lock. The wait leaves no keys on the masters.
         let guard = tokio::select! {
             guard = lock.acquire() => guard?,
             _ = stop.wait_for(|stop| *stop) => break,

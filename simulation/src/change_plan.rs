@@ -1,12 +1,13 @@
 //! The plan of a simulation run in which operators replace masters while clients take locks.
 //!
-//! The sets of masters are numbered from 0. A client's step says which sets the client uses:
+//! The sets of masters are numbered from 0. A client uses one set, or two sets during a change. Its configuration has a
+//! number, the step, which determines the sets:
 //!
 //! - At an even step `s`, the client uses only the set `s / 2`.
 //! - At an odd step `s`, the client uses the two sets `(s - 1) / 2` and `(s + 1) / 2`.
 //!
-//! Each master has a generation marker, a number. A master with the marker `m` votes for a client at step `s` if
-//! `2s - 2 <= m <= 2s`. The library uses the same steps and markers (`protocol::mark`).
+//! Each master stores a number, its generation marker. A master votes for a client at step `s` if the marker is
+//! `2s - 2`, `2s - 1` or `2s`. The library uses the same steps and markers (`protocol::mark`).
 
 use quorate::RedlockBuilder;
 
@@ -17,12 +18,12 @@ pub struct ChangePlan {
     pub sets: Vec<u16>,
     /// The number in the generation markers at the beginning of the run; `None` if no master has a marker.
     ///
-    /// Each change increases the number by 4. So `begins / 4` is the index of the current change (at most the index of
-    /// the last change). Only the old and the new masters of the current change have markers.
+    /// Each change raises this number by 4. So the run begins in the change with the index `begins / 4` (at most the
+    /// index of the last change). At the beginning, only the old and the new masters of this change have markers.
     pub begins: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,
-    /// The number of operators. The first clients are the operators, and take no locks.
+    /// The number of operators, which are the clients with the lowest numbers. Operators take no locks.
     pub operators: u8,
     /// The longest pause of an operator between two steps of a change, in nanoseconds.
     pub pause: u64,
@@ -31,7 +32,8 @@ pub struct ChangePlan {
     /// How far the fencing counters are ahead of the masters' clocks at the beginning, in microseconds; `None` if the
     /// masters have no counters.
     ///
-    /// The old masters have counters. The new masters have counters only if `begins % 4` is 2 or 3.
+    /// The old masters have counters. The new masters have counters only if the run begins in the second half of a
+    /// change (`begins % 4` is 2 or 3).
     pub ahead: Option<u64>,
     /// Whether masters that have been replaced are stopped for the rest of the run.
     pub retires: bool,
@@ -119,7 +121,7 @@ impl Named {
 }
 
 impl ChangePlan {
-    /// Returns the masters with which a client at this step is configured.
+    /// Returns the masters in the configuration of a client at `step`. The top of this file explains the steps.
     pub(crate) fn named(&self, step: u8) -> Named {
         let set = |index: usize| listed(self.sets[index]).collect();
         let at = usize::from(step / 2);

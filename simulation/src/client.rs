@@ -77,8 +77,8 @@ impl Client {
     /// Takes the client's last lock. The faults have ended by then, so every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // Wait until the operators have finished. If the masters then reject the client's configuration, `may_lock`
-            // schedules a restart of the client with another configuration.
+            // Wait until the operators have replaced the masters. `may_lock` then restarts the client with the new
+            // masters if the masters reject its present configuration.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {
@@ -87,7 +87,6 @@ impl Client {
     }
 
     /// Acquires and releases the client's last lock. Returns false if the acquire failed and the caller must try again.
-    /// A retry is needed only if masters are replaced: a client that uses replaced masters gets no votes.
     async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
         let order = Order {
@@ -116,8 +115,10 @@ impl Client {
 
     /// Returns the kind of the client's last lock: the kind of the client's last step, with two exceptions.
     ///
-    /// - If the last step is a downgrade, or uses a value, a note or an election, the lock is plain and exclusive.
-    /// - If the last step is [`Kind::Counted`], the lock is a [`Kind::Owner`].
+    /// - If the last step downgrades a lock, uses a value, leaves a note, or concerns an election, the last lock is
+    ///   exclusive.
+    /// - If the last step takes an owner's lock that the tasks of the process share ([`Kind::Counted`]), the last lock
+    ///   is an owner's lock that they do not share ([`Kind::Owner`]).
     fn last_kind(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;

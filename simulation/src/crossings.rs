@@ -53,7 +53,8 @@ impl Masters {
     }
 }
 
-/// One table. A cell counts the checks of one kind of lock or value (the row) after one kind of event (the column).
+/// One table. A cell counts how often a lock or value of one kind (the row) was checked after an event of one kind (the
+/// column).
 type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 
 /// One table for each kind of masters.

@@ -142,8 +142,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Adds force-releases to about a tenth of the scenarios that have faults and values or leaders. Otherwise, the
-    /// locks of values and leaders would seldom be force-released.
+    /// Adds force-releases to about a tenth of the scenarios that have faults, if clients use values or notes. Such
+    /// scenarios are rare, so the other draws seldom force-release their locks.
     fn break_what_is_rare(&mut self, rng: &mut Rng) {
         let rare = self.has_values() || self.has_notes();
         if self.faults.is_empty() || !rare || !rng.chance(100_000) {
@@ -157,7 +157,8 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Adds periods in which a master has no memory left for one lock, to a tenth of the scenarios that have faults.
+    /// Adds periods in which a master has no memory left for the lock of one resource, to a tenth of the scenarios with
+    /// faults.
     fn fill_for_one_lock(&mut self, rng: &mut Rng) {
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let resources: Vec<u8> = steps.map(|step| step.resource).collect();

@@ -24,8 +24,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns the state at the later time `now_us` (microseconds on the master's clock) if no message changes the
-    /// lock. An expired lock key is removed from the state.
+    /// Returns the state at `now_us` (microseconds on the master's clock), assuming that no message changes the lock
+    /// until then. An expired lock key is removed from the state.
     pub(crate) fn at(self, now_us: u64) -> Self {
         if self.holder.is_some() && now_us < self.expires {
             return self;
@@ -141,15 +141,15 @@ pub(crate) enum Fact<'a> {
         /// The true time at which the note expires, in nanoseconds.
         until: u64,
     },
-    /// A client begins a call about the value under a lock.
+    /// A client begins an operation on the value under a lock.
     Asks {
         task: usize,
         resource: usize,
         verb: ValueStep,
-        /// The client's step in the replacement of masters.
+        /// The client's step, which says which masters it uses (see `change_plan`).
         step: u8,
     },
-    /// A client's call about the value under a lock has returned this result.
+    /// A client's operation on the value under a lock has returned this result.
     ValueReturned {
         client: usize,
         task: usize,
@@ -172,13 +172,13 @@ pub(crate) enum Fact<'a> {
         /// The fencing token of the lock under which the client writes the value.
         token: u64,
     },
-    /// A client asks a store to write the value under a lock.
+    /// A client asks a store (a master that is a database or ZooKeeper) to write the value under a lock.
     Writes {
         resource: usize,
         token: u64,
         bytes: &'a [u8],
     },
-    /// A store has reported to a waiter that the waiter is in the queue.
+    /// A client receives the reply of a store that the client waits in the lock's queue.
     Stood {
         master: usize,
         claim: &'a Arc<Claim>,
@@ -259,7 +259,7 @@ impl Call {
     }
 }
 
-/// The result of a call about a value.
+/// The result of an operation on a value under a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueResult {
     /// The value was created.
@@ -270,9 +270,10 @@ pub(crate) enum ValueResult {
     Taken(u64),
     /// The number of units that are left in the quota, after a call that took none.
     Left(u64),
-    /// The caller must do the work of this period. The number is the fencing token of the caller's lock.
+    /// Work that is done once per period: the caller must do the work of the current period. The number is the fencing
+    /// token of the caller's lock.
     Due(u64),
-    /// The work of this period was done before this call.
+    /// Work that is done once per period: the work of the current period was done before this call.
     Done,
     /// The value does not exist, or the masters have lost it.
     Lost,
@@ -306,7 +307,7 @@ pub(crate) struct Believer {
     /// The sets of masters; the client needs a majority of each set.
     pub(crate) sets: Sets,
     /// The number of the locked resource, or of the locked slot of a semaphore. For a lock on several resources, this
-    /// is `Step::resource`.
+    /// is one of them.
     pub(crate) resource: usize,
     /// The locked places (resources or slots), and the class of the holds that may share them.
     pub(crate) scope: Scope,

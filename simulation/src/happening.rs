@@ -6,9 +6,9 @@ use crate::scenario::{FaultKind, Refusal};
 /// An event that may interfere with the use of a lock or of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// An operator raises the generation marker of a master while masters are replaced.
+    /// An operator takes a step of a replacement of masters on one master: it raises the master's generation marker.
     Change,
-    /// A master has no memory left, so it refuses requests for all locks or for one lock.
+    /// A master refuses requests because it has no memory left for them.
     Full,
     /// A master restarts and has lost some or all of its memory.
     Empty,

@@ -25,7 +25,8 @@ pub enum Kind {
     Lead(u32),
     /// No lock: the client observes the election for `Step::resource`.
     Observe,
-    /// An exclusive lock, under which the client uses a value: a quota or a once-per-period record.
+    /// An exclusive lock, under which the client uses a value: a quota (units that clients take) or a once-per-period
+    /// record (the last period in which clients have done some work).
     Value(ValueStep),
     /// One permit of the resource's semaphore. The number is how many permits the client configures for this semaphore.
     Permit(u8),

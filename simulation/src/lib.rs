@@ -32,8 +32,9 @@
 //!   requests, close a connection when the first command arrives, or send unsolicited replies.
 //! - One connection for each client and master: two streams of bytes with delay and jitter. Writes are split into
 //!   packets at any byte, and packets are lost. The bytes of a connection are never reordered.
-//! - Broken connections. A connection may be reset in the middle of a reply, a master may forget it, or a partition may
-//!   delay its packets in one or both directions. Bytes in flight may arrive after the connection has ended.
+//! - Broken connections. A connection may be reset in the middle of a reply, or a master may drop it without notifying
+//!   the client. A partition may delay packets in one or both directions. Bytes in flight may arrive after the
+//!   connection has ended.
 //! - Commands that a master executes twice.
 //! - Client processes with up to six tasks, which use up to twenty resources. Processes pause and are killed. At any
 //!   await, a task may be delayed, and a future may be dropped.
@@ -74,7 +75,7 @@
 //!   checks.
 //! - One or two operators call the library's functions for the steps. An operator may be late, repeat a step, or be
 //!   killed between two steps.
-//! - Some requests from operators to masters are lost. These requests do not use simulated byte streams.
+//! - Some requests from operators to masters are lost.
 //! - Operators copy values to the new masters, and remove values that have no majority.
 //!
 //! # Untested combinations
@@ -84,7 +85,7 @@
 //!
 //! # What is not simulated
 //!
-//! Sockets, TLS, name resolution, threads, and the actor that calls the driver (this actor makes no decisions).
+//! Sockets, TLS, name resolution, threads, and the library's task that passes bytes between a socket and the driver.
 //! Everything runs on one thread.
 //!
 //! # Why a package

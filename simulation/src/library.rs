@@ -16,7 +16,8 @@ use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// The owners' holds in this process, for the seeded bug `LocalCountAnswers`; otherwise `None`.
+    /// For the seeded bug `LocalCountAnswers`: the owners' holds in this process, which answer an acquire without
+    /// asking the masters. `None` without this bug.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,

@@ -62,8 +62,8 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage that a change of masters has reached after `goal` increases of the generation number. A whole
-/// change increases the number by 4.
+/// Returns the stage that a change of masters has reached when the number in the generation markers has risen by
+/// `goal`. A whole change raises the number by 4.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Begun,
@@ -77,8 +77,8 @@ fn stage_at(goal: u64) -> ChangeStage {
 /// this value.
 const LOST: &str = "lost, or only partly created or removed";
 
-/// The period with which the operator opens a once-per-period record. The operator only removes the record, so any
-/// period will do.
+/// The length of a period that the operator passes to the library to remove a once-per-period record. For a removal,
+/// any length will do.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Whether `error` lists an unmet condition whose description contains `what`.
@@ -95,8 +95,8 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// The clock, timers and tasks of an operator's process. Some seeded bugs set this clock ahead, to skip the wait for
-/// old leases.
+/// The clock, timers and tasks of an operator's process. Some seeded bugs set this clock ahead. The operator then does
+/// not wait until the locks of the old masters' clients have expired.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -164,7 +164,7 @@ impl Operator {
             .expect("the builder must accept the settings")
     }
 
-    /// Takes the steps of one change of masters until it has reached the stage `stage_at(goal)`.
+    /// Takes the steps of one change of masters until the change has reached the stage `stage_at(goal)`.
     ///
     /// Returns false if masters have lost the generation markers of the previous change. The caller must then repeat
     /// the previous change.
@@ -330,8 +330,8 @@ impl Operator {
 }
 
 impl Operator {
-    /// Whether the operator waits for old leases to end before it opens the new masters. Only the seeded bugs
-    /// `OpenWithoutWait` and `LeftoverLock` skip this wait.
+    /// Whether the operator waits until the locks of the old masters' clients have expired, before it lets the new
+    /// masters vote. Only two seeded bugs (`OpenWithoutWait` and `LeftoverLock`) skip this wait.
     fn waits(&self, closed: &Survey) -> bool {
         let clients = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);

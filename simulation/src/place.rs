@@ -72,7 +72,7 @@ pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether `key` is the key of a semaphore's queue. Such a key never contains a lock value.
+/// Whether `key` is the key of a semaphore's queue. The value under such a key is never a lock value.
 pub(crate) fn is_line(key: &[u8]) -> bool {
     key.starts_with(b"quorate:slot:line:")
 }

@@ -1,4 +1,4 @@
-//! A small random number generator that returns the same numbers on every machine and in every version.
+//! A small random number generator with a fixed algorithm: a seed gives the same numbers on every machine.
 //!
 //! A printed seed must play the same run again, even after an update of a dependency. The algorithm is SplitMix64: one
 //! addition and three mixing steps for each number.

@@ -27,7 +27,7 @@ pub struct Outcome {
     /// How often rules were checked after an event such as a restart, for each kind of lock or value and each kind of
     /// event.
     pub crossings: Crossings,
-    /// The call with the largest [`Lateness::used`]; `None` if no call was checked.
+    /// The call that returned the latest after its timeout; `None` if no call was checked.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,
@@ -60,8 +60,8 @@ impl Run {
             Some(flaw) if flaw.is_locker() => scenario.plain(),
             _ => scenario.clone(),
         });
-        // The library's driver for stores reads the seeded bug from a thread-local variable. So one thread must play
-        // the whole run.
+        // The library's driver for stores contains seeded bugs for tests. This call selects one or none, for this
+        // thread only. So this thread must play the whole run.
         quorate::node::store::set_flaw(play.flaw.and_then(Flaw::of_driver));
         let shared = Shared::new(scenario.clone(), play);
         let executor = Executor::new(shared.clone());

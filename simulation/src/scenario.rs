@@ -30,7 +30,7 @@ pub struct Scenario {
     pub heal_at: u64,
     /// The number of tasks of each client. The tasks of a client share the steps of its plan.
     pub tasks: u8,
-    /// The length of a period, for work that clients do once per period.
+    /// Clients do some work once in each period of this length, in nanoseconds.
     pub period: u64,
     /// The settings of every client.
     pub settings: Settings,
@@ -113,17 +113,17 @@ pub struct Net {
     pub loss_ppm: u32,
     /// The time until a lost packet is sent again, in nanoseconds.
     pub again: u64,
-    /// The number of messages per million that the master executes twice. The second execution happens later.
+    /// The number of messages per million that a master executes a second time after a delay.
     pub duplicate_ppm: u32,
     /// The longest delay of a message's second execution, in nanoseconds.
     pub duplicate_late: u64,
-    /// The number of messages per million during which the connection breaks. Only a part of such a message may arrive.
+    /// The number of messages per million that break their connection. Only a part of such a message may arrive.
     pub reset_ppm: u32,
     /// The number of wake-ups per million after which the woken task is delayed.
     pub doze_ppm: u32,
     /// The longest delay of a task after a wake-up, in nanoseconds.
     pub doze: u64,
-    /// The number of clock readings per million before which the client's thread is preempted.
+    /// The number of preemptions of a client's thread per million clock readings. A preemption delays the reading.
     pub preempt_ppm: u32,
     /// The longest preemption of a thread, in nanoseconds.
     pub preempt: u64,
@@ -181,8 +181,8 @@ pub enum FaultKind {
         how: Refusal,
         lasts: u64,
     },
-    /// For the time `lasts`, a master refuses all requests that need new memory for one lock. It executes all other
-    /// requests.
+    /// For the time `lasts`, a master refuses all requests that need new memory for the lock of `resource`. It executes
+    /// all other requests.
     Fill {
         master: u8,
         resource: u8,
@@ -194,7 +194,7 @@ pub enum FaultKind {
     Garble { master: u8 },
     /// A lock on this resource is force-released on all masters.
     Break { resource: u8 },
-    /// Another program stores a value of another type under the key of a lock, unless the key exists already.
+    /// Another program stores a value under the key of a lock, unless the key exists already.
     ForeignKey {
         master: u8,
         resource: u8,
@@ -204,10 +204,10 @@ pub enum FaultKind {
     Pause { client: u8, lasts: u64 },
     /// A client process is killed and restarts after `down`.
     Kill { client: u8, down: u64 },
-    /// Nobody uses the masters for the time `by`. All client processes end, all clocks advance by `by`, and the
-    /// processes start again after `down`.
+    /// Nobody uses the masters for the time `by`. First all client processes end, and all clocks advance by `by`. The
+    /// processes start again `down` later.
     Skip { by: u64, down: u64 },
-    /// A client process stops, and starts again after `down` with the masters of step `step` of the replacement (see
+    /// A client process stops, and starts again after `down`. It then uses the masters of step `step` (see
     /// `change_plan.rs`).
     Tell { client: u8, step: u8, down: u64 },
 }
@@ -280,21 +280,21 @@ pub struct Promises {
     ///
     /// - No lock is force-released.
     /// - The masters' clocks do not jump.
-    /// - No master loses data when it restarts, or the restart guard is on.
+    /// - The restart guard is on. It may be off if every master keeps all its data when it restarts.
     pub exclusion: bool,
-    /// Fencing tokens are unique, and later tokens are larger. This requires:
+    /// Fencing tokens are unique, and later tokens are larger. The time L is 2 s plus the largest difference between
+    /// any two clocks. This promise requires:
     ///
     /// - The setting `fencing` is on.
-    /// - No master's clock jumps forward by almost a day or more, and jumps back within the time L. Such jumps can
-    ///   expire fencing counters.
+    /// - If a master's clock jumps forward by 20 hours or more, it does not jump back within L. Otherwise fencing
+    ///   counters can expire too early.
     ///
     /// If masters lose data when they restart, this promise also requires:
     ///
     /// - The restart guard is on, and the masters' clocks do not jump.
-    /// - At the beginning of the run, no fencing counter is ahead of the masters' clocks.
+    /// - At the beginning of the run, no fencing counter (roughly a time in microseconds) is ahead of the masters'
+    ///   clocks.
     /// - `max_ttl` is longer than L.
-    ///
-    /// L is 2 s (`TWICE_SLACK_US`) plus the largest difference between any two clocks.
     pub tokens: bool,
     /// No unit of a quota is taken twice, and the work of a period is done at most once. This requires the same as
     /// `tokens`.
@@ -302,7 +302,8 @@ pub struct Promises {
     /// Restarted masters do not vote for the time `max_ttl`. This requires that the restart guard is on and that no
     /// master's clock jumps, because a jump changes the uptime that a master reports.
     pub guard: bool,
-    /// The masters' clocks do not jump. A backward jump could revive a waiter whose heartbeat has expired.
+    /// On each master, waiters get a lock in the order of its queue. This requires that the masters' clocks do not
+    /// jump. After a backward jump, a waiter whose heartbeat had expired could be in the queue again.
     pub steady: bool,
     /// Calls return by a deadline, and a holder is notified of a lost lock by a deadline. This requires that tasks are
     /// never preempted or delayed.
@@ -331,15 +332,16 @@ pub struct Promises {
 /// The default length of a period of once-per-period work: one hour, which is longer than any run.
 pub(crate) const PERIOD: u64 = 3_600_000 * MS;
 
-/// How long a client waits for a counted hold of an owner ([`Kind::Counted`]): 30 seconds, the library's default.
+/// How long a client waits for an owner's lock that all tasks of its process share ([`Kind::Counted`]): 30 seconds, the
+/// library's default.
 pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 
 /// The largest rate error of a clock, in parts per million. So the rates of two clocks differ by at most 0.8 %, and the
 /// library allows for 1 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Each master clamps a proposed fencing counter to within 1 s of its own clock (docs/protocol.md, "Fencing tokens").
-/// This constant is twice that limit, in microseconds.
+/// A fencing counter is roughly a time in microseconds. Each master limits a proposed counter to within 1 s of its own
+/// clock (docs/protocol.md, "Fencing tokens"). This constant is twice that limit, in microseconds.
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 /// The smallest forward jump of a clock that counts as almost a day, in microseconds: 20 hours. Masters keep unused
@@ -500,13 +502,14 @@ impl Scenario {
         self.change.as_ref().is_some_and(|plan| plan.operators > 0)
     }
 
-    /// Whether fencing counters are ahead of the masters' clocks at the beginning of the run.
+    /// Whether fencing counters (roughly times in microseconds) are ahead of the masters' clocks at the beginning of
+    /// the run.
     fn is_ahead(&self) -> bool {
         let ahead = self.change.as_ref().and_then(|plan| plan.ahead);
         ahead.is_some_and(|ahead| ahead > 0)
     }
 
-    /// Returns the masters that a client uses at step `step` of the replacement of masters.
+    /// Returns the masters that a client uses at step `step` (see `change_plan.rs`).
     pub(crate) fn named(&self, step: u8) -> Named {
         match &self.change {
             None => Named::all(self.masters.len()),
@@ -525,13 +528,13 @@ impl Scenario {
         steps.map_or(0, |(first, _)| *first)
     }
 
-    /// The longest time that the operators need for all changes after the faults have ended, in nanoseconds. It
-    /// includes the waits for old leases.
+    /// The longest time that the operators need for all changes after the faults have ended, in nanoseconds. In each
+    /// change, they wait until the locks of the old masters' clients have expired.
     fn change_bound(&self) -> u64 {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // An acquire of `Kind::Counted` may wait up to `COUNTED_WAIT` for masters that were replaced and stopped.
+        // An acquire of `Kind::Counted` may wait until its timeout if its masters were replaced and stopped.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)

@@ -58,7 +58,8 @@ impl SimSession {
     }
 }
 
-/// Returns the error for an answer to an earlier request. Only the seeded bug `KeptSession` produces such answers.
+/// Returns the error for an answer that belongs to another request of the session. Such answers arrive only with the
+/// seeded bug `KeptSession`, which reuses sessions with unread answers.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server(
         "the answer belongs to another request".into(),
@@ -278,7 +279,7 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // Disable preemption while the library handles the answer.
+        // The library may read a clock while it handles the answer. Preempt no task then.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

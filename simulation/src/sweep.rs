@@ -39,7 +39,7 @@ pub enum Worlds {
     Stores,
     /// Masters are replaced during the run.
     Changes,
-    /// Scenarios for measuring speed. They differ only in their random times.
+    /// Scenarios for measuring speed. They have no faults, and the same clients, masters and settings for all seeds.
     Bench,
 }
 
@@ -78,7 +78,8 @@ pub struct Summary {
     /// How often rules were checked after an event such as a restart, for each kind of lock or value and each kind of
     /// event.
     pub crossings: Crossings,
-    /// The call with the largest [`Lateness::used`], and the seed of its run; `None` if no call was checked.
+    /// The call that used the largest share of the time allowed after its timeout, and the seed of its run; `None` if
+    /// no call was checked.
     pub worst: Option<(u64, Lateness)>,
     /// The wall-clock time that the sweep took.
     pub took: Duration,
@@ -108,8 +109,8 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Replaces `self.worst` by `worst` if `worst` has the larger [`Lateness::used`]. If both are equal, keeps the call
-    /// with the smaller seed.
+    /// Replaces `self.worst` by `worst` if that call used a larger share of its allowed time. If both calls used the
+    /// same share, keeps the one with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
@@ -187,8 +188,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
-                // When a thread finds a failing seed, the other threads finish the seeds that they are playing. So the
-                // smallest failing seed is found.
+                // Threads take the seeds in ascending order. If a seed fails, all smaller seeds are still played to the
+                // end, so the smallest failing seed is found.
                 while !found.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds {
@@ -206,8 +207,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // A bug in the replacement of masters may exclude a client from all locks. So ignore the rule
-                    // `healing`.
+                    // A bug in the replacement of masters may exclude a client from all locks. That is not unsafe, so
+                    // ignore the rule `healing` (every waiter gets its lock).
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

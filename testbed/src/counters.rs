@@ -18,8 +18,8 @@ pub struct Counters {
     pub to_client: Flow,
 }
 
-/// The byte counts of one direction. A byte that was received, but neither delivered nor dropped, is in transit or was
-/// lost when its connection ended.
+/// The byte counts of one direction. If `delivered` and `dropped` together are less than `received`, the other bytes
+/// are in transit, or were lost when a connection ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Flow {

@@ -22,7 +22,8 @@ pub enum Error {
     #[error("{0}")]
     Refused(String),
 
-    /// The server ended before it was ready, or its data directory could not be created.
+    /// The server ended before it was ready. [`MariaDb`](crate::MariaDb) also returns this error if the program that
+    /// creates the server's data directory failed.
     #[error("the server ended before it was ready ({status}); its log ends with:\n{log}")]
     Exited {
         /// The exit status of the server.
@@ -31,7 +32,7 @@ pub enum Error {
         log: String,
     },
 
-    /// The server runs, but was not ready in time. It continues to run.
+    /// The server runs, but did not become ready within the time limit of its start.
     #[error(
         "the server was not ready after {waited:?} (last check: {last}); its log ends with:\n{log}"
     )]
@@ -51,7 +52,7 @@ pub enum Error {
     /// A signal was sent to the server, but the effect was not visible in time.
     #[error("{waited:?} after the signal, the server was not {wanted}")]
     Unverified {
-        /// The expected state: "dead", "stopped" or "running".
+        /// The expected state: "dead", "stopped" (paused by SIGSTOP) or "running".
         wanted: &'static str,
         /// How long the operation has waited for that state.
         waited: Duration,

@@ -1,7 +1,8 @@
-//! Faults as values: how a [`Proxy`](crate::Proxy) treats the bytes and connections that it carries.
+//! The faults of a [`Proxy`](crate::Proxy): how it treats the bytes and connections that it carries.
 //!
 //! Injecting a fault returns a guard, and dropping the guard heals the fault. Several faults can be injected at the
-//! same time: latencies add up, the slowest rate applies, and a fault that drops bytes overrides one that holds them.
+//! same time: latencies add up, the slowest rate applies, and if one fault drops bytes and another holds them, they are
+//! dropped.
 //!
 //! This file does no I/O. It combines the faults into rules, which `lane.rs` and `pipe.rs` apply.
 
@@ -62,17 +63,17 @@ pub enum Fault {
         bytes_per_second: u64,
     },
     /// Resets each connection when its client has received this number of bytes since the fault was injected. The last
-    /// reply may be truncated. With 0, the client gets a reset instead of its next byte.
+    /// reply may be truncated. With 0, the client gets a reset instead of the next byte of a reply.
     ///
     /// If several such faults are injected, only the newest one applies.
     ResetAfter(u64),
     /// New connections are accepted and then closed immediately. Existing connections continue.
     Refuse,
-    /// The proxy closes its existing connections to the server, but not the clients' connections to the proxy. It
-    /// discards all bytes that these clients send. New connections work.
+    /// For each existing connection, the proxy closes its own connection to the server, but not the client's connection
+    /// to the proxy. It discards all bytes that these clients send. New connections work.
     ///
-    /// When the fault is healed, the proxy resets each of these clients that has sent bytes. It resets the others when
-    /// they next send bytes.
+    /// When the fault is healed, the proxy resets the connections of the clients that have sent bytes during the fault.
+    /// It resets the connection of each other client when this client next sends bytes.
     HalfOpen,
     /// The proxy holds all events from the clients of existing connections (requests, close, reset), including events
     /// in transit. New connections work.
@@ -142,17 +143,17 @@ pub(crate) struct Rules {
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
-    /// The id and the number of bytes of the newest `ResetAfter` fault; `None` without such a fault. If the id changes,
-    /// each connection starts a new count of its bytes.
+    /// The id and the number of bytes of the newest `ResetAfter` fault; `None` without such a fault. When another fault
+    /// becomes the newest, each connection starts a new count of its bytes.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// Counts the events that end or hold all existing connections, with one counter for each kind of event. Each
-/// connection stores a copy of the counters when it is accepted. If a counter has risen since, the event affects the
-/// connection.
+/// Counts the events that affect all connections existing at that time, with one counter for each kind: `HalfOpen`, a
+/// reset of all connections, and `Strand`. Each connection stores a copy of the counters when it is accepted. The
+/// connection is affected if a counter is now larger than in this copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -166,7 +167,7 @@ impl Era {
         self.severed == born.severed && self.reset == born.reset
     }
 
-    /// Whether this era is the same as `other` or later: no counter is lower.
+    /// Whether each counter of this era is at least as large as the same counter of `other`.
     pub(crate) fn reaches(self, other: Self) -> bool {
         self.severed >= other.severed
             && self.reset >= other.reset

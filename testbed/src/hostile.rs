@@ -23,8 +23,8 @@ use tokio::task::LocalSet;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Script {
-    /// Forwards bytes between the clients and a real server. If a command arrived on a connection before `Relay`
-    /// became the script, closes this connection, so that the client reconnects.
+    /// Forwards bytes between the clients and a real server. If an earlier script has received a command on a
+    /// connection, closes this connection: the client then reconnects, and its handshake reaches the real server.
     Relay {
         /// The real server.
         target: SocketAddr,
@@ -53,15 +53,16 @@ pub enum Tampering {
     None,
     /// Replies are sent byte by byte with small pauses, about 16 kB per second.
     Bytewise,
-    /// Sends these bytes once on every connection, before the reply to the first question. The client takes them for
-    /// the reply to the first question. It then takes each real reply for the reply to the next question.
+    /// Inserts these bytes once on every connection, before the reply to the first question. The client takes them for
+    /// this reply. From then on, it takes the reply to each question for the reply to the next question.
     Slip(Words),
     /// Sends these bytes in reply to every question, and forwards no question to the real server.
     Say(Words),
-    /// Hangs up when it has forwarded this number of questions on a connection. The client gets no reply to the last
-    /// question, and may miss earlier replies as well.
+    /// Forwards this number of questions on a connection, and then hangs up without waiting for their replies. So the
+    /// client gets no reply to the last question, and perhaps none to earlier ones.
     ///
-    /// With 0, hangs up at the first question, or when no command has arrived for 20 ms after the handshake.
+    /// With 0, no question is forwarded: hangs up when the first question arrives, or when no command has arrived for
+    /// 20 ms after the handshake.
     HangUpAt(usize),
 }
 
@@ -271,8 +272,8 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// If no command arrives for this time, the handshake is finished. A client on a busy machine may need some
-/// milliseconds between two commands.
+/// The server assumes that the handshake is finished if no command arrives for this time. On a busy machine, a client
+/// may pause for some milliseconds between two commands of the handshake.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// The number of bytes that a flood sends in one write. It pauses after each write, so that it does not occupy a whole
@@ -294,9 +295,10 @@ struct Talk {
     number: u64,
     /// Received bytes that do not form a whole command yet.
     heard: Vec<u8>,
-    /// Whether a command arrived on this connection while the server followed a script other than [`Script::Relay`].
+    /// Whether a script other than [`Script::Relay`] has received a command on this connection. If so, `Relay` closes
+    /// it.
     is_scripted: bool,
-    /// Whether at least one command of the handshake was answered on this connection.
+    /// Whether the server has answered a command of the handshake on this connection. The handshake may still go on.
     is_greeted: bool,
     /// The number of commands after the handshake that were answered.
     answered: usize,

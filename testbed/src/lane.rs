@@ -2,7 +2,8 @@
 //! writes to the receiver.
 //!
 //! Every event on the sender's side (data, close, reset) becomes an item of the queue. The writing task applies the
-//! rules when the item is the first in the queue. So injecting or healing a fault also affects items in transit.
+//! injected faults when it takes the item from the queue. So a fault also affects items that arrived before the fault
+//! was injected.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -35,7 +36,7 @@ pub(crate) enum End {
 /// An event on one side of the connection, in transit to the other side.
 struct Item {
     arrived: Instant,
-    /// A random number from 0 to 1, drawn when the item arrives. This share of the maximum jitter delays the item.
+    /// A random number from 0 to 1, drawn when the item arrives. The item is delayed by this number times the jitter.
     luck: f64,
     deed: Deed,
 }
@@ -46,7 +47,7 @@ enum Deed {
     Reset,
 }
 
-/// The next action for the first item in the queue of a lane.
+/// The result of an attempt to deliver the first item in the queue of a lane.
 enum Step {
     Wrote(usize),
     /// A rule discards the item.
@@ -54,9 +55,9 @@ enum Step {
     /// The item must wait until this time, or until the rules change. With `None`, only a change of the rules ends the
     /// wait.
     Wait(Option<Instant>),
-    /// The receiver accepts no more bytes for now.
+    /// Nothing was written, because the socket to the receiver accepts no more bytes for now.
     Full,
-    /// A write failed: the receiver's connection is closed.
+    /// The write failed, because the receiver has closed its connection.
     Gone,
     HangUp,
     /// The connection must be reset, because the sender reset it or a rule demands it.
@@ -146,7 +147,7 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // The sender has closed its socket. If it still receives data, it answers with a reset. Wait for this reset.
+        // The sender has closed its socket. If it then gets data from the other side, it sends a reset: wait for it.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
@@ -168,7 +169,7 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let step = {
-                // Keep the rules locked during the write. So no write follows old rules after `inject` returned.
+                // Hold the lock of the rules during the write, so that `inject` cannot return before this write ends.
                 let rules = view.borrow_and_update();
                 if rules.era.spares(born) {
                     let shape = rules.shape(self.way, born);
@@ -257,8 +258,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Checks whether the first item of the queue is due. If it is not due, the error is the time at which to check
-    /// again. `Err(None)` means: check again when the rules change.
+    /// Checks whether the first item of the queue is due. If it must wait, returns `Err` with the time at which to
+    /// check again. Returns `Err(None)` if only a change of the rules can end the wait.
     fn due(
         &self,
         shape: Shape,
@@ -294,7 +295,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Counts down the bytes that may still reach the client before a `ResetAfter` fault resets the connection.
+/// Counts how many bytes one client may still receive before a `ResetAfter` fault resets its connection.
 #[derive(Default)]
 struct Countdown {
     fault: Option<u64>,

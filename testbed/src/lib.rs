@@ -1,7 +1,8 @@
 //! Temporary servers and faults, for tests, demos and chaos runs.
 //!
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, and restarted with or
-//!   without its data; [`Masters`] are several of them. Dropping a value removes its servers.
+//!   without its data; [`Masters`] are several of them. Dropping them kills the processes, and deletes
+//!   their data.
 //! - [`MariaDb`] is one real MariaDB process with the same methods. A [`Console`] is an administrator's session on it.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.
@@ -30,11 +31,11 @@
 //!
 //! # Non-goals
 //!
-//! - Nothing needs root, except [`Namespace`] on some systems.
+//! - The crate does not use root rights, except for [`Namespace`] on some systems.
 //! - The crate changes neither the packet filter nor any network outside this machine.
 //! - It does not download servers: a server must be installed, or `QUORATE_SERVER` must name it.
 //! - It contains no code for locks and does not depend on `quorate`.
-//! - It runs on Unix. The documentation of an item states whether the item needs Linux.
+//! - It does not support Windows, only Unix. The documentation of an item states whether the item needs Linux.
 
 #[cfg(not(unix))]
 compile_error!(

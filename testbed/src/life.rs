@@ -98,7 +98,7 @@ impl Life {
             return Ok(());
         };
         let waiting = Error::io("wait for the server process");
-        // The process id still belongs to this server, because only a holder of this mutex can reap the process.
+        // If the process still runs, its id cannot pass to another process before the signal: `child` is locked.
         if process.try_wait().map_err(waiting)?.is_none() {
             signal_group(process, signal)?;
         }

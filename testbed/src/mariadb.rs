@@ -307,8 +307,7 @@ impl MariaDb {
     ///
     /// # Errors
     ///
-    /// If the client program does not start. If the server refuses the login, only the first [`Console::say`] returns
-    /// an error.
+    /// If the client program does not start. A refused login is no error here: the first [`Console::say`] returns it.
     pub fn console(&self) -> Result<Console, Error> {
         Console::open(self.client())
     }
@@ -377,7 +376,7 @@ impl MariaDb {
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        // The server creates its socket when it is ready. Before that, the client program could not connect.
+        // Check for the socket before each try with the client program: it could not connect without the socket.
         let probe = || {
             if !self.socket().exists() {
                 return Some("no socket yet".to_owned());
@@ -443,8 +442,8 @@ fn template(programs: &Programs) -> Result<PathBuf, Error> {
     }
 }
 
-/// Whether `place` is a directory of this user. Any other directory is not trusted, because every user can create one
-/// in the folder for temporary files.
+/// Whether `place` is a directory of this user. A directory of another user is not trusted: in the folder for temporary
+/// files, every user can create a directory with this name.
 fn is_ours(place: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::symlink_metadata(place)

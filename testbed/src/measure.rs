@@ -1,5 +1,5 @@
 //! Building blocks of benchmarks: samples and their quantiles, the processor time of client and servers, and the
-//! counters that the servers keep.
+//! numbers of commands and bytes that the servers handled.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ pub fn quantile(sorted: &[u64], share: f64) -> f64 {
     sorted.get(at).map_or(f64::NAN, |value| *value as f64)
 }
 
-/// The median, minimum and maximum of one result over the rounds of a benchmark.
+/// The median, minimum and maximum of one quantity that was measured in each round of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     /// The median. For an even number of values, it is the mean of the middle two.
@@ -114,7 +114,7 @@ pub fn number(value: f64) -> String {
 pub struct Usage {
     /// The elapsed time of the work.
     pub took: Duration,
-    /// The processor time that this process used for the work.
+    /// The processor time of this process during the work.
     pub client: Duration,
     /// The processor time that all running servers together used during the work. Zero if it cannot be read from
     /// `/proc`.
@@ -152,7 +152,8 @@ pub fn servers_cpu(servers: &[Server]) -> Duration {
     servers.iter().filter_map(Server::pid).map(cpu_of).sum()
 }
 
-/// The processor time of a process: exact to a nanosecond if the scheduler reports it, otherwise in ticks of 10 ms.
+/// The processor time of a process: in nanoseconds if the file `schedstat` in `/proc` shows it, otherwise in ticks of
+/// 10 ms.
 fn cpu_of(pid: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let precise: u64 = threads
@@ -184,19 +185,19 @@ pub fn cpu_in_ticks(pid: u32) -> Duration {
 /// Counters from the `INFO` replies of all running servers, added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// The number of commands that clients sent for locks: `EVAL`, `EVALSHA`, `SCRIPT` and `SUBSCRIBE`. Includes `SET`
-    /// if `sends_set` was true in [`read`](Self::read).
+    /// The number of commands for locks that clients sent: `EVAL`, `EVALSHA`, `SCRIPT` and `SUBSCRIBE`. Includes `SET`
+    /// if the caller of [`read`](Self::read) requested this.
     pub sent: u64,
-    /// The number of commands that the servers executed, including those inside scripts, without `INFO`, `PING` and the
-    /// commands that set up a connection.
+    /// The number of commands that the servers executed, inside and outside of scripts. `INFO`, `PING` and the commands
+    /// that set up a connection are not counted.
     pub ran: u64,
     /// The number of bytes that the servers received and sent.
     pub bytes: u64,
 }
 
 impl Counts {
-    /// Reads the current counters of all `servers`. `sends_set` states whether the clients send `SET` themselves. If
-    /// false, only scripts call `SET`, and `sent` does not count it.
+    /// Reads the current counters of all `servers`. If `sends_set` is true, [`sent`](Self::sent) includes all calls of
+    /// `SET`. Pass false if `SET` is called only inside scripts.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {

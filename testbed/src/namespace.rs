@@ -30,8 +30,8 @@ const THEIRS: &str = "wire";
 /// A network namespace and the link to it. Dropping the value removes both.
 #[derive(Debug)]
 pub struct Namespace {
-    /// A helper process that keeps the namespace alive while no server runs in it. It exits when its standard input is
-    /// closed.
+    /// A helper process in the namespace, so that the namespace exists even if no server runs in it. The helper exits
+    /// when its standard input is closed.
     holder: Child,
     link: String,
     address: Ipv4Addr,
@@ -42,8 +42,8 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// If the operating system does not allow new namespaces, or if this program can reach networks other than
-    /// loopback.
+    /// If the operating system does not allow new namespaces, or if this program has not called [`isolate`], so that it
+    /// can reach networks other than loopback.
     pub fn create() -> io::Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         if !is_isolated() {
@@ -126,8 +126,8 @@ impl Namespace {
     ///
     /// If the operating system refuses the change.
     pub fn sever(&self) -> io::Result<()> {
-        // Take down the server's end of the link. If the program's end were down, the kernel would refuse to send
-        // packets.
+        // Take down the server's end of the link, so that packets of the program vanish. If the program's end were
+        // down, sending a packet would fail with an error instead.
         self.inside(&["ip", "link", "set", "dev", THEIRS, "down"])
             .map(drop)
     }
@@ -170,8 +170,8 @@ fn is_isolated() -> bool {
     })
 }
 
-/// Checks whether [`isolate`] would work on this machine. In a program that is isolated already, checks whether
-/// [`Namespace::create`] works.
+/// Checks whether this machine allows isolation: whether [`isolate`] would work or, if the program is already isolated,
+/// whether [`Namespace::create`] works.
 ///
 /// # Errors
 ///
@@ -211,7 +211,7 @@ pub fn isolate() -> Result<(), String> {
 /// create a user namespace.
 fn way_in() -> Result<&'static [&'static str], String> {
     const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
-    // A shell script that runs each kind of command that this module needs.
+    // This shell script tries each kind of command with which this module creates namespaces and links.
     const TRY: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
                        && ip link add qv0 type veth peer name wire";
     let mut why = String::new();

@@ -21,8 +21,8 @@ pub enum Persistence {
     /// An append-only file that is synced before each reply. A write that was acknowledged survives SIGKILL and a power
     /// cut.
     AofAlways,
-    /// An append-only file that is synced once a second. A power cut loses at most the writes of about the last two
-    /// seconds. After SIGKILL, all data that the server has written to the file is still there.
+    /// An append-only file that is synced once a second. A power cut can lose the writes of about the last two seconds.
+    /// SIGKILL loses only writes that the server has not written to the file yet.
     AofEverySec,
     /// Snapshots. While its data changes, the server saves a snapshot about once a second. It also saves one at
     /// [`Server::terminate`](crate::Server::terminate). SIGKILL loses the changes since the last snapshot.

@@ -61,8 +61,8 @@ async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
-    // If this future is dropped during `connect`, close the socket with a reset. The server may already have accepted
-    // the connection.
+    // If this future is dropped during `connect`, the socket is closed with a reset. So a server that has already
+    // accepted the connection notices the end as well.
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
     let stream = socket.connect(target).await?;
     SockRef::from(&stream).set_linger(None)?;
@@ -100,8 +100,8 @@ async fn relay(
     }
 }
 
-/// Handles a client after a fault has closed only the proxy's connection to the server. Discards the client's bytes.
-/// After the fault is healed, resets a client that has sent bytes.
+/// Handles a client whose connection to the server was closed by a `HalfOpen` fault. Discards the client's bytes. When
+/// the fault is healed, resets the client's connection if bytes were discarded, otherwise at the client's next bytes.
 async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> End {
     let mut buffer = vec![0; 4096];
     let mut has_sent = false;

@@ -1,8 +1,8 @@
 //! Ports for servers that are killed and restarted.
 //!
 //! A restarted server needs its old port again. The kernel gives ports of the ephemeral range to outgoing connections,
-//! so the testbed chooses a random port between 10,000 and the start of that range. If the range starts below 12,000,
-//! the kernel chooses the port instead.
+//! so the testbed chooses a random port from 10,000 up to the start of the ephemeral range. If these are fewer than
+//! 2,000 ports, the kernel chooses the port instead.
 //!
 //! Ports are not locked against other processes. If another process takes a port before the server binds it, the server
 //! is started again on a different port.
@@ -58,7 +58,7 @@ fn leased<T>(with: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
     with(&mut LEASED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The range of ports from 10,000 up to the ephemeral range. `None` if the range has fewer than 2,000 ports.
+/// The ports from 10,000 up to the start of the ephemeral range. `None` if these are fewer than 2,000 ports.
 fn calm_range() -> Option<Range<u16>> {
     const LOWEST: u16 = 10_000;
     const ROOM: u16 = 2_000;

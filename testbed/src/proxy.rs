@@ -1,7 +1,8 @@
 //! A TCP proxy on loopback that injects faults.
 //!
 //! The proxy works in user space and needs no root. But the kernel accepts each connection before the proxy sees it, so
-//! no SYN is lost or delayed. If the server is down, the client's connection opens and is then reset.
+//! no SYN is lost or delayed. So if the server is down, the client can still connect to the proxy. The proxy then
+//! resets this connection.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -57,7 +58,8 @@ impl Proxy {
     }
 
     /// Starts a proxy as [`start`](Self::start) does, with a seed for the random jitter. With the same seed, the n-th
-    /// read from a connection always gets the same jitter. The number of bytes of each read depends on TCP.
+    /// read from the m-th connection gets the same jitter in each run. But TCP may split the same bytes into different
+    /// reads.
     ///
     /// # Errors
     ///
@@ -133,7 +135,8 @@ impl Proxy {
 impl Proxy {
     /// Changes the rules of the proxy.
     ///
-    /// If the change begins a new [`Era`], waits until the accepting thread assigns this era to new connections.
+    /// If the change affects all connections that exist now, the [`Era`] changes. Then waits until the accepting thread
+    /// stores the changed `Era` with each new connection.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
@@ -149,7 +152,7 @@ impl Proxy {
     }
 }
 
-/// The [`Era`] that the accepting thread stores with each new connection.
+/// The counters ([`Era`]) that the accepting thread has read last. It stores them with each new connection.
 #[derive(Debug, Default)]
 struct SeenEra {
     era: Mutex<Era>,
@@ -201,7 +204,7 @@ struct Door {
 impl Door {
     /// Accepts connections until the proxy is dropped.
     async fn keep(mut self) {
-        // Two handles for one socket: `waiting` waits for the next connection, and `self.listener` does not block.
+        // Use two handles for the listening socket: `waiting` waits for a connection, `self.listener` never waits.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -221,7 +224,7 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // Connections that were made before the rules changed belong to the old `era`. Accept them first.
+                    // First accept the connections that were made before the rules changed, with the old `era`.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {

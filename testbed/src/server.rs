@@ -31,8 +31,8 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server process. Dropping this value kills the process and removes its directory.
 ///
-/// The server has its own process group, so Ctrl-C at the terminal does not reach it. If `setpriv` is available and the
-/// calling process is killed, the server dies as well, but its temporary directory remains.
+/// The server has its own process group, so Ctrl-C at the terminal does not reach it. If the process that started the
+/// server is killed, the server dies as well, but its temporary directory remains. This requires the program `setpriv`.
 ///
 /// All methods take `&self`, so one thread may kill the server while another thread sends it a command.
 #[derive(Debug)]
@@ -279,7 +279,8 @@ impl Server {
 
     /// Checks whether the server is ready. Returns `None` if it is ready, otherwise the reason why it is not ready.
     ///
-    /// Sends PING over the server's Unix socket, because a different server may have taken the port.
+    /// Sends PING over the server's Unix socket: on the port, a different server could answer. Then checks that the
+    /// port accepts a connection.
     fn probe(&self) -> io::Result<Option<String>> {
         // Log in first. Otherwise a server that loads its data answers NOAUTH and not LOADING.
         let answer = match self.connect(COMMAND_PATIENCE) {

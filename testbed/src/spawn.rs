@@ -3,8 +3,8 @@
 //! - Dropping a value that owns a child process, such as `Server`, kills the child.
 //! - If this process is killed, the kernel kills the child. This requires the program `setpriv` (`--pdeathsig KILL`).
 //!
-//! With `--pdeathsig`, a child also dies when the *thread* that spawned it ends. So one thread, which never ends,
-//! spawns all children.
+//! With `--pdeathsig`, the kernel kills a child even if only the *thread* that spawned it ends. So one thread, which
+//! never ends, spawns all children.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -63,7 +63,7 @@ pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
     }
     words.push(program.into());
-    // Each program in `words` replaces itself with the next one (`exec`), so the child's process id is the server's.
+    // Each program in `words` replaces itself with the next one (`exec`). So the server has the child's process id.
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     command

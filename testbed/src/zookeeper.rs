@@ -25,7 +25,8 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait for one answer of a member.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-/// The number of attempts to start an ensemble. Each attempt uses new ports, in case another process has taken a port.
+/// The number of attempts to start an ensemble. Each attempt uses new ports, because another process may have taken one
+/// of the ports of the previous attempt.
 const TRIES: usize = 4;
 /// The folder in which Debian installs Java libraries.
 const JARS: &str = "/usr/share/java";

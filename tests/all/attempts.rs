@@ -151,7 +151,7 @@ async fn acquire_leaves_no_key_if_the_masters_refuse_every_token_as_too_small() 
         leaves_nothing(&redlock, &nodes).await;
     }
     let confirmed = above.load(Ordering::Relaxed);
-    // Each of the two clients sends three rounds of confirm requests to three masters: 2 * 3 * 3 = 18.
+    // `both_orders` returns two clients. Each of them asks the three masters three times to confirm: 2 * 3 * 3 = 18.
     assert_eq!(confirmed, 18);
 }
 
@@ -163,8 +163,8 @@ async fn waiter_starts_its_next_attempt_only_after_its_previous_attempt_is_undon
     for order in [0, 1] {
         let asked = Arc::<Mutex<Vec<Instant>>>::default();
         let released = Arc::<Mutex<Vec<Instant>>>::default();
-        // Master `a` grants every attempt, and the two other masters refuse it. So the client must release its grant on
-        // `a` after each attempt.
+        // Master `a` grants every attempt, and the two other masters refuse every attempt. So the client must release
+        // its grant on `a` after each attempt.
         let (attempts, undos) = (asked.clone(), released.clone());
         let grants = Stubborn::new("a", move |request| match request {
             Request::Acquire { .. } => {
@@ -279,7 +279,7 @@ async fn acquire_fails_at_its_wait_limit_even_if_the_next_poll_is_far_away() {
 async fn second_hold_of_an_owner_reuses_the_first_fencing_token_without_a_confirm_request() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // The first master misses the first acquire. Later it grants the second hold with a different fencing number.
+    // The first master is down during the first acquire. Later it answers with a different fencing number.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");

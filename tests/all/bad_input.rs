@@ -165,7 +165,7 @@ async fn semaphore_used_with_limits_two_and_three_has_at_most_three_holders() {
     let third = attempt(3).await.expect("an answer").acquired();
     assert_eq!(third.as_ref().and_then(quorate::LockGuard::slot), Some(2));
     assert!(attempt(3).await.expect("an answer").acquired().is_none());
-    // Release slot 0. A client with a limit of two permits may use only slots 0 and 1, so it must get slot 0.
+    // The first holder had slot 0, and `third` has slot 2. With a limit of two permits, only slots 0 and 1 count.
     drop(first);
     redlock.flush().await;
     assert!(attempt(2).await.expect("an answer").acquired().is_some());

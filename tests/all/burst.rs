@@ -78,8 +78,9 @@ fn lost(guards: &[LockGuard]) -> usize {
 /// Holds 5,000 locks for 8 s. During this time, each lock is due for renewal at least twice. Checks that no lock is
 /// lost.
 ///
-/// `takes` is the time in milliseconds that each of the three masters needs to answer an extension. Returns the largest
-/// number of batches of extensions that were unanswered at one master at the same time.
+/// Each of the three masters answers an extension only after its time in `takes`, in milliseconds. The client sends
+/// extensions in batches. Returns how many batches one master had received but not yet answered: the maximum over time
+/// and over all masters.
 async fn most_open(takes: [u64; 3]) -> usize {
     const LOCKS: usize = 5_000;
     let nodes: Vec<_> = takes
@@ -109,7 +110,7 @@ async fn most_open(takes: [u64; 3]) -> usize {
 
 #[tokio::test]
 async fn five_thousand_locks_are_kept_while_all_masters_answer_renewals_slowly() {
-    // The client must send a third batch to a slow master before that master answers the first batch.
+    // The client must send further batches of renewals to a master that has not answered two batches yet.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 

@@ -412,11 +412,11 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         // The first poll sends an acquire request to every master. The stopped master does not read its request yet.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
-        // The master is stopped for less than the connect timeout (500 ms), for about that time, or for longer.
+        // The client's connect timeout is 500 ms. Stop the master for a shorter, a similar and a longer time.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no master may have a key left", || real.left() == 0).await;
-        // The master reads the requests of this acquire last. So the dropped acquire can create no key afterwards.
+        // Each master receives this acquire after all requests of the dropped acquire, and executes it after them.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
         assert_eq!(real.left(), 0);
@@ -433,8 +433,8 @@ async fn release_deletes_the_lock_key_after_a_stopped_master_resumes() {
     })
     .await;
     masters[0].stop().expect("stopped");
-    // During this acquire, the client notices that one master does not answer. It then delays the release of `job` to
-    // that master.
+    // During this acquire, the client notices that one master does not answer. So it delays the release of `guard`
+    // below to that master until the master answers again.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
     let started = Instant::now();

@@ -135,8 +135,8 @@ async fn acquire_fails_at_its_wait_limit_if_the_request_to_leave_the_queue_is_un
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
-    // After 200 ms, the waiter is queued. Then two masters fail, so the waiter reaches no majority and leaves the
-    // queue. The third master never answers the request to leave.
+    // After 200 ms, the waiter is queued. Then masters `a` and `b` fail, so the waiter gives up and leaves the queue on
+    // master `c`. That master never answers the request to leave.
     tokio::time::sleep(ms(200)).await;
     nodes[0].change(fails(&down()));
     nodes[1].change(fails(&down()));
@@ -279,7 +279,7 @@ async fn status_extend_and_release_do_not_hang_after_all_masters_stop_answering(
         .expect("the name must be valid");
     let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
-    // The extension waits for answers until the lock expires after 1 s: an answer could still extend the lock.
+    // The lock has a TTL of 1 s. Until it expires, an answer could still extend it, so the extension waits that long.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended
         .expect("the extension must end in time")

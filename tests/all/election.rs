@@ -53,8 +53,8 @@ fn woken(masters: &Masters) -> RedlockBuilder {
         .node_timeout(secs(5))
 }
 
-/// Becomes the leader through the proxies, and returns the term. Then the proxies stop forwarding data. To the masters,
-/// this looks like a crash of the leader.
+/// Becomes the leader with this note, and returns the term. The leader connects to the masters through the proxies.
+/// Then the proxies stop forwarding, so the masters get no more data from the leader, as after a crash.
 async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
     let urls = masters.iter().zip(proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
@@ -217,8 +217,8 @@ async fn resumed_former_leader_is_not_reported_as_leader_while_another_candidate
     let mut observer = observe(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
     assert_eq!(text(&led(&mut observer).await), Some("paused"));
-    // Delete the lock key, as if it had expired while the first leader was paused. Keep the key that contains the first
-    // leader's note.
+    // Delete the lock key, as if it had expired while the first leader was paused. The note of the first leader has a
+    // key of its own, which stays.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -264,7 +264,7 @@ async fn campaign_without_waiting_or_without_fencing_fails_for_a_held_lock() {
     leads.resign().await;
     let classic = settings(masters.urls()).fencing(false).build();
     let classic = classic.expect("good settings");
-    // The campaign must fail because of the missing fencing tokens, not because the lock is held.
+    // The campaign must fail because `classic` uses no fencing tokens, not because the lock is held.
     let held = classic.acquire("job").await.expect("the lock must be free");
     let error = classic
         .election("job")
@@ -336,7 +336,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
 async fn leader_with_a_note_of_the_maximum_length_is_reported() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    // Each line break is replaced by U+FFFD, which has three bytes. So no note needs more bytes than this one.
+    // The client stores each line break as U+FFFD: three bytes instead of one. So this is the longest stored note.
     let note = "\n".repeat(quorate::MAX_NOTE_LEN);
     let leads = campaign(&redlock, &note).await;
     let leader = led(&mut observe(&redlock)).await;

@@ -7,7 +7,7 @@ use crate::support::{self, ask_server, eventually, holders, masters, ms, secs, s
 use quorate::{AcquireError, Redlock, RestartGuard, StatusVerdict, Wait};
 use quorate_testbed::Masters;
 
-/// The key of the generation marker.
+/// The key of a master's generation marker (docs/protocol.md, "Generation markers").
 const MARKER: &str = "quorate:masters";
 
 /// A client with default settings, except that the restart guard is off and the timeouts are long enough for a busy
@@ -49,7 +49,7 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     got.saturating_duration_since(released)
 }
 
-/// The waiter retries at least every 250 ms. Without these retries, it would notice the release 0.83 s late on average.
+/// A waiter for a lock of a foreign client must retry at least every 250 ms, because the release does not wake it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_notices_the_release_by_a_foreign_client_within_450_ms() {
     let masters = masters(3);
@@ -75,8 +75,7 @@ fn scripts(masters: &Masters) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// Retries cost messages. So a waiter must retry only if the holder may be a foreign client, whose release wakes no
-/// waiter.
+/// Each retry costs requests to the masters. So a waiter must retry only while a foreign client may hold the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     let masters = masters(3);
@@ -92,8 +91,8 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
             .expect("the waiter must get the lock after its release")
     });
     tokio::time::sleep(secs(3)).await;
-    // The waiter makes seven fast retries. All later retries are at least 125 ms apart. The limit is one script per
-    // 125 ms, plus 16 scripts.
+    // After its fast retries, the waiter sends at most one request per 125 ms. The limit allows 16 requests before
+    // that.
     let (count, passed) = looked(start);
     let most = passed.as_millis() / ms(125).as_millis() + 16;
     assert!(

@@ -1,5 +1,5 @@
-//! Tests of the status, listing and election of a lock after a majority of the masters has restarted without data. The
-//! restart guard ignores the votes of restarted masters for a time. So no client knows for certain whether the lock is
+//! Tests of statuses, listings and elections after a majority of the masters has restarted without data. The restart
+//! guard then ignores the votes of these masters for `max_ttl`. Until then, a client cannot know whether the lock is
 //! held.
 
 use crate::support::{PATIENCE, masters, ms, secs, settings};
@@ -88,7 +88,7 @@ async fn observer_keeps_reporting_the_leader_after_a_majority_lost_the_lock_key(
         .expect("a leader");
     assert_eq!(leader.term, leadership.term());
     forget(&masters);
-    // The observer polls every 4 s, and more often while no majority answers. So it polls at least once in 6.5 s.
+    // The observer polls at least every 4 s, so it must have polled once at the end of these 6.5 s.
     let told = tokio::time::timeout(ms(6_500), observer.next()).await;
     assert!(
         leadership.is_valid(),

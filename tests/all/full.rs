@@ -1,7 +1,7 @@
 //! Tests of one message that renews ten locks. The masters cannot renew the first lock, but must renew all others.
 //!
-//! The renewal of the first lock fails because the masters are out of memory (`maxmemory-policy noeviction`), or
-//! because the user lacks the right to one of the lock's keys.
+//! In some tests, the masters are out of memory (`maxmemory-policy noeviction`). In the other tests, the client's user
+//! has no right to a key of the first lock.
 
 use std::time::Duration;
 
@@ -60,12 +60,11 @@ async fn renewals_continue_if_full_masters_cannot_restore_a_deleted_lock() {
         let guards = ten(&redlock, reads).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
-            // Delete the fencing counter. The renewal of a reader's lock must write the counter first, which a full
-            // master refuses.
+            // Delete the fencing counter. The renewal of a reader's lock first writes this counter, but the masters
+            // below have no free memory for it.
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // The first lock is not checked: a master that is out of memory may still restore the lock's key.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }

@@ -31,8 +31,8 @@ const MARGIN: Duration = secs(1);
 /// The number of tasks that acquire locks while the fault is active.
 const TASKS: usize = 64;
 
-/// The number of acquire attempts that each test scene makes right after it injects the fault. Each attempt leaves a
-/// pending release for every master that does not answer.
+/// The number of acquire attempts right after the fault is injected. Each attempt leaves a pending release for every
+/// master that does not answer.
 const PENDING: usize = 704;
 
 /// The number of concurrent attempts. The [`PENDING`] attempts are made in batches of this size.
@@ -272,8 +272,8 @@ impl Scene {
             ));
         }
         if matches!(company, Company::TwoGood) {
-            // A stall of the machine can fail one or two batches of calls, so a quarter of all calls may fail. With the
-            // bugs that these tests look for, nearly all calls fail.
+            // A slow machine may make up to a quarter of all calls fail. With the bugs that these tests look for,
+            // nearly all calls fail.
             let calls: u32 = tally.beyond.iter().map(|(.., count)| count).sum();
             if tally.in_vain.len() > control.in_vain.len() + calls as usize / 4 {
                 let (count, first) = (tally.in_vain.len(), &tally.in_vain[0]);
@@ -356,8 +356,8 @@ fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'sta
     outcome.expect("the test must end within a minute, without a panic")
 }
 
-/// A test holds this mutex while it runs, so only one of these tests runs at a time. Each makes thousands of calls with
-/// short time limits. If each test has its own process, `.config/nextest.toml` runs each of them alone.
+/// Each of these tests makes thousands of calls with short time limits. So it locks this mutex, and no other of these
+/// tests runs at the same time.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Defines one test for each kind of fault.
@@ -430,8 +430,8 @@ async fn connections_of_a_client_in_four_seconds(script: Script) -> u64 {
     hostile.accepted()
 }
 
-/// Runs each script on a separate hostile master for four seconds. Returns each script under which the client made at
-/// least `most` connections to the hostile master.
+/// Runs each script on a separate hostile master for four seconds. Returns a text for each script with which the client
+/// made `most` or more connections.
 async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String> {
     let calls = scripts.into_iter().map(|(kind, script)| async move {
         let calls = connections_of_a_client_in_four_seconds(script).await;
@@ -443,8 +443,8 @@ async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
-    // The client's pauses between connection attempts grow from 10 to 150 ms, so it makes about 35 attempts in four
-    // seconds.
+    // The client's pauses between connection attempts grow from 10 to 150 ms. So it must make fewer than 60 attempts in
+    // four seconds.
     let answers = |commands| {
         let words = "-ERR not now\r\n".into();
         Script::Greet(Then::HangUpAfter { commands, words })

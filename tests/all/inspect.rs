@@ -74,7 +74,7 @@ async fn inspection_does_not_close_the_connections_that_locks_use() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // Let the client connect to all masters, and wait until the testbed has closed its own connections.
+    // Let the client connect to all masters, and wait until the test's own connections to them are closed.
     redlock.status("job").await.expect("the name must be valid");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;

@@ -1,5 +1,5 @@
 //! Tests of the table in `docs/kinds.md`, which shows the operations that each kind of lock supports. They run on
-//! masters in memory, with and without ordered waiters, and without fencing.
+//! masters in memory.
 
 use std::future::Future;
 use std::time::Duration;
@@ -136,7 +136,7 @@ async fn client_without_fencing_refuses_every_kind_of_lock_that_needs_fencing() 
         "semaphores",
     ];
     assert_eq!(said, words.map(line));
-    // `create` must report the missing fencing tokens, not that the locks are held.
+    // `create` must report that the client uses no fencing tokens, not that the locks are held.
     let held = ["prizes", "nightly"].map(|name| redlock.acquire(name));
     let held = futures::future::join_all(held).await;
     let quota = redlock.quota("prizes").create(1).await;

@@ -39,8 +39,7 @@ const REPLACED: [(&str, &str); 29] = [
     ("so long", "name the time"),
 ];
 
-/// Words with which a sentence must not begin. They would make a clause the subject of the sentence. Questions are
-/// allowed to begin with these words.
+/// Words with which a sentence must not begin, unless it is a question.
 const CLAUSES: [&str; 4] = ["Who", "Whoever", "What", "Whatever"];
 
 /// One text in a file: the line where it begins, and its words.

@@ -157,7 +157,7 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     for master in &masters {
         master.stop().expect("stopped");
     }
-    // Wait for the answers to earlier renewals, which still extend the lock.
+    // Let the client process the answers that the masters sent before they stopped. They may still extend the lock.
     tokio::time::sleep(ms(100)).await;
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
@@ -248,7 +248,7 @@ async fn lock_key_lost_by_a_minority_is_restored_by_the_next_renewal() {
     })
     .await;
     let healed = Instant::now().saturating_since(since);
-    // The next renewal restores the key on both masters. It is due within 2 s, a third of the TTL.
+    // The next renewal must restore the key on `masters[0]` and `masters[1]`. Renewals are 2 s apart.
     assert!(healed < secs(2) + MARGIN, "{healed:?}");
     for master in &masters {
         let value = ask_server(master, &["GET", "job"]);
@@ -633,7 +633,7 @@ async fn restart_guard_allows_queries_and_releases_on_a_newly_started_master() {
         .expect("free");
     let gone = ask(&*young, release(&lock)).await;
     assert_eq!(gone, Ok(Answer::Released(true)));
-    // Send 3,000 requests, which is more than the client combines into one message.
+    // Test 3,000 acquire requests, because the client must send them in more than one message.
     let mut ears = Ears::new();
     for n in 0..3_000 {
         let claim = claim(format!("job {n}").as_bytes(), 1);

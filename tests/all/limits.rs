@@ -1,5 +1,5 @@
-//! Tests of how long a call waits for masters that never answer, or answer too late. Such masters violate the contract
-//! of a node, which requires an answer within the node timeout. A call must nevertheless end.
+//! Tests of how long a call waits for masters that never answer, or answer too late. An implementation of [`Node`] must
+//! answer within the node timeout. A call must end even if it does not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ async fn acquire_on_existing_connections_does_not_wait_for_the_connect_timeout()
         !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
         "{tried:?}"
     );
-    // The attempt should end one second after the node timeout. The limit of 15 s allows for a busy machine.
+    // The attempt ends soon after the node timeout. The limit of 15 s allows for a busy machine.
     assert!(began.elapsed() < CONNECT / 4, "{:?}", began.elapsed());
 }
 

@@ -29,7 +29,7 @@ async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
         },
     )
     .await;
-    // Set a lock key as a client of another program would.
+    // Write a lock key directly, like another program.
     for master in &masters {
         ask_server(master, &["SET", "deploy:db", "foreign", "PX", "60000"]);
     }
@@ -164,7 +164,7 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
         let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
         assert!(permit.status.nodes.iter().all(one_waits));
     }
-    // The waiter waits for the semaphore, so the plain lock of the same name must have no waiter.
+    // The first listed lock has the same name as the semaphore, but no waiter: the waiter waits for the semaphore.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
         let state = node.state.as_ref().expect("the master must answer");
         state.queue.is_empty()

@@ -149,8 +149,8 @@ async fn waiters_that_leave_the_middle_or_end_of_the_queue_are_skipped() {
     leaves(last).await;
     guard.release().await;
     all_get_it([next, after]).await;
-    // The local queue is empty, because no caller of this process holds the lock or waits for it. So the next caller
-    // sends its request immediately.
+    // Now the lock is free, and no caller of this process waits for it. So the next caller asks the masters
+    // immediately.
     let before = world.asked();
     take(&redlock, "job").await.release().await;
     assert_eq!(world.asked(), before + 3);
@@ -182,7 +182,7 @@ async fn local_waiters_send_no_request_while_their_process_is_queued_on_the_mast
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
-    // The waiter makes two attempts of three requests each. The second attempt puts it into the queue at the masters.
+    // The waiter joins the queue of the masters with its second attempt. Each attempt sends three requests.
     eventually("the waiter must be queued", || world.asked() == 6).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     tokio::time::sleep(ms(200)).await;
@@ -279,7 +279,7 @@ async fn wake_up_addressed_to_a_departed_waiter_wakes_the_next_waiter() {
     gets_it(second).await.release().await;
 }
 
-/// Tests that a woken waiter asks the masters once, and not again and again, if it finds the lock held.
+/// After a wake-up, a waiter may find the lock held again. Tests that it then asks the masters only once.
 #[tokio::test]
 async fn waiter_asks_the_masters_only_once_after_a_spurious_wake_up() {
     let world = World::new();

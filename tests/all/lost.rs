@@ -61,7 +61,7 @@ async fn extension_of_a_lost_lock_deletes_its_remaining_lock_keys() {
         || !has_key(&masters[2], "job"),
     )
     .await;
-    // Delete the foreign lock values, so that the waiter gets the lock. A second failed extension must have no effect.
+    // Delete the foreign lock values, so that the waiter gets the lock.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
@@ -258,8 +258,8 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
     let near = settings(masters.urls()).ttl(secs(3)).max_ttl(secs(3));
     let near = near.build().expect("good settings");
     let guard = take(&far, "job").await;
-    // Wait until the third master has the key too, because the acquire needs only a majority. Otherwise a delayed
-    // request could create the key after the links are restored.
+    // An acquire needs only a majority. Wait until the third master has executed it as well, because the proxies will
+    // hold back all later requests.
     eventually("every master must have the lock key", || {
         holders(&masters, "job") == 3
     })

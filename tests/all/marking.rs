@@ -106,7 +106,8 @@ async fn no_generation_marker_is_written_while_one_master_is_unreachable() {
     );
 }
 
-/// Without the restored marker, only one of the two running masters would have a marker, which is not a majority.
+/// One master is down, and another has lost its marker. So only one of the three masters has a marker until
+/// `mark_masters` restores the lost one.
 #[tokio::test]
 async fn mark_masters_restores_a_lost_marker_while_another_master_is_down() {
     let servers = masters(3);
@@ -122,8 +123,9 @@ async fn mark_masters_restores_a_lost_marker_while_another_master_is_down() {
     assert!(lifetime(&servers[0]) > Some(0));
 }
 
-/// `mark_masters` must write no marker while a client with only two of the three masters or with another generation is
-/// connected. Otherwise the masters would refuse this client.
+/// Tests two clients: `fewer` uses only two of the three masters, and `later` uses another generation. The masters
+/// would refuse these clients after `mark_masters`. So `mark_masters` must write no marker while one of them is
+/// connected.
 #[tokio::test]
 async fn mark_masters_fails_while_a_client_with_different_masters_or_generation_is_connected() {
     let servers = masters(3);
@@ -168,8 +170,8 @@ async fn mark_masters_fails_if_a_master_has_a_different_generation_marker() {
         );
         assert_eq!(numbers(&servers)[..2], [""; 2]);
     }
-    // Write the markers of generation 0. Masters with these markers refuse clients of generation 1, so `mark_masters`
-    // of such a client must fail.
+    // Write the markers of generation 0. From then on, the masters refuse every client of generation 1, so its
+    // `mark_masters` must fail.
     ask_server(&servers[2], &["DEL", MARK]);
     all.mark_masters()
         .await
@@ -179,7 +181,7 @@ async fn mark_masters_fails_if_a_master_has_a_different_generation_marker() {
     let later = later.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
-    // `mark_masters` must refuse a client with next masters, because a change of masters must write their markers.
+    // A client with `next_masters` must refuse `mark_masters`: the step `begin` writes the markers instead.
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);

@@ -7,7 +7,7 @@ use crate::support::{PATIENCE, ask_server, masters, ms, secs};
 use quorate::{LockGuard, Redlock, RestartGuard, TryAcquire};
 use quorate_testbed::{Fault, Injected, Masters, Proxy};
 
-/// The longest lease that the clients of these tests may use, and the TTL of the first holder.
+/// The longest lease that the clients of these tests may use, and the TTL of the lock that a test acquires first.
 const MAX_TTL: Duration = secs(5);
 
 const MARK: &str = "quorate:masters";
@@ -143,8 +143,8 @@ async fn replacement_server_has_no_vote_if_only_one_reachable_master_has_a_marke
     }
 }
 
-/// The first client that finds a server without a marker writes the marker immediately. Clients that connect later must
-/// nevertheless ignore the server's votes for `MAX_TTL`.
+/// The first client that finds a server without a marker writes the marker immediately. For [`MAX_TTL`] after that, all
+/// clients must still ignore the votes of this server.
 #[tokio::test]
 async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest_lease() {
     let scene = Scene::start().await;

@@ -118,7 +118,7 @@ async fn is_refused(redlock: &Redlock) -> bool {
     }
 }
 
-/// Acquires the lock and returns its fencing token.
+/// Acquires and releases the lock `job`, and returns its fencing token.
 async fn number(redlock: &Redlock) -> u64 {
     let guard = redlock
         .acquire("job")
@@ -207,7 +207,7 @@ async fn held_lock_can_be_released_but_not_extended_on_closed_masters() {
     let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     assert!(is_refused(&old).await);
-    // The report of the lost lock must show that the masters refused its renewals after the step `close`.
+    // After `change.close()`, the masters refused the renewals of `lasts`. Its report must show this.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
 }
@@ -256,8 +256,8 @@ async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Restart two of the three old masters without data. The result of `closed` is then outdated, so `open` must fail,
-    // even after a second `close`.
+    // Restart two of the three old masters without data, after `closed` has checked them. So `open` must refuse the
+    // result of `closed`, even after a second `close`.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -359,8 +359,8 @@ async fn fencing_counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
-    // Set the fencing counter an hour ahead, as a client with a wrong clock would. No client acquires the lock, so the
-    // change of masters must copy the counter.
+    // Set the fencing counter an hour ahead, as a client with a wrong clock would. The next masters can get this value
+    // only from the change of masters.
     let hour = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("a date")
@@ -407,8 +407,8 @@ async fn client_configured_with_wrong_masters_is_refused_after_a_change() {
 
 /// Tests two clients:
 ///
-/// - `unread` may not read the generation marker. So `close` must fail while `unread` is connected.
-/// - `unnamed` may not name its connections. So `close` cannot find them, but the masters must refuse `unnamed`.
+/// - `unread` has no right to read the generation marker. `close` must fail while `unread` is connected.
+/// - `unnamed` has no right to name its connections. `close` cannot find them, but the masters must refuse `unnamed`.
 #[tokio::test]
 async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_marker() {
     let scene = Scene::start();
@@ -493,7 +493,7 @@ async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() 
 /// the fencing tokens.
 #[derive(Default)]
 struct Book {
-    /// The end of the validity of the lock that was acquired last. `None` if this lock was released.
+    /// The end of the validity of the current lock. `None` if the lock is free.
     held: Mutex<Option<Instant>>,
     last: Mutex<u64>,
     wrong: Mutex<Vec<String>>,
@@ -539,8 +539,8 @@ impl Book {
     }
 }
 
-/// Replaces three masters with five, and then the five with three. Each of the three sets has a client that uses only
-/// this set. Each of the two changes has a client that uses its old and its new set. One old master is killed.
+/// Replaces three masters with five, and then the five with another three. Each set has one client that uses only this
+/// set. Each change has one client that uses both the old and the new set. One old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
     let servers = masters(7);
@@ -725,7 +725,7 @@ async fn step_open_fails_too_soon_after_the_masters_were_confirmed_as_closed() {
     let change = both.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
-    // In contrast to a step of the change, `look` closes no connection.
+    // `open` must refuse the result of `look`, because `look` closes no connection of a client.
     let looked = change.look().await;
     let closed = change.closed().await.expect("closed");
     missing_of(change.open(&closed).await);
@@ -735,8 +735,8 @@ async fn step_open_fails_too_soon_after_the_masters_were_confirmed_as_closed() {
     change.open(&closed).await.expect("open");
 }
 
-/// Two operators replace the same old masters, each with different new ones. When the second operator has written its
-/// markers, the change of the first operator must be reported as not begun.
+/// Two operators replace the same old masters, each with different next masters. The second operator overwrites the
+/// markers of the first. So the first operator's change must go back to the stage before `begin`.
 #[tokio::test]
 async fn change_overwritten_by_a_competing_change_is_reported_as_not_begun() {
     let scene = Scene::start();

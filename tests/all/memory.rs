@@ -1,4 +1,4 @@
-//! Tests that requests to a master that does not answer take only a limited amount of memory.
+//! Tests that the client needs only a limited amount of memory for requests to a master that does not answer.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;

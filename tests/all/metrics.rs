@@ -210,8 +210,8 @@ fn lost_lock_counter_exists_with_value_zero_before_the_first_loss() {
     assert_eq!(counter(&after, LOST), 1);
 }
 
-/// Tests that no event of a lock, such as a loss, creates a new time series. Events only change series that exist from
-/// the start.
+/// Tests that all time series exist as soon as a client is built. An event of a lock, such as a loss, only changes
+/// them.
 #[test]
 fn every_metric_series_exists_before_its_first_event() {
     let mut before = Seen::new();

@@ -1,5 +1,5 @@
 //! Tests that clients and operators need exactly the rights that `docs/operations.md` lists. If a user lacks one of
-//! these rights, inspections and lock errors name it.
+//! these rights, inspections and lock errors name the missing right.
 //!
 //! The tests run on the machine's default server program, and on each program that `QUORATE_TEST_SERVERS` names.
 
@@ -169,7 +169,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // A queued waiter may hold the key on this master for a moment. So repeat the extension.
+        // A queued waiter may get the lock key on this master for a moment. So repeat the extension.
         assert!(
             began.elapsed() < PATIENCE,
             "the test could not restore the lock key in time"
@@ -177,7 +177,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
     }
 }
 
-/// Closes all connections on all masters, and waits until the client has connected to all of them again.
+/// Closes all connections to the masters, and waits until the client has connected to every master again.
 async fn reached_again(masters: &Masters, redlock: &Redlock) {
     for master in masters {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
@@ -267,8 +267,8 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
         assert_eq!(guard.release().await.unreachable, 0);
         let guard = waiter.await.expect("no panic").expect("acquired");
         for master in &masters {
-            // The waiter gets the lock as soon as a majority of the masters has released it. The release reaches the
-            // remaining masters a moment later.
+            // The waiter already has the lock when two masters have released it. So wait until the third master has
+            // also published its wake-up.
             eventually("the master must have published a wake-up", || {
                 calls(master, "publish") > 0
             })
@@ -346,7 +346,7 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         let permit = locker(&masters).semaphore("api", 2).acquire().await;
         let permit = permit.expect("free");
         let slot = permit.slot().expect("one");
-        // Give the operator the commands of the lock scripts, and the keys that `status`, `break` and `doctor` need.
+        // Give the operator the commands of both rows, but only the keys of the row for `status`, `break` and `doctor`.
         let (scripts, _) = row("taking, renewing, releasing");
         let (commands, keys) = row("`status`, `break`, `doctor`");
         let user = documented()[2].clone();
@@ -549,7 +549,7 @@ async fn change_of_masters_writes_nothing_if_the_operator_lacks_a_right() {
                 ask_server(master, &["DEL", "quorate:masters"]);
             }
         }
-        // These two rights are not needed, because no key with the second prefix `b:` matches these patterns.
+        // These two rights are not needed, because the test stores no key that matches these patterns.
         let groups = ["~quorate:holds:b:*", "~quorate:note:quorate:hold:*:b:*"];
         assert_eq!(needless, groups);
         assert_refusals_without_the_rights_of_clients_or_operators(&masters).await;
@@ -582,8 +582,8 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
     assert!(seen.all(|seen| seen.run_id.is_some()));
 }
 
-/// The operator's key prefix is empty, so the change of masters handles the keys of all prefixes. Rights to the
-/// prefixes in use must be enough.
+/// The operator's key prefix is empty, so the change of masters handles the keys of all prefixes. The operator must
+/// need rights only to prefixes that existing keys have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_with_an_empty_key_prefix_needs_rights_only_to_existing_keys() {
     let masters = three(None);
@@ -720,17 +720,17 @@ async fn life(masters: &Masters, resource: &str) -> String {
     said
 }
 
-/// The text that an error must contain if the user lacks `right`. `None` if locks work without this right.
+/// The text that the error of a lock must contain if the user lacks `right`. `None` if locks work without `right`, so
+/// that there is no error.
 fn told(right: &str) -> Option<String> {
     match right {
         // Locks work without wake-ups, and without the closing of old connections.
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
-        // If the user lacks this right, the client reads the locks of a batch one by one.
+        // If the user lacks this right, the client reads several locks one by one.
         "+mget"
-        // Locks work without these rights. The rights serve notes, immediate notifications of observers, and
-        // listings.
+        // Locks work without these rights. Notes, listings, and the immediate notification of observers need them.
         | "~quorate:note:lock:*"
         | "~quorate:note:quorate:hold:*:lock:*"
         | "&quorate:leader:*"
@@ -907,8 +907,8 @@ async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
         .fencing(fencing)
         .order(Order::Unordered);
     let unordered = unordered.build().expect("good settings");
-    // Repeat this five times. On a slow machine, a lock may be held for 100 ms. It then gets a note, and only the
-    // script can release it.
+    // On a slow machine, a lock may be held for 100 ms and get a note. The client then releases the lock with the
+    // script, to delete the note as well. So test five locks.
     for _ in 0..5 {
         let guard = unordered.acquire("job").await.expect("free");
         let released = guard.release().await;

@@ -84,7 +84,7 @@ struct Counts {
     sent: AtomicUsize,
     /// The number of lock renewals.
     renewed: AtomicUsize,
-    /// The number of lock renewals that also extended the TTL of the note.
+    /// The number of those lock renewals that also extended the TTL of the holder's note.
     noted: AtomicUsize,
 }
 

@@ -1,4 +1,5 @@
-//! Tests of once jobs. A once job runs at most once per period, or at least once, across all machines.
+//! Tests of once jobs. All machines together run such a job at most once per period (`at_most_once`) or at least once
+//! per period (`at_least_once`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,7 +72,7 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // With an hourly period, the job is due, because the recorded ten-year period began before the current hour.
+    // With an hourly period, the job is due again: the period of the recorded run began before the current hour.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -278,7 +279,7 @@ async fn refill_and_record_restore_a_once_record_that_one_master_lost() {
     })
     .await;
     assert_eq!(last("DEL"), Some(1));
-    // With an hourly period, the job is due, because the recorded ten-year period began before the current hour.
+    // With an hourly period, the job is due again: the period of the recorded run began before the current hour.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");

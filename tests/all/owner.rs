@@ -142,8 +142,8 @@ async fn invalid_owner_id_is_refused() {
     assert!(redlock.owner("0123456789abcdef").is_ok());
 }
 
-/// Sets the keys that a crashed process leaves: its owner `o` holds the lock `stock`. The fencing counter is different
-/// on each master.
+/// Sets keys as a crashed process leaves them. The owner `o` holds the lock `stock`, and each master has a different
+/// fencing counter.
 fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
     for (at, master) in masters.iter().enumerate() {
         let counter = format!("{}", 1_000 + at);
@@ -209,6 +209,6 @@ async fn owner_pauses_between_attempts_if_masters_store_different_tokens() {
         matches!(error, Err(AcquireError::NotJoinable(_))),
         "{error:?}"
     );
-    // The waiter pauses twice. Each pause takes between half of the retry delay and the whole delay.
+    // The client pauses twice, each time for at least half of the retry delay of 200 ms.
     assert!(began.elapsed() >= ms(200), "{:?}", began.elapsed());
 }

@@ -91,7 +91,7 @@ async fn scope_error_for_a_lost_lock_contains_the_return_value_of_the_body() {
         let (cause, value) = (LossCause::Expired, Some(42));
         assert_eq!(ended, Err(ScopeError::Lost { cause, value }));
     }
-    // The first closure ends before its lock expires. The second never ends: `scope` drops it when the lock expires.
+    // This closure ends before the lock expires. The closure below never ends, so `scope` drops it at the expiry.
     assert_eq!(here.scope("r", async |_| 42).await, Ok(42));
     let brief = here.lock("r").renewal(false);
     let dropped = brief.scope(async |_| std::future::pending::<()>().await);

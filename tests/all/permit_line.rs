@@ -1,5 +1,5 @@
 //! Tests of concurrent tasks in one process that request permits of the same semaphore. Tasks get permits in the order
-//! of their arrival. A cancelled request must not block a slot for other tasks.
+//! of their arrival. A task that cancels its request must not block other tasks.
 
 use std::future::Future;
 use std::pin::pin;
@@ -254,7 +254,7 @@ async fn refused_concurrent_permit_requests_are_served_in_order() {
             permit.release().await;
         }));
     }
-    // Wait for the first four attempts. All of them are refused, because no permit is free.
+    // Wait until the tasks have sent some requests. All are refused, because no permit is free.
     eventually("the tasks must have sent requests", || {
         world.attempts() >= 4
     })
@@ -349,7 +349,8 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// Checks that this process can acquire each of the two slots, when that slot is the only free slot.
+/// Checks that `redlock` can acquire one permit while `other` holds the other permit. Checks this once for each of the
+/// two slots.
 async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {
@@ -371,7 +372,7 @@ async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     }
 }
 
-/// Two processes that share a semaphore of two permits, and the permits that the second process holds.
+/// Two processes that use the same semaphore of two permits. `held` contains the permits of the second process.
 struct Both {
     redlock: Redlock,
     other: Redlock,

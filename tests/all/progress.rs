@@ -297,7 +297,7 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
         let last = missed
             .next_back()
             .expect("a failed attempt must have been reported");
-        // A log line shows each field twice: in the span and in the event. Unordered waiters have no field `ahead`.
+        // Each field is in the span and in the event, so twice in a log line. Unordered waiters have no field `ahead`.
         let queued = if unordered { 0 } else { 2 };
         assert_eq!(last.matches("answering=").count(), 2, "{last}");
         assert_eq!(last.matches("ahead=").count(), queued, "{last}");
@@ -382,7 +382,7 @@ async fn error_contains_no_note_of_a_resource_that_the_caller_did_not_request() 
         .expect("an attempt")
         .expect("the task must be waiting for the lock");
     assert!(waiting.note.is_some(), "{waiting:?}");
-    // The task `both` is ahead in the queue for `a`. Only the lock on `b` has a note, so the error about `a` has none.
+    // In the queue for `a`, the task `both` is ahead. The error about `a` must not contain the note of the lock on `b`.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error
         .map(drop)

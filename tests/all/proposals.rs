@@ -1,5 +1,5 @@
-//! Tests of the fencing tokens that a process proposes to the masters. Proposals should be close to the masters'
-//! clocks. Otherwise each lock of the process needs a second round of requests.
+//! Tests of the fencing tokens that a process proposes to the masters. If a proposal differs too much from the masters'
+//! clocks, the lock needs a second round of requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -85,8 +85,8 @@ async fn client_raises_its_token_again_if_another_client_gets_a_larger_token() {
     guard.release().await;
 }
 
-/// Tests a reader that joins a shared lock and gets the lock's old fencing token. The process must not estimate the
-/// masters' clocks from this token.
+/// Tests a reader that joins a shared lock and gets the lock's old fencing token. The process must not base later
+/// proposals on this token.
 #[tokio::test]
 async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
@@ -120,6 +120,6 @@ async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() 
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // If the process learned from the old token, its proposals would be at least 1 s behind the clock.
+    // A proposal that is based on the old token would be at least 1 s behind the clock.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

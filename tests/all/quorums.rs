@@ -116,7 +116,8 @@ fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
     quorums(["a", "b", "c"]).into_iter().chain([last]).collect()
 }
 
-/// A clock difference, in microseconds. A master changes a proposed token that is this far from its clock.
+/// A clock difference, in microseconds. If a proposed token differs this much from a master's clock, the master
+/// replaces the token.
 const APART_US: i64 = 1_100_000;
 
 /// The names of four locks. If the last of the four sets of masters is added or removed, three of these locks move to
@@ -192,8 +193,8 @@ fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     ]
 }
 
-/// Regression test: while the sets of masters changed, clients once took their tokens from the old set. Such a token
-/// could be smaller than an earlier token from the new set.
+/// Regression test: in an earlier version, clients took their tokens from the old set of masters during a change of the
+/// sets. Such a token could be smaller than an earlier token from the new set.
 #[tokio::test]
 async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
     let changes = [0, APART_US, -APART_US].map(async |ahead| {
@@ -217,7 +218,7 @@ async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
 async fn adding_masters_breaks_exclusion_or_token_order_if_a_step_is_skipped() {
     let four = quorums_with_clock(APART_US);
     let (names, steps) = (locks(&four), steps(&four[..3], &four));
-    // Skip the first step of the change. Some clients then get smaller tokens than earlier holders.
+    // Go directly from step 0 of the change to step 2. Some clients then get smaller tokens than earlier holders.
     let without_first = play(&names, &steps[0], &steps[2]).await;
     assert!(without_first.refusals > 0, "{without_first:?}");
     // Skip the second step of the change. Two clients get the lock, because they ask different sets of masters.
@@ -275,8 +276,8 @@ fn bytes(server: &Server) -> i64 {
     keys.iter().map(usage).sum()
 }
 
-/// Measures the figures in docs/quorum-size.md and prints them. A measurement may differ from the figure on the page by
-/// up to half of the figure, because server versions differ.
+/// Measures and prints the memory use per lock. The figures in docs/quorum-size.md may differ from it by up to half,
+/// because server versions differ.
 #[tokio::test]
 async fn quorum_size_page_states_the_measured_memory_use_per_lock() {
     let masters = masters(1);

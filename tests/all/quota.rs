@@ -681,8 +681,8 @@ async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
 async fn quota_lock_is_held_until_the_write_is_answered_if_one_read_failed() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // One read failed, so the client keeps the lock until the write is answered. These masters answer a write only
-    // after the release, so `take` times out.
+    // After a failed read, the client releases the lock only when the write is answered. These masters answer a write
+    // only after the release, so `take` times out.
     let error = quota
         .take(1)
         .await

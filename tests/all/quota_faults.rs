@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// The longest TTL: 4 s. With at most 2 s, fencing tokens would not be guaranteed to rise.
+/// The longest TTL. Fencing tokens are only guaranteed to rise if it is longer than 2 s.
 const MAX_TTL: Duration = secs(4);
 
 /// A simple random generator. Its seed determines all random decisions of a test run.
@@ -89,7 +89,8 @@ impl Runtime for World {
     }
 }
 
-/// A simulated server. `run` counts its restarts. Until the time `silent_until`, its votes are ignored.
+/// A simulated server. `run` is the number of its restarts. Until the time `silent_until`, it refuses every request
+/// that needs its vote.
 struct Server {
     master: Master,
     run: u64,
@@ -157,7 +158,7 @@ impl Node for Line {
 }
 
 /// Delivers one request to the server, with random faults. The server may execute the request never, once or twice, and
-/// the client may get no answer. On average, each kind of fault affects one request out of every `rough` requests.
+/// the client may get no answer. If `rough` is 10, each kind of fault affects about every tenth request.
 async fn deliver(
     server: &Arc<Mutex<Server>>,
     world: &World,
@@ -167,7 +168,7 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // Do not send withdrawn requests, writes after their deadline, or writes for an earlier run of the server.
+    // Refuse a request if the client has withdrawn it, its deadline has passed, or the server has restarted since.
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();
@@ -202,7 +203,7 @@ async fn deliver(
         })
     };
     if dice.once_in(rough) {
-        // The client gets a timeout. The server may execute the request up to three seconds late.
+        // The client gets a timeout. The server may still execute the request during the next three seconds.
         again(secs(3));
         tokio::time::sleep(NODE_TIMEOUT).await;
         return reply.time_out(Fault::Timeout(NODE_TIMEOUT));
@@ -341,8 +342,8 @@ impl Seen {
     }
 }
 
-/// Takes units until no unit is left, a call has an unknown result, or a minute has passed. Drops some of its calls
-/// before they end.
+/// Takes units until no unit is left, the result of a call is unknown, or a minute has passed. Cancels some of the
+/// calls before they end.
 async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
     let count = |what: fn(&mut Seen)| what(&mut seen.lock().expect("no panic"));
     while world.elapsed() < secs(60) {

@@ -153,7 +153,7 @@ async fn readers_queued_behind_a_writer_get_the_lock_together() {
             tokio::spawn(async move { redlock.lock("doc").shared().acquire().await.expect("turn") })
         })
         .collect();
-    // One reader waits in this process, behind the process's own writer. The masters do not know this reader yet.
+    // One reader uses the writer's client and waits there. So the queue contains the writer and three readers.
     eventually("all readers must be in the queue behind the writer", || {
         line() == 4
     })
@@ -254,7 +254,7 @@ async fn downgrade_of_a_writer_to_a_reader_does_not_admit_a_queued_writer() {
     let (here, there) = (waits(&masters), waits(&masters));
     let writer = take(&here, "doc").await;
     let old = writer.fencing_token();
-    // Queue a second writer behind the first writer.
+    // Queue another writer behind the holder.
     let next = {
         let there = there.clone();
         tokio::spawn(async move {

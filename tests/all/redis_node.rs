@@ -208,8 +208,8 @@ fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinH
     })
 }
 
-/// Waits until the client reports the fault `wanted` for the master with the index 0. Until then, this master may grant
-/// the lock or cause timeouts.
+/// Waits until the client reports the fault `wanted` for the first master. Before that, this master is allowed to grant
+/// the lock or to time out.
 async fn shows(redlock: &Redlock, wanted: &Fault) {
     let started = Instant::now();
     loop {
@@ -492,8 +492,8 @@ fn slow_master() -> node::Dial {
 
 #[tokio::test]
 async fn client_queues_excess_requests_to_a_slow_master_so_that_none_times_out() {
-    // The master needs at least six seconds for 12,000 requests, which is twice the timeout. If the client sent all
-    // requests immediately, half of them would time out.
+    // The master needs at least six seconds for 12,000 requests, but each request times out three seconds after the
+    // client sends it. So the client must send them gradually.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
     let node =
         quorate::testing::connect("redis://pipe", &settings).expect("the address must be valid");
@@ -596,7 +596,7 @@ async fn first_acquire_waits_for_a_slow_handshake_up_to_the_connect_timeout() {
 async fn idle_connection_closed_by_the_server_delays_no_call() {
     let idle = |_| ServerOptions::new().arg("--timeout").arg("1");
     let masters = Masters::start_with(3, idle).expect("three masters");
-    // Unordered clients do not listen for wake-ups. A listening connection would never count as idle at the server.
+    // The server never closes an idle connection that listens for wake-ups. Unordered clients do not listen.
     let redlock = patient(&masters)
         .order(quorate::Order::Unordered)
         .build()
@@ -628,7 +628,7 @@ async fn server_that_is_configured_under_two_addresses_has_only_one_vote() {
     })
     .await;
     guard.release().await;
-    // Two of the three addresses are still reachable, but both lead to the same server. So there is no majority.
+    // Two of the client's three addresses still work, but both lead to the same server. So there is no majority.
     masters[1].kill().expect("killed");
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
@@ -748,7 +748,7 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
                 .await
                 .unwrap_or_else(|_| panic!("round {round}: no answer"));
             guard.release().await;
-            // The shutdown of the runtime drops these guards and the tasks of the client's connections, in any order.
+            // The shutdown of the runtime drops these tasks and the tasks of the client's connections, in any order.
             for n in 0..20 {
                 let guard = take(&redlock, &format!("{round} {n}")).await;
                 tokio::spawn(async move {
@@ -762,7 +762,7 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
 
 /// Sends an acquire with a TTL above `max_ttl` directly to a master, because the builder would refuse this TTL.
 ///
-/// The restart guard ignores a restarted master for `max_ttl`, so no lock may last longer.
+/// No lock may last longer than `max_ttl`, because the restart guard ignores a restarted master only for this time.
 #[tokio::test]
 async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let masters = masters(1);
@@ -829,8 +829,8 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
             },
         )
         .await;
-        // A server executes the requests that have already arrived before it executes later ones. So two later requests
-        // are enough to show that none of the acquires was executed.
+        // The server executes requests in the order of their arrival. So a delivered acquire would already have set its
+        // key.
         for _ in 0..2 {
             tokio::time::sleep(ms(50)).await;
             let keys = ask_server(&masters[0], &["KEYS", "job*"]);

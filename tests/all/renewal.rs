@@ -150,8 +150,8 @@ async fn dropping_the_guard_of_a_lost_lock_does_not_stop_other_renewals() {
         .expect("the force-release must succeed");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
-    // The second lock gets the entry of the lost lock in the renewal schedule. Dropping the lost guard must not remove
-    // this entry.
+    // The second lock takes the place of the lost lock in the client's renewal schedule. Dropping the lost guard must
+    // not stop the renewals of the second lock.
     let _guard = world.take("second", TTL).await;
     drop(lost);
     eventually("the lock must be renewed", || {
@@ -176,7 +176,7 @@ async fn renewal_computes_the_validity_from_its_send_time_not_its_reply_time() {
     eventually("the lock must be renewed", || guard.valid_until() > before).await;
     let renewed = guard.valid_until();
     let asked = world.extensions.all();
-    // The last three requests belong to the last extension, one for each master. Take the first of them.
+    // The last extension sent one request to each of the three masters. Take the first of these requests.
     let asked = asked[asked.len() - 3].at;
     assert!(renewed <= valid_from(asked, TTL), "{renewed:?} {asked:?}");
 }
@@ -191,7 +191,7 @@ async fn extension_computes_the_validity_from_its_send_time_not_its_reply_time()
     let asked = world.extensions.all()[0].at;
     let extended = guard.valid_until();
     assert!(extended <= valid_from(asked, TTL * 2), "{extended:?}");
-    // The lease may be up to 300 ms shorter than the longest allowed lease.
+    // The lease may end up to 300 ms before the latest allowed time.
     assert!(extended + ms(300) > valid_from(asked, TTL * 2));
 }
 

@@ -1,5 +1,5 @@
-//! Tests of lock requests, which are the values that `lock` returns before the caller awaits them: how they are
-//! awaited, cloned and dropped, and how large their futures are.
+//! Tests of lock requests, the values that `lock` returns. The tests await, clone and drop lock requests, and check the
+//! size of their futures.
 
 use quorate::{AcquireError, Redlock};
 
@@ -53,8 +53,8 @@ fn warning_about_an_unused_blocking_lock_request_does_not_mention_await() {
     assert!(!heard.contains("Await"), "{heard}");
 }
 
-/// If this environment variable is set, the test only drops lock requests that were not used. The test sets the
-/// variable for its child process.
+/// If this environment variable is set, the test only creates lock requests and drops them without awaiting them. The
+/// test sets the variable for its child process.
 const DROPS: &str = "DROPS_LOCK_REQUESTS_UNUSED";
 
 #[test]

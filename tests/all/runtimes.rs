@@ -1,5 +1,5 @@
-//! Tests of one `Redlock` that several tokio runtimes use, also after some of them have shut down. Other tests use a
-//! `Redlock` from threads without tokio.
+//! Tests of one `Redlock` that several tokio runtimes use, while all of them run and after some have shut down. Other
+//! tests use a `Redlock` from threads without tokio.
 
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};
@@ -201,8 +201,8 @@ fn lock_kept_in_a_store_is_released_after_the_tokio_runtime_shut_down() {
     assert!(second.is_ok(), "{second:?}");
 }
 
-/// Tests a current-thread runtime that runs no tasks, because no `block_on` is active. The library has started tasks
-/// for connections, sessions and renewals in it.
+/// A current-thread runtime executes tasks only during `block_on`. The library has started tasks for its connections
+/// and renewals in this runtime, and no `block_on` is active.
 #[test]
 fn redlock_works_while_its_tokio_runtime_executes_no_tasks() {
     let masters = masters(3);

@@ -219,7 +219,7 @@ async fn released_permit_goes_to_a_waiter_that_requested_another_slot() {
     let masters = masters(3);
     let rare = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
     let [holder, waiter] = [rare(), rare()].map(|rare| rare.build().expect("good settings"));
-    // The waiter requests a random slot first. Test this four times: the holder may release just that slot.
+    // The waiter requests a random slot first, which may be the slot that the holder releases. So test this four times.
     for _ in 0..4 {
         let mut held = Vec::new();
         for _ in 0..4 {
@@ -276,7 +276,7 @@ async fn refused_permit_request_tries_another_slot_without_a_retry_delay() {
     let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
     let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
     let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
-    // Each client tries a random slot first. In half of the cases, both clients try the same slot first.
+    // Each client first tries one of the two slots at random. So both clients often try the same slot first.
     for _ in 0..12 {
         let (one, two) = (
             redlocks[0].semaphore("api", 2),

@@ -137,7 +137,7 @@ fn max_ttl_above_the_lifetime_of_a_fencing_counter_is_refused() {
     assert_duration(good().max_ttl(secs(86_401)), "max_ttl", &["1day"]);
     assert_duration(good().max_ttl(Duration::MAX), "max_ttl", &["1day"]);
     assert!(good().max_ttl(secs(86_400)).build().is_ok());
-    // If `max_ttl` is below the default TTL, the default TTL is lowered to it.
+    // If `max_ttl` is below the default TTL, locks get the TTL `max_ttl`.
     assert!(good().max_ttl(secs(2)).build().is_ok());
     assert_duration(
         good().max_ttl(secs(2)).ttl(secs(10)),
@@ -227,7 +227,7 @@ async fn error_for_an_invalid_resource_name_states_the_violated_rule() {
     assert_eq!(why, InvalidResource::Reserved);
     assert_says(&why, &["quorate:", "reserved"]);
     assert!(redlock.break_lock("").await.is_err());
-    // A key prefix and the name of a lock may together form a reserved key, although neither is reserved by itself.
+    // The prefix `quor` and the lock name `ate:x` are not reserved, but together they form a reserved key.
     let split = good().prefix("quor").build().expect("good settings");
     assert_eq!(invalid(&split, b"ate:x").await, InvalidResource::Reserved);
     let longest = vec![b'x'; MAX_RESOURCE_LEN];

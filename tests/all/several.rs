@@ -67,7 +67,7 @@ async fn consecutive_locks_that_share_a_resource_have_rising_fencing_tokens() {
             _ => &["b"],
         };
         let guard = redlock.lock_all(resources).acquire().await.expect("free");
-        // Each lock shares a resource with the lock before it, so its token must be larger.
+        // Each lock shares a resource with the previous lock, so its token must be larger than the previous token.
         last = larger_token(guard.fencing_token(), last);
         guard.release().await;
     }

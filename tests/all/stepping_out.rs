@@ -1,5 +1,5 @@
-//! Tests of a waiter that leaves the queue temporarily. It keeps its ticket, so it returns to its place in front of all
-//! later waiters.
+//! Tests of a waiter that leaves the queue for a time, because it reaches no majority of the masters. Later it returns
+//! to its place in front of all later waiters.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -52,8 +52,7 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
             }
         }
     };
-    // The waiter `first` draws the first ticket and stops waiting after 2 s. Then `old`, with the second ticket, is
-    // alone in the queue.
+    // The waiter `first` stops waiting after 2 s. Then `old` is alone in the queue.
     let first = waiting("first", secs(2));
     queued(1).await;
     let old = waiting("old", secs(60));
@@ -82,8 +81,8 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
 }
 
-/// A master that receives some requests late: those for which `waits` returns true. Their order stays the same. A
-/// request that is withdrawn during the delay never arrives.
+/// A master that receives a request late if `waits` returns true for this request. The order of such requests stays the
+/// same. If the client withdraws a request during the delay, the request never arrives.
 struct LeavesLate {
     node: MemoryNode,
     waits: fn(&Request) -> bool,
@@ -127,8 +126,8 @@ impl Node for LeavesLate {
     }
 }
 
-/// Tests an attempt that fails because the first master refuses it. The second master has not answered yet. The waiter
-/// must not treat this as a fault and leave the queue.
+/// One of two masters refuses an attempt, so the attempt fails before the other master has answered. The waiter must
+/// not treat the missing answer as a fault, and must not leave the queue.
 #[tokio::test]
 async fn waiter_stays_queued_if_one_of_two_masters_refuses_before_the_other_answers() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
@@ -166,8 +165,9 @@ async fn waiter_stays_queued_if_one_of_two_masters_refuses_before_the_other_answ
     assert_eq!(*served.lock().expect("no panic"), ["first", "second"]);
 }
 
-/// The first of two masters refuses an acquire, so the attempt fails. The second master receives the acquire only after
-/// the release, and grants it. The client must release this grant, even if the caller has dropped the attempt.
+/// The first of two masters refuses an acquire, so the attempt fails, and the client releases its lock on the second
+/// master. But the second master receives the release before the acquire, and so grants the acquire. The client must
+/// release this late grant, even if the caller has dropped the attempt.
 #[tokio::test]
 async fn late_grant_of_a_failed_attempt_is_released() {
     for cut_short in [false, true] {
@@ -178,7 +178,7 @@ async fn late_grant_of_a_failed_attempt_is_released() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        // The second master receives the acquire after the release.
+        // The second master receives an acquire only after the release of the same attempt.
         let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
         let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);

@@ -95,8 +95,8 @@ async fn waiter_for_a_lock_kept_in_stores_is_woken_by_the_release() {
             .await
             .expect("no panic")
             .expect("the waiter must get the lock");
-        // Without a wake-up, the waiter would ask for the lock again after a third of its heartbeat time, which is more
-        // than three seconds.
+        // Without a wake-up, the waiter would ask for the lock again at its next heartbeat: after more than three
+        // seconds.
         assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
         guard.release().await;
     }
@@ -115,7 +115,7 @@ struct Counted {
     stale: AtomicUsize,
     told: Mutex<Vec<Vec<Wake>>>,
     wait_locks: Mutex<Vec<WaitLock>>,
-    /// If true, the next commit fails and ends its session.
+    /// If true, the next commit fails, and the session with the store ends.
     ends: AtomicBool,
 }
 
@@ -200,8 +200,8 @@ async fn woken_waiter_reads_the_lock_record_before_writing_the_record() {
                 .await
                 .expect("no panic")
                 .expect("the waiter must get the lock");
-            // At most one commit may fail: the first commit of the holder's release, if the waiter has changed the
-            // record.
+            // The waiter may change the record while the holder releases the lock. So one commit of the release may
+            // fail.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,
@@ -294,8 +294,7 @@ async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
             .await
             .expect("no panic")
             .expect("the waiter must get the lock");
-        // Without polling, the waiter would ask for the lock again after a third of its heartbeat time, which is five
-        // seconds.
+        // Without polling, the waiter would ask for the lock again at its next heartbeat: after five seconds.
         assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
     }
     guard.release().await;
@@ -419,7 +418,7 @@ impl Runtime for Ahead {
 async fn tokens_of_a_store_that_reports_dates_do_not_depend_on_client_clocks() {
     let counted = Arc::new(Counted::default());
     let store = Counting {
-        // All locks of the client share one session with this store.
+        // With one lane, all locks of the client share one session with this store.
         table: Table::new("table", false).lanes(1),
         counted: counted.clone(),
     };

@@ -15,8 +15,8 @@ use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard, Take, ValueErro
 
 use crate::support::{eventually, ms, secs};
 
-/// A store with one version counter for all records, like a database. After a restart with old data, the counter
-/// continues from the last number in that data.
+/// A store with one version counter for all records, like a database. If the store restarts with old data, the counter
+/// also gets its old value.
 #[derive(Clone)]
 struct Books {
     name: NodeName,
@@ -256,8 +256,8 @@ async fn cached_records_are_read_again_after_a_restart_of_the_store() {
         .extend(secs(4))
         .await
         .expect("the extension must succeed, because the lock is still held");
-    // The restarted store has used the lost version numbers again. So a record can have the version that the client has
-    // cached, but different contents.
+    // After the loss of data, the store uses the lost version numbers again. So the client's cached copy of a record
+    // can have the same version number as the record, but different contents.
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
@@ -338,8 +338,7 @@ async fn lock_is_released_if_the_session_closes_before_the_grant_is_answered() {
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
     books.state().closes_after = Some(1);
-    // Request both locks at the same time. Each of them needs a commit, and the server closes the connection after the
-    // first.
+    // Request both locks at the same time. Each needs a commit, and the store closes the session after one commit.
     let (one, other) = (redlock.lock("one"), redlock.lock("other"));
     let both = tokio::join!(one.try_acquire(), other.try_acquire());
     assert!(both.0.is_err() && both.1.is_err(), "{both:?}");

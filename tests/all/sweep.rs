@@ -174,12 +174,12 @@ async fn store_announces_a_new_leader_to_an_observer_that_waited_for_minutes() {
 struct Reachable {
     table: Table,
     away: Arc<AtomicBool>,
-    /// The error of the dates that the store reports, in microseconds. Negative if the dates are too early.
+    /// By how many microseconds the dates that the store reports are ahead of the real time. Negative if they are
+    /// behind.
     ahead: Arc<AtomicI64>,
 }
 
-/// A session with the store. The second field is the last date that the store reported in this session (`None`: no
-/// date).
+/// A session with the store. The second field is the most recent date that the store reported in this session, if any.
 struct ReachableSession(Reachable, Option<u64>);
 
 impl Reachable {

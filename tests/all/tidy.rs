@@ -130,7 +130,7 @@ fn target(
         Some("crate") => Vec::new(),
         Some("super") => from[..from.len().saturating_sub(1)].to_vec(),
         Some("self") => from.to_vec(),
-        // A folder's own file may name its child modules without a prefix.
+        // The main file of a module folder may name its child modules without a prefix.
         Some(child) if folders => {
             Some([from, &[child.to_owned()]].concat()).filter(|child| modules.contains(child))?
         }
@@ -419,7 +419,7 @@ fn at_most_fifteen_lines_of_the_library_depend_on_the_lock_kind() {
         }
         let code = code(&path);
         let lines = code.lines().filter(|line| !line.contains("fn "));
-        // A line depends on the kind of a lock if it calls one of these methods of a claim.
+        // A line depends on the kind of a lock if it calls one of these methods.
         let asks = [".shape()", ".group()", ".permit()", ".class()"];
         let lines = lines.filter(|line| asks.iter().any(|ask| line.contains(ask)));
         places.extend(lines.map(|line| format!("{}: {}", name.display(), line.trim())));

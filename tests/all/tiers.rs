@@ -218,7 +218,7 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
-        // Of the tests in `mixes.rs` and `changes.rs`, only the nightly tests start chaos runs.
+        // Only `runs.rs` has tests that start chaos runs but are not nightly.
         if file == "runs" {
             short = tests as u64 - nightly;
         }

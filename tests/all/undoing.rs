@@ -41,7 +41,8 @@ impl Times {
     }
 }
 
-/// The client never sends a queued acquire of a withdrawn claim.
+/// A failed attempt withdraws its claim before it sends releases. After that, the client sends no acquire of this
+/// claim, even if one is still in the client's queue.
 #[tokio::test]
 async fn claim_is_withdrawn_before_a_failed_attempt_sends_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -66,7 +67,8 @@ async fn claim_is_withdrawn_before_a_failed_attempt_sends_its_releases() {
     assert_eq!(*released.lock().expect("no panic"), [true, true]);
 }
 
-/// The client never sends a queued extension of a withdrawn claim. A late extension could restore the deleted key.
+/// A release first withdraws the claim of the lock. After that, the client sends no extension of this lock, which could
+/// restore the deleted lock key.
 #[tokio::test]
 async fn claim_is_withdrawn_before_a_held_lock_is_released() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -129,8 +131,8 @@ async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_atte
     }
 }
 
-/// Tests a waiter that leaves the queue temporarily. It must not ask for the lock again before every master has removed
-/// it from the queue.
+/// Tests a waiter that leaves the queue and then tries again. It must not ask for the lock before every master has
+/// removed it from the queue.
 #[tokio::test]
 async fn waiter_retries_only_after_all_masters_removed_it_from_the_queue() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));

@@ -54,8 +54,8 @@ fn redlock(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// The number of queue keys on all running masters together. Ticket keys are not counted, because no client deletes
-/// them: they expire.
+/// The number of queue keys on all running masters together. The keys `quorate:ticket:*` are not counted, because no
+/// client deletes them before they expire.
 fn queue_keys(masters: &Masters) -> usize {
     masters
         .into_iter()
@@ -163,7 +163,7 @@ async fn waiters_of_many_processes_are_served_in_order() {
         queue_keys(&masters) == 0
     })
     .await;
-    // A release does not delete the ticket key of the queue. The key must expire within the heartbeat time.
+    // A release does not delete `quorate:ticket:many`. This key must expire within the heartbeat time of the waiters.
     for master in &masters {
         let left = master.command(&["PTTL", "quorate:ticket:many"]);
         let left = left
@@ -252,7 +252,7 @@ async fn status_shows_which_process_waits_and_since_when() {
     let who = (&unknown.host, unknown.pid, unknown.since);
     assert_eq!(who, (&None, None, None));
 
-    // After two releases, the task `hidden` holds the lock. It stays in the queue, in front of `second`.
+    // Let the task `hidden` get the lock. It stays in the queue while it holds the lock, and `second` is behind it.
     guard.release().await;
     let guard = first.await.expect("no panic").expect("released");
     guard.release().await;
@@ -271,7 +271,8 @@ async fn status_shows_which_process_waits_and_since_when() {
     drop(second.await.expect("no panic").expect("released"));
 }
 
-/// Regression test: the background task that expires locks once handled the same expired lock in an endless loop.
+/// Regression test: in an earlier version, the background task that expires locks handled the same expired lock in an
+/// endless loop.
 #[tokio::test]
 async fn lock_whose_fixed_lease_has_ended_can_be_acquired_by_the_same_process() {
     let redlock = Redlock::in_memory(3);

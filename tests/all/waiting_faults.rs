@@ -147,7 +147,7 @@ async fn killed_first_waiter_delays_later_waiters_by_at_most_one_heartbeat_time(
     let began = Instant::now();
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
-    // The killed waiter may delay the others only for the heartbeat time, which is half a TTL.
+    // The killed waiter may delay the other waiters by at most the heartbeat time, which is half a TTL.
     let took = began.elapsed();
     assert!(took < STALLED / 3, "{took:?}");
 }
@@ -217,7 +217,7 @@ async fn waiters_get_the_lock_although_all_connections_were_cut() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_that_receive_no_wake_ups_retry_by_timer_and_get_the_lock() {
-    // This user may neither publish nor subscribe. So no waiter receives a wake-up.
+    // The user `deaf` has no right to publish or to subscribe. So no waiter receives a wake-up.
     let deaf = |_| {
         ServerOptions::new()
             .acl("deaf on >secret ~* +@all resetchannels")

@@ -68,7 +68,7 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    // The clients must listen again although they have no request to send.
+    // The clients must listen for wake-ups again immediately, and not only when they send their next request.
     eventually("both clients must listen for wake-ups again", || {
         listeners(&masters) == 2
     })

@@ -129,7 +129,8 @@ pub(crate) async fn lock_key_expires_after_its_ttl_and_the_fencing_counter_after
     assert_about(arm.ttl(&fence(KEY)), DAY);
 }
 
-/// Tests TTLs that are not whole milliseconds. Rounded down, a TTL could be zero or shorter than the holder's lease.
+/// Tests TTLs that are not whole milliseconds. If a master rounded a TTL down, the key could expire before the holder's
+/// lease ends.
 pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     let brief = std::time::Duration::from_micros(100);
     for asked in [claim(b"a", 1), queued(b"b", 1, 7)] {
@@ -204,7 +205,7 @@ pub(crate) async fn acquire_and_confirmation_fail_if_the_fencing_counter_cannot_
         assert_eq!(arm.read(KEY), None, "no lock may be set: counter {odd:?}");
         assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(odd.as_bytes()));
     }
-    // Set the fencing counter to the largest value that can still be increased.
+    // Set the fencing counter to 2^53 - 1, the largest value that a grant can still increase.
     arm.put(&fence(KEY), b"9007199254740991", Some(LONG));
     let counter = arm.granted(acquire(&free, LONG, now())).await;
     assert_eq!(counter, 1 << 53);

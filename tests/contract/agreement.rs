@@ -43,18 +43,18 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// The largest allowed difference between the expiry times of a key on the two compared masters. Each master rounds to
-/// whole milliseconds.
+/// Each of the two compared masters rounds the expiry time of a key to whole milliseconds. So the two expiry times may
+/// differ by this much.
 const GRAIN: Duration = ms(2);
 
-/// The largest allowed difference between the remaining times of a key on the two masters. The test reads the two times
-/// one after the other.
+/// The test reads the remaining time of a key on one master and then on the other. So the two results may differ by
+/// this much.
 const BLUR: Duration = secs(1);
 
 /// The prefix of all waiter ids, which is the id of the process.
 const PROCESS: &str = "0000000000000007";
 
-/// The tickets of the four waiters. Two waiters have the same ticket.
+/// The tickets of the four waiters, which determine their order in the queue. Two waiters have the same ticket.
 const TICKETS: [u64; 4] = [3, 1, 3, 7];
 
 /// One random operation that is applied to both masters.
@@ -123,8 +123,8 @@ pub(crate) enum Stand {
     Try,
     /// The claim is queued in order of arrival. The index selects one of a few waiters, each with a fixed ticket.
     Waiter(usize),
-    /// Locks the keys of the entry with this index in [`SHAPES`]. The second field is the index of the waiter whose
-    /// ticket the claim has (`None`: no ticket).
+    /// The first field is the index of an entry of [`SHAPES`]: the claim is for the keys of this entry. The second
+    /// field is the index of the waiter whose ticket the claim has (`None`: no ticket).
     Group(usize, Option<usize>),
     /// Requests the slot with this number. The second field is the index of the waiter whose ticket the claim has
     /// (`None`: no ticket).
@@ -204,7 +204,7 @@ impl Who {
             Stand::Group(shape, waiter) => {
                 let fresh = Claim::new("", key, asking::token(token), true);
                 let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter, times))));
-                // In these tests, a claim with token 4 downgrades the exclusive lock of token 1.
+                // In these tests, the holder with token 1 downgrades its exclusive lock with a claim that has token 4.
                 let group = match token {
                     4 => group(shape).instead_of(asking::token(1)),
                     _ => group(shape),
@@ -576,8 +576,8 @@ impl Heard {
     }
 }
 
-/// Prevents comparisons while a key may have expired on only one of the two masters. Assumes that every operation
-/// creates a key that expires after [`BLINK`].
+/// Pauses the test while a key may have expired on only one of the two masters. The masters could not be compared then.
+/// Assumes that every operation creates a key that expires after [`BLINK`].
 #[derive(Default)]
 struct Dusk {
     ends: Vec<(Instant, Instant)>,
@@ -585,7 +585,8 @@ struct Dusk {
 }
 
 impl Dusk {
-    /// If `act` is a pause, waits for its duration. Then waits until nothing is about to expire.
+    /// If `act` is a pause, first waits for its duration. Then, also for every other `act`, waits until no key is about
+    /// to expire.
     async fn before(&mut self, act: &Act) {
         match act {
             Act::Pass(Some(nap)) => tokio::time::sleep(*nap).await,
@@ -612,7 +613,7 @@ impl Dusk {
         is_clear
     }
 
-    /// Waits while a key may expire before the next operation ends.
+    /// Waits until no key can expire during the next operation.
     async fn pass(&self) {
         let soon = self.longest + GRAIN;
         while let Some(to) = self.ends.iter().find_map(|(from, to)| {
@@ -733,15 +734,15 @@ impl Pair {
                     );
                 }
             }
-            // The requests of `look` used the connections that deliver wake-ups, so all earlier wake-ups have arrived.
+            // Wake-ups arrive on the connections that `look` has just used. So all earlier wake-ups have arrived.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Sends a request to the compared master. If locks in the request share a key, a store gets one request for each
-    /// lock. Otherwise the store could process the locks in any order.
+    /// Sends a request to the compared master. A store may process the locks of a request in any order. So if these
+    /// locks share a key, a store gets a separate request for each lock.
     async fn ask_server(&self, request: Request) -> Said {
         let parts = match self.server.master {
             Master::Store(_) => one_by_one(&request),
@@ -770,7 +771,7 @@ impl Pair {
         }
         match request {
             _ if !answered => Err(Fault::Withdrawn),
-            // Do not compare notes of claims that have a group of keys.
+            // If a claim is for a group of keys, do not compare the answers about notes.
             Request::Extend { items } if items.iter().any(|i| i.claim.group().is_some()) => {
                 let mut said = Ok(Answer::Extended(extended));
                 forget_note(&mut said);
@@ -784,8 +785,8 @@ impl Pair {
     fn compare_wake_ups(&self, place: usize) -> Result<(), TestCaseError> {
         let [a, b] = self.heard.each_ref().map(Heard::take);
         if let Master::Store(_) = self.server.master {
-            // When a store's client begins to listen, it gets a wake-up for every lock that it waits for. So the store
-            // may send more wake-ups than the memory master, but not fewer.
+            // When a client begins to listen, a store sends it a wake-up for every lock for which it waits. So the
+            // store may send more wake-ups than the memory master, but not fewer.
             let missed = a.iter().find(|key| !b.contains(key));
             prop_assert_eq!(missed, None, "a wake-up of step {} was not sent", place);
         } else {
@@ -807,8 +808,8 @@ impl Pair {
     }
 }
 
-/// Splits a request whose locks share a key into one request per lock, each with the number of keys of its lock.
-/// Returns an empty list if no locks share a key.
+/// If locks in the request share a key, returns one request for each lock, together with the number of the lock's keys.
+/// Otherwise returns an empty list.
 fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
     let (parts, claims): (Vec<_>, Vec<&Claim>) = match request {
         Request::Extend { items } => {
@@ -839,8 +840,8 @@ fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
 #[derive(Debug)]
 struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 
-/// The index of the note in the list of [`Seen`]. For a note, the allowed time difference is four times that of other
-/// keys.
+/// The index of the note in the list of [`Seen`]. The remaining times of a note on the two masters may differ by four
+/// times as much as those of other keys.
 const NOTE: usize = 2;
 
 fn forget_notes(said: [&mut Said; 2]) {

@@ -176,7 +176,7 @@ impl Arm {
         }
     }
 
-    /// Deletes the ticket key of a lock's queue, as an eviction may.
+    /// Deletes the ticket key of a lock's queue, like a server that evicts keys to free memory.
     pub(crate) fn delete_ticket(&self, lock: &[u8]) {
         let key = [b"quorate:ticket:", lock].concat();
         match &self.master {
@@ -223,8 +223,8 @@ impl Arm {
     }
 
     fn peek(&self, key: &[u8]) -> Result<node::KeyState, Fault> {
-        // A status request fails if the fencing counter is malformed. So set the counter to 0 in a copy of the master,
-        // and send the request to this copy.
+        // Send the status request to a copy of the master in which the fencing counter is 0. With a malformed counter,
+        // the request would fail.
         let look = |master: &memory::Master, now: u64| {
             let mut copy = master.clone();
             copy.put_text(now, &fence(key), b"0", None);
@@ -293,8 +293,8 @@ pub(crate) fn each(said: &[Extended]) -> Answer {
     Answer::Extended(said.to_vec())
 }
 
-/// Checks that `left` is close to `ttl`, which was just set. In a store without a clock, a lease may seem to end a
-/// little later.
+/// Checks that `left` is close to `ttl`, which was just set. A store without a clock may report a slightly longer
+/// remaining time.
 #[track_caller]
 pub(crate) fn assert_about(left: Option<Duration>, ttl: Duration) {
     let left =

@@ -26,7 +26,7 @@ pub(crate) async fn acquire_of_a_classic_lock_is_refused_if_the_lock_key_exists_
 ) {
     let claim = classic(KEY, 1);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(GRANTED));
-    // `SET NX` refuses every claim on an existing key, even if the claim itself has set the key.
+    // `SET NX` refuses an existing lock key, even if the same claim has set the key.
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(REFUSED));
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(REFUSED));

@@ -16,8 +16,8 @@ const DAY: Duration = secs(86_400);
 /// The fencing counters in these tests are ahead of the clock by this much.
 const AHEAD: Duration = secs(30 * 86_400);
 
-/// A claim on `keys` from a client that uses queues but is not queued. `number` is the fencing number on which the
-/// masters have agreed (0: none yet).
+/// A claim on `keys` from a client with ordered waiters. The claim has no place in a queue. `number` is its fencing
+/// number, or 0 if the masters have not agreed on a number yet.
 fn group(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
     let part = |key: &&[u8]| Part {
         key: (*key).into(),
@@ -54,8 +54,8 @@ fn assert_kept(arm: &Arm, key: &[u8], way: &str) {
     assert_about(arm.ttl(&fence(key)), DAY + ahead);
 }
 
-/// Tests a fencing counter that is a month ahead of the clock. If it expired before the masters' clocks reach its
-/// number, the next fencing number could be smaller.
+/// A fencing counter is a time in microseconds. Tests a counter that is a month ahead of the clock. If it expired
+/// before the masters' clocks reach its time, the next fencing number could be smaller.
 pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number(
     arm: &Arm,
 ) {
@@ -95,7 +95,7 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
     }
 }
 
-/// A master renews the expiry of a fencing counter only at the first grant in each period of 1,000 s
+/// In each period of 1,000 s, only the first grant renews the expiry of a fencing counter
 /// (`src/scripts/fence/raise.lua`). This test uses counters from the current period and from earlier periods.
 pub(crate) async fn counter_expires_at_least_a_day_after_each_grant(arm: &Arm) {
     let period = 1_000_000_000;
@@ -136,7 +136,7 @@ pub(crate) async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_ti
     let said = arm.ask(read(&holder, number)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
     assert_kept(arm, KEY, "the number of a value");
-    // A renewal that restores a reader's key must increase the fencing counter by one.
+    // This renewal restores a reader's lock, and must increase the fencing counter by one.
     arm.clear();
     arm.put(&fence(KEY), ahead.to_string().as_bytes(), Some(LONG));
     let reader = group(&[KEY], &Mode::Class(Class::Shared), number);

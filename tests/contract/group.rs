@@ -56,8 +56,8 @@ pub(crate) async fn shared_hold_that_joins_while_the_fencing_counter_is_missing_
         };
         assert!(why.contains("is gone"), "{why}");
         assert_eq!(state(arm, KEY).await.holds.len(), 1);
-        // A renewal by the current holder restores the fencing counter. Then another hold can join, and gets the same
-        // fencing number.
+        // A renewal by the current holder restores the fencing counter. After that, hold 2 can share the lock, and gets
+        // the same fencing number.
         let renewed = arm.ask(extend(&[(&hold(1, number), LONG)])).await;
         assert_eq!(renewed, Ok(each(&[Extended::Kept])));
         let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
@@ -65,7 +65,7 @@ pub(crate) async fn shared_hold_that_joins_while_the_fencing_counter_is_missing_
     }
 }
 
-/// Collects the lock keys for which process 7 is woken.
+/// Collects the lock keys for which wake-ups arrive.
 #[derive(Clone, Default)]
 struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -136,8 +136,8 @@ pub(crate) async fn renewal_of_a_force_released_reader_does_not_join_the_readers
     assert_eq!(values, [hex(3)]);
 }
 
-/// Tests readers, and holds of one owner, after a forced release. The break record lasts for two days. During this
-/// time, a renewal must still restore a hold that was acquired after the forced release.
+/// Tests readers, and holds of one owner. For two days after a forced release, earlier holds cannot be renewed. During
+/// this time, a renewal must still restore a hold that was acquired after the forced release.
 pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_its_renewal(
     arm: &Arm,
 ) {
@@ -150,8 +150,8 @@ pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_i
         arm.ask(smash(KEY))
             .await
             .expect("the force-release must succeed");
-        // The renewal must fail for every hold from before the forced release. This master has received neither the
-        // number of hold 2 nor the acquire of hold 3.
+        // The renewal must fail for every hold from before the forced release, even if this master has not received its
+        // number (hold 2) or its acquire (hold 3).
         for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
             assert_eq!(kept, Ok(each(&[Extended::NotOurs])));
@@ -160,7 +160,7 @@ pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_i
         let later = hold(4, number + 8);
         let kept = arm.ask(extend(&[(&later, LONG)])).await;
         assert_eq!(kept, Ok(each(&[Extended::Restored])));
-        // Force-release the restored hold as well. Then neither this hold nor an earlier hold can be renewed.
+        // Force-release the lock while it has only the restored hold `later`. After that, no hold can be renewed.
         arm.ask(smash(KEY))
             .await
             .expect("the force-release must succeed");

@@ -88,7 +88,7 @@ pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
     }
 }
 
-/// Tests a waiter whose request arrives late. Its ticket is smaller than the tickets of the queued waiters.
+/// Tests a waiter whose request arrives after the request of a waiter with a larger ticket.
 pub(crate) async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one(
     arm: &Arm,
 ) {
@@ -160,7 +160,7 @@ pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_h
 
 pub(crate) async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(arm: &Arm) {
     arm.put(KEY, b"another client", Some(LONG));
-    // The first waiter leaves the queue. Its long heartbeat time must not extend the lifetime of the new ticket key.
+    // The waiter `first` has left. Its long heartbeat time must not affect the ticket key that `second` creates.
     let first = queued_for(7, 5, secs(240));
     ticket(arm, acquire(&first, LONG, now())).await;
     let left = arm.ask(release(&first)).await;
@@ -188,7 +188,7 @@ pub(crate) async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_tick
     ticket(arm, acquire(&waits, LONG, now())).await;
     arm.delete_ticket(lock);
     ticket(arm, acquire(&waits, LONG, now())).await;
-    // Send a status request first. The node then collects the following releases, and sends them together as one call.
+    // While this status request runs, the node collects the following releases, and sends them together as one call.
     let mut ears = Ears::new();
     ears.ask(&*arm.node, 0, look(lock));
     for (n, holder) in held.iter().enumerate() {
@@ -204,7 +204,7 @@ pub(crate) async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_tick
         woken.contains(lock)
     })
     .await;
-    // Even in a batch with other acquires, a claim without a ticket must not overtake the queued waiter.
+    // Even in a batch with other acquires, an acquire that is not queued must not overtake the queued waiter.
     let tries: Vec<_> = (0..12)
         .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), 20 + n))
         .collect();

@@ -186,7 +186,7 @@ pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Ar
         .await
         .expect("the force-release must succeed");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
-    // A second forced release, here of a reader's lock, must reset the lifetime of the break record to two days.
+    // Set a break record that expires soon. The next forced release must reset its lifetime to two days.
     arm.put(&mark(KEY), b"\nanother\n", Some(secs(1)));
     let part = Part {
         key: KEY.into(),
@@ -207,7 +207,7 @@ pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Ar
     );
 }
 
-/// Tests 480 forced releases: one every three minutes for a day.
+/// Tests 480 forced releases of one lock.
 pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_renew_its_lock(arm: &Arm) {
     for n in 1..=96 {
         let mut bytes = [n; 16];
@@ -269,7 +269,7 @@ pub(crate) async fn forced_release_does_not_delete_a_lock_key_of_another_data_ty
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
-    // Now the fencing counter has another data type. The forced release must again fail and keep the lock key.
+    // If the fencing counter has another data type, a forced release must also fail and keep the lock key.
     arm.put(b"second", b"holder", None);
     arm.put_foreign(&fence(b"second"));
     assert_eq!(arm.ask(smash(b"second")).await, Err(Fault::WrongType));

@@ -317,7 +317,7 @@ pub(crate) async fn withdrawn_claim_in_a_request_for_several_notes_gets_no_note(
 }
 
 fn arm_notes(arm: &Arm, said: Result<Answer, Fault>) -> (bool, bool) {
-    // The item of the withdrawn claim must be answered with `false`, and its note must not be written.
+    // The withdrawn claim must get the answer `false`, and its note must not be written.
     assert_eq!(said, Ok(Answer::Noted(vec![false, true])));
     let there = |key: &[u8]| arm.read(&note_key(key)).is_some();
     (there(b"a"), there(b"b"))

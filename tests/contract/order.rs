@@ -39,13 +39,12 @@ pub(crate) async fn requests_take_effect_in_the_order_in_which_they_are_sent(arm
 
 pub(crate) async fn every_request_is_answered_exactly_once(arm: &Arm) {
     let mut ears = Ears::new();
-    // Wait until the node is connected. Requests that are queued before the node is connected take a different code
-    // path.
+    // Wait until the node is connected, because the node treats requests differently before its first connection.
     arm.ask(look(KEY)).await.expect("the master must answer");
     let mut wanted = Vec::new();
     for n in 0..MANY {
-        // Most requests are withdrawn, up to 1,200 in a row. So at times the node has nothing to send although requests
-        // are queued.
+        // Most requests are withdrawn, up to 1,200 in a row. They stay in the node's queue until their turn. So at
+        // times the node's queue contains only requests that the node must not send.
         let withdrawn = n % 1_500 < 1_200;
         let claim = claim(format!("job {n}").as_bytes(), 1);
         if withdrawn {

@@ -24,7 +24,7 @@ pub(crate) async fn release_by_the_holder_deletes_the_lock_key_and_keeps_the_fen
 /// may use a command of the server instead of a script.
 const GIVEN_UP: [bool; 2] = [false, true];
 
-/// Four claims with the token `n`: with or without a fencing counter, and withdrawn or not.
+/// Claims with the token `n`: for each value of [`GIVEN_UP`], one with a fencing number and one without.
 fn claims(n: u8) -> impl Iterator<Item = Arc<Claim>> {
     GIVEN_UP.into_iter().flat_map(move |given_up| {
         let claims = [claim(KEY, n), classic(KEY, n)];

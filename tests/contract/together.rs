@@ -35,10 +35,10 @@ const PROCESS: &str = "0000000000000007";
 enum Step {
     /// A burst of requests. One master gets them one by one, the other master gets all of them in one call.
     Burst(Vec<Ask>),
-    /// Adds waiters to a lock's queue, one per entry. A waiter whose entry is `false` dies immediately and stays in the
-    /// queue.
+    /// Adds waiters to the queue of the lock with this index, one waiter for each entry of the list. If the entry is
+    /// `false`, the waiter sends no further heartbeat: it is dead, but still in the queue.
     Line(usize, Vec<bool>),
-    /// Puts a key of another data type: the prefix of the key's name, and the index of the lock.
+    /// Puts a key of a wrong data type. Its name consists of this prefix and the name of the lock with this index.
     Foreign(&'static str, usize),
     Counter(usize, &'static str),
     Put(usize),
@@ -61,7 +61,8 @@ struct Ask {
 
 #[derive(Clone, Copy, Debug)]
 enum Verb {
-    /// Acquires a lock: the index of its TTL, and the proposed fencing number as a distance from now in milliseconds.
+    /// Acquires a lock. The first field is the index of the TTL in [`TTLS`]. The second field is the difference between
+    /// the proposed fencing number and the current time, in milliseconds.
     Acquire(usize, i64),
     Withdrawn,
     Release(bool),
@@ -130,8 +131,9 @@ impl Ask {
     }
 }
 
-/// Random requests. If `lines` is true, most requests are for ordered locks, otherwise most are for unordered locks. If
-/// `cut` is true, some proposed fencing numbers are so far from the masters' clocks that the masters change them.
+/// Random requests. If `lines` is true, most requests are for locks with a queue, otherwise most are for unordered
+/// locks. If `cut` is true, some proposed fencing numbers differ by 9 s from the masters' clocks, and the masters
+/// replace these numbers.
 fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
     let shift = move || {
         prop_oneof![
@@ -229,13 +231,14 @@ fn scripts(arm: &Arm) -> u64 {
     })
 }
 
-/// Bugs that the test can seed into the master that gets whole bursts. The comparison must notice each bug.
+/// Defects that the test can cause on the master that gets all requests of a burst in one call. The comparison must
+/// notice each defect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
     /// The master does not know that queues exist, because the queue marker (the key `quorate:lines`) was deleted.
     Lines,
-    /// The master does not see which locks have queues, because the ticket keys were deleted.
+    /// The master does not see which locks have queues, because the keys `quorate:ticket:*` were deleted.
     Tickets,
     /// The master loses a fencing counter.
     Counter,
@@ -297,8 +300,8 @@ impl Pair {
         }
         self.spoil();
         let said = Self::ask_at_once(&self.together, &requests).await;
-        // A master changes a proposal that is more than 1 s behind its clock. Some proposals are 400 ms behind from the
-        // start, so reject slow runs.
+        // A master replaces a proposal that is more than 1 s behind its clock. Some proposals are 400 ms behind when
+        // the burst begins. So reject bursts that take longer than 500 ms.
         if began.elapsed() > ms(500) {
             return Err(TestCaseError::reject("too slow to compare"));
         }
@@ -372,13 +375,13 @@ impl Pair {
             let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
             let claim = Claim::new("", &key(lock), asking::token(9), true);
             let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
-            // If the lock is free, the request acquires it. So delete the lock key after each request.
+            // If the request has acquired the lock, delete the lock key.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asked.clone()).await;
                 arm.delete(&key(lock));
             }
         }
-        // If a heartbeat time has already ended, the two masters may have granted different requests.
+        // If half of a heartbeat time has passed, a waiter may soon be dead on only one of the two masters.
         if began.elapsed() > BRIEF / 2 {
             return Err(TestCaseError::reject("too slow to compare"));
         }
@@ -400,8 +403,8 @@ impl Pair {
                     for arm in [&self.apart, &self.together] {
                         arm.put_foreign(&key);
                     }
-                    // Create the lock's ticket key and the queue marker as well. Otherwise no master would read the
-                    // foreign key as a queue.
+                    // A master looks for a queue only if the lock's ticket key and the queue marker exist. So create
+                    // both keys.
                     for key in [beside("quorate:ticket:", *lock), b"quorate:lines".to_vec()] {
                         self.both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
                     }
@@ -418,8 +421,8 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // Delete all queues. Otherwise a script might begin with the removal of a dead waiter. A server
-                    // that is out of memory accepts this removal, and then all later writes of the script.
+                    // Delete all queues, because a script may begin with the removal of a dead waiter. After this
+                    // removal, a server that is out of memory accepts all later writes of the script.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;

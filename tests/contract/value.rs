@@ -15,7 +15,7 @@ fn value(key: &[u8]) -> Vec<u8> {
     [b"quorate:value:", key].concat()
 }
 
-/// Acquires the lock. Returns its claim and its fencing number.
+/// Acquires the lock `job` with a new claim. Returns the claim and its fencing number.
 async fn held(arm: &Arm, n: u8) -> (Arc<Claim>, u64) {
     let claim = claim(KEY, n);
     let number = arm.granted(acquire(&claim, LONG, now())).await;
@@ -205,8 +205,8 @@ pub(crate) async fn stored_value_of_another_server_run_is_trusted_on_durable_ser
     let text = format!("{number} {} 3 of 4", "0".repeat(40));
     arm.put(&value(KEY), text.as_bytes(), None);
     let (run, there) = found(arm, &claim, number).await;
-    // A client trusts a value from before a restart only if the master is durable. In this suite, all masters except
-    // the memory master are.
+    // After a restart, a client trusts an older value only if the master is durable. In this suite, only the memory
+    // master is not durable.
     let lasts = !matches!(arm.master, Master::Memory(_));
     assert_eq!(there, Some(stored(number, b"3 of 4", lasts)));
     assert_ne!(run.as_str(), "0".repeat(40));
@@ -304,8 +304,8 @@ pub(crate) async fn write_whose_deadline_has_passed_is_not_sent(arm: &Arm) {
 pub(crate) async fn write_applies_only_to_the_server_run_that_was_read(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let (here, _) = found(arm, &claim, number).await;
-    // A released lock has a withdrawn claim. The master must still accept a late write of this claim if the write
-    // contains the id of the current server run.
+    // A release withdraws the claim of the lock. The master must nevertheless accept a late write of this claim if the
+    // write contains the id of the current server run.
     claim.withdraw();
     let to = |run: ServerRun| Request::Write {
         claim: claim.clone(),

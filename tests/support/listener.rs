@@ -35,8 +35,8 @@ impl Listener {
 
 /// Sends the trace output of this thread to `subscriber` until the guard is dropped.
 ///
-/// Creates a second subscriber, which ignores everything. With only one subscriber, `tracing` could disable a callsite
-/// for good when a thread without a subscriber reaches it first.
+/// Also creates a second subscriber, which ignores everything. While only one subscriber exists, `tracing` may disable
+/// an event permanently if a thread without a subscriber sends this event first.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
     LazyLock::force(&SECOND);

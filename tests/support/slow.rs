@@ -12,8 +12,8 @@ use tokio::sync::watch;
 /// A node that executes every request after the delay `there`, and delivers the reply after the further delay `back`.
 /// It keeps the order of requests, like one connection to a distant master.
 ///
-/// The node executes a request even if the coordinator withdrew the claim while the request was in flight. The
-/// coordinator must handle this case.
+/// The node also executes a request whose claim the client has withdrawn after sending the request. The client must
+/// handle this case.
 pub(crate) struct SlowNode {
     pub(crate) master: MemoryNode,
     post: UnboundedSender<(Request, Reply)>,

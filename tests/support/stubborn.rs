@@ -18,7 +18,7 @@ pub(crate) enum Treatment {
     Honest,
     /// The request is executed and never answered, which violates the contract of a node.
     Unanswered,
-    /// The request is executed and answered only after this time.
+    /// After this time, the request is executed, and then answered immediately.
     Late(Duration),
     /// The request is not executed. It fails with this error after this time.
     Fails(Fault, Duration),

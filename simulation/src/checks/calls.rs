@@ -15,12 +15,12 @@ const CONNECT_STEPS: u64 = 3;
 
 /// The time limit of one attempt, in rounds. A round is one request to all masters.
 ///
-/// An attempt has at most five rounds: the acquire, three confirmations, and a request for the reason of a failure. The
-/// sixth round is a margin.
+/// An attempt has at most five rounds: one acquires the lock, three confirm it, and one asks why the attempt failed.
+/// The sixth round is a margin.
 const ROUNDS: u64 = 6;
 
-/// The number of rounds of a call that reads and writes a lock-protected value, without the rounds of the acquire: a
-/// read, a write and a release.
+/// The number of rounds of a call that reads and writes a lock-protected value: a read, a write and a release. The
+/// rounds of the acquire are counted separately ([`ROUNDS`]).
 const VALUE_ROUNDS: u64 = 3;
 
 /// The extra time for timers and wake-ups, and for an attempt that begins just before the timeout, in nanoseconds.
@@ -47,7 +47,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// The share of the bound that the call has used, in thousandths: `late` divided by `bound`.
+    /// The share of `bound` that `late` takes, in thousandths.
     pub fn used(&self) -> u64 {
         self.late * 1_000 / self.bound
     }
@@ -113,8 +113,8 @@ impl Check for Calls {
         // The client measures its timeout on its own clock, which may run up to 1 % slow. So the timeout may last 1 %
         // longer in true time.
         let by_itself = wait + wait / 100;
-        // The time for connecting does not count as lateness. A process connects at its first request. A paused process
-        // connects when it resumes.
+        // The time for connecting does not count as lateness. A process connects at its first request, or when it
+        // resumes if it was paused at that time.
         let resumed = at.awake_since[*client];
         let connected = first_request.map_or(0, |first| {
             first.max(resumed) + (CONNECT_STEPS - 1) * CONNECT

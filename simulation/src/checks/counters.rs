@@ -28,7 +28,7 @@ struct Last {
     counter: u64,
     /// When the key of the counter expires, in microseconds on the master's clock.
     expires: u64,
-    /// The largest known reading of the master's clock since the counter was last seen, in microseconds.
+    /// The largest reading of the master's clock since this check recorded `counter`, in microseconds.
     shown_us: u64,
 }
 

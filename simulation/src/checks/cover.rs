@@ -1,8 +1,8 @@
-//! Checks that a majority of the masters protects the lock of a holder. When a lock is obtained or extended, each
-//! master of a majority must do one of the following until the validity ends, in true time:
+//! Checks that a majority of the masters protects the lock of a holder. A master protects the lock if, until the end of
+//! the validity in true time, it does one of the following:
 //!
 //! - keep the lock key, or
-//! - give no votes, because of its restart guard.
+//! - give no votes, because it has restarted (docs/protocol.md, "Restart guard").
 //!
 //! The rule `exclusion` (at most one holder) notices a key that expires too early only if another client then acquires
 //! the lock.

@@ -38,8 +38,8 @@ impl Check for Extensions {
             Fact::Extended { believer, old } => {
                 self.judged += 1;
                 let now = believer.clock.read(at.now);
-                // Tolerate four clock readings by the client after it checked the end of the validity. Each reading
-                // advances the client's clock by up to `LONGEST_READING`.
+                // The client reads its clock a few more times after it has checked the validity. Each reading takes up
+                // to `LONGEST_READING`.
                 if now >= *old + 4 * LONGEST_READING {
                     return Err(format!(
                         "client {} extended the lock on r{} {} us after its validity ended",

@@ -46,7 +46,8 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     })
 }
 
-/// Checks that a master that confirms the fencing token of a lock also stores the lock's value.
+/// Checks that a master stores a lock's value when it confirms the lock's fencing token to a client (docs/protocol.md,
+/// "Fencing tokens").
 fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -81,7 +82,8 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
 /// Checks three rules for shared holds:
 ///
 /// - A master does not extend an owner's hold whose token is smaller than the fencing counter.
-/// - A master that restores a reader's lost hold raises its fencing counter if the reader's token is smaller.
+/// - If a master restores a reader's lost hold and its fencing counter is above the reader's token, it raises the
+///   counter.
 /// - No master refuses a lock to an owner that already holds it.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
@@ -180,8 +182,8 @@ impl Check for Groups {
             }
         }
         if let Some(member) = members.iter().find(lives) {
-            // In an exclusive lock, the random lock value of the attempt fills all 32 bytes. In a shared lock, the
-            // marker of readers or of an owner is shorter, and its last byte is zero padding.
+            // `holder` has 32 bytes: the random lock value of an exclusive lock, or the marker of a shared lock. This
+            // marker is shorter, so the last byte is zero.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
                     "master {master} stores the shared hold {} on r{resource}, but the lock key is missing, \

@@ -1,8 +1,8 @@
-//! Checks that no lock is idle (free, although a client waits for it) for long, in a calm scenario with ordered
-//! waiting. After a release, the next waiter must hold the lock within a few round trips.
+//! Checks that no lock is idle (free, although a client waits for it) for long, in a scenario with ordered waiting and
+//! without faults. After a release, the next waiter must hold the lock within a few round trips.
 //!
-//! Only this rule notices a missing wake-up. A waiter without a wake-up also gets the lock, but later, because it polls
-//! by a timer.
+//! Only this rule notices that a waiter was not woken. Such a waiter also gets the lock, but later, when its timer
+//! fires.
 
 use super::{Check, Moment};
 use crate::clock::MS;

@@ -1,6 +1,5 @@
-//! Checks that no permit of a semaphore is idle (free, although a client waits for a permit) for long, in a calm
-//! scenario with ordered waiting. If a permit is free after another permit was taken or released, the next waiter must
-//! get the free permit within a few round trips.
+//! Checks that no permit of a semaphore is idle (free, although a client waits for a permit) for long, in a scenario
+//! with ordered waiting and without faults. The next waiter must get a free permit within a few round trips.
 
 use super::permits::asked_for;
 use super::{Check, Moment};
@@ -9,9 +8,8 @@ use crate::facts::{Call, Fact};
 use crate::locker::{SEMAPHORES, semaphore_of};
 use crate::scenario::Scenario;
 
-/// The longest time that a permit may be idle, as a number of one-way network delays. It covers a release, a wake-up,
-/// attempts on three slots, the release of failed attempts, a confirmation, and the time until earlier waiters have
-/// left the queue.
+/// The longest time that a permit may be idle, as a number of one-way network delays. In this time, a waiter may try
+/// all three permits of the semaphore, and earlier waiters leave the queue.
 const WAYS: u64 = 20;
 
 /// The longest total of the pauses that the library makes between a wake-up and the next attempt, in nanoseconds.

@@ -1,4 +1,4 @@
-//! Checks that a lock which is renewed in the background is not lost in a calm scenario, however long it is held.
+//! Checks that a lock with background renewal is not lost in a scenario without faults, however long it is held.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Why};

@@ -1,5 +1,6 @@
-//! Checks that no lock key is left behind in a calm scenario. A client is done with a lock value when it has released
-//! or dropped the lock, or has failed to acquire it. Soon afterwards, no master may store a key with this lock value.
+//! Checks that no lock key is left behind in a scenario without faults. A client is done with a lock value when it has
+//! released or dropped the lock, or has failed to acquire it. A few network delays later, no master may still have a
+//! lock key with this value.
 //!
 //! The rule `healing` (every waiter gets its lock) does not notice leaked keys: its deadline leaves time
 //! for them to expire.
@@ -83,8 +84,8 @@ impl Check for LeakedKeys {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // A different lock value shows that the task's previous attempt has ended. A request with the same
-                // lock value belongs to the same attempt.
+                // Each attempt has a lock value of its own. So if this value is new, the task's previous attempt has
+                // ended.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)

@@ -182,7 +182,7 @@ checkers! {
 }
 
 impl Checkers {
-    /// The call that came closest to its time limit under the rule "calls end"; `None` if this rule has judged no call.
+    /// The call that returned the latest after its timeout; `None` if the rule "calls end" has judged no call.
     pub(crate) fn worst(&self) -> Option<Lateness> {
         self.calls.worst()
     }

@@ -3,7 +3,7 @@
 //!
 //! - The terms that an observer receives never fall.
 //! - A note is shown only for the holder that wrote it.
-//! - A note expires at most `3 * max_ttl` after its lock.
+//! - A note expires at most `3 * max_ttl` later than its lock key.
 //! - A note is deleted when its lock is released.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -23,8 +23,8 @@ pub(crate) struct Notes {
     terms: HashMap<usize, u64>,
     /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
-    /// A copy of `largest`, made when simulated time last skipped some days. Terms that observers receive later must
-    /// not be smaller.
+    /// The largest term, by resource, that any observer had received before all clocks last advanced by some days
+    /// (`FaultKind::Skip`). Terms that observers receive later must not be smaller.
     floor: HashMap<usize, u64>,
     /// The leader's note that observers have received, by resource and term.
     received: HashMap<(usize, u64), String>,
@@ -41,8 +41,8 @@ pub(crate) struct Notes {
     /// note must be deleted.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
-    /// The longest time for which a note may outlive its lock, in microseconds. If clocks jump, the value is so large
-    /// that it sets no limit.
+    /// The longest time for which a note may outlive its lock, in microseconds. If clocks jump in the scenario, there
+    /// is no limit: this is `u64::MAX / 2`.
     longer: u64,
     judged: u64,
 }

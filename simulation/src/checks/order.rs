@@ -175,7 +175,7 @@ impl Order {
         let place = place(claim);
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         if instead(claim) {
-            // The master removes the client from its queue when it replaces the client's lock.
+            // The client's new lock replaces its own old lock. The master then removes the client from the queue.
             if let Some(place) = place.filter(|_| granted) {
                 self.queues[*master][*resource].leave(&place.waiter);
             }
@@ -193,8 +193,8 @@ impl Order {
         }
         let fresh = match class {
             None => before.holder != after.holder,
-            // An owner that already holds the lock may overtake waiters, so only its first grant is checked. For a
-            // reader, every grant is checked that does not repeat an earlier one.
+            // Check all grants to readers except repeated ones. Check only the first grant to an owner, because an
+            // owner that already holds the lock may overtake waiters.
             Some(NodeClass::Shared) => !again,
             Some(class) => !again && !shows(before.holder, class),
         };

@@ -1,7 +1,7 @@
 //! Checks the queue of a semaphore (docs/protocol.md, "Several resources, readers, owners, semaphores"):
 //!
-//! - On one master: only the first waiter in the queue gets a slot. The master grants this waiter every free slot that
-//!   the waiter requests.
+//! - On one master: only the first waiter in the queue gets a slot (one slot is one permit). If the slot that this
+//!   waiter requests is free, the master grants it.
 //! - On all masters, in true time: once a majority has queued a waiter, no task whose first attempt began later gets a
 //!   permit earlier.
 

@@ -41,7 +41,7 @@ pub(super) fn asked_for(scenario: &Scenario) -> [(usize, usize); SEMAPHORES] {
             let place = usize::from(step.kind.place(step.resource));
             note(&mut asked, place, permits.into());
         }
-        // The client's final lock is on the first resource, and has the kind of the client's last step.
+        // If a client's last step takes a permit, the client takes one more permit at the end, for the first resource.
         if let Some(Kind::Permit(permits)) = client.steps.last().map(|step| step.kind) {
             let place = Kind::Permit(permits).place(0);
             note(&mut asked, place.into(), permits.into());

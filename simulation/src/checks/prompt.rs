@@ -10,8 +10,8 @@ use crate::scenario::Scenario;
 use quorate::node::Extended;
 
 pub(crate) struct Prompt {
-    /// The longest time, in nanoseconds, from the replies of a majority that the client does not hold the lock until
-    /// the holder is notified. It covers the delivery of these replies and the notification.
+    /// The longest time between the loss and the notification of the holder, in nanoseconds. The lock is lost when a
+    /// majority of the masters has replied that the client does not hold it.
     bound: u64,
     taken: ByValue<Taken>,
     judged: u64,

@@ -1,4 +1,5 @@
-//! Checks values under locks from the view of the clients (docs/protocol.md, "Values under a lock"):
+//! Checks values under locks from the view of the clients (docs/protocol.md, "Values under a lock"). A value is a quota
+//! (units that clients take), or a record of the last period (for example a day) whose work was done.
 //!
 //! - A quota hands out each of its units at most once, and no other units.
 //! - The work of a period starts at most once.
@@ -20,19 +21,19 @@ pub(crate) struct Stock {
     quotas: HashMap<usize, Quota>,
     /// The client that took each unit of a quota, by resource and unit. Units are numbered from zero.
     taken: HashMap<(usize, u64), usize>,
-    /// The client that did the work of each period, by resource and by the bytes of the record that names the period.
+    /// The client that did the work of each period, by resource and by the bytes that it wrote into the record.
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// For each resource whose value was reported as lost: the event of the first report, and the smallest step (see
-    /// `change_plan`) of a client that received a report. If a later call is from a client at this step or a later
-    /// step, it must not find the value.
+    /// For each resource whose value was reported as lost: the event of the first report, and the smallest step of a
+    /// client that received a report. The step says which masters a client uses (see `change_plan`). A later call at
+    /// this or a later step must take no units and start no work.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
     /// Whether any master has restarted. Before the first restart, no value may be lost.
     restarted: bool,
-    /// The current call of each task about a value.
+    /// By task: its current call on a value.
     asks: HashMap<usize, Ask>,
     judged: u64,
 }
@@ -42,8 +43,8 @@ struct Quota {
     units: u64,
     /// The number of units that clients have certainly taken.
     taken: u64,
-    /// The largest number of units that may have been taken: all units that calls have requested. Calls that certainly
-    /// took no units are left out.
+    /// The largest number of units that clients may have taken: the units requested by all calls, except calls that
+    /// certainly took none.
     asked: u64,
 }
 
@@ -91,11 +92,11 @@ struct Ask {
     resource: usize,
     /// The number of the event with which the call began.
     began: u64,
-    /// The client's step in the replacement of masters when its call began.
+    /// The client's step when its call began. It says which masters the client uses (see `change_plan`).
     step: u8,
     /// The number of units of the quota that had certainly been taken when the call began.
     taken: u64,
-    /// For a creation: the number of units of the quota before the call.
+    /// If the call creates a quota: the number of units of the resource's earlier quota; 0 if there was none.
     before: u64,
     /// The fencing token under which the call writes; `None` until the call sends a write.
     number: Option<u64>,
@@ -134,7 +135,7 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // During the removal, a call may find the value or no value. Allow both.
+                // While this removal runs, a call may or may not find the value. So forget earlier reports.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -261,8 +262,8 @@ impl Stock {
             ValueResult::Created => {
                 self.created.insert(resource, now);
             }
-            // At an odd step in the replacement of masters, `Lost` is allowed: the value may not have been copied to
-            // the new masters yet.
+            // At an odd step, the client uses old and new masters. It may get `Lost`, because the value may not have
+            // been copied to the new masters yet.
             ValueResult::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
                 self.judged += 1;
                 if !self.restarted {

@@ -1,4 +1,5 @@
-//! Checks that a release removes no lock key with another lock value, and that no two attempts use the same lock value.
+//! Checks that a release removes a lock key only if the key contains the lock value of the released lock. Also checks
+//! that no two attempts use the same lock value.
 
 use std::sync::Arc;
 

@@ -29,7 +29,7 @@ fn number(guard: &LockGuard) -> u64 {
 }
 
 impl Client {
-    /// Makes the call `verb` about the value that the lock of the step's resource protects.
+    /// Performs the operation `verb` on the value of the step's resource.
     pub(super) async fn value(&self, step: &Step, verb: ValueStep) {
         let Some(redlock) = self.locker.redlock() else {
             return;
@@ -96,7 +96,7 @@ impl Client {
         result.unwrap_or_else(|error| failed(&error))
     }
 
-    /// Calls `at_least_once` with a closure that does the work of the period. If `step.drop` is set, the closure fails.
+    /// Calls `at_least_once` with a closure that simulates work: it sleeps. If `step.drop` is set, the work fails.
     async fn at_least(&self, step: &Step, once: &Once) -> Result<ValueResult, ValueError> {
         let body = async |guard: &LockGuard| {
             self.sleep(step.hold / 2).await;

@@ -30,11 +30,12 @@ const SHAPES: [[u16; 2]; 11] = [
     [0b00_0001, 0b00_0111],
 ];
 
-/// How far the fencing counters are ahead of the clocks at the beginning of a scenario, in microseconds; `None` if
-/// there are no counters yet. A scenario draws one of these values.
+/// How far the fencing counters are ahead of the clocks at the beginning, in microseconds; `None` if there are no
+/// counters yet. (A fencing counter is roughly a time in microseconds.) A scenario draws one of these values.
 const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
-/// Draws the generation marker that the operators write last. At least half of the draws return the last of `marks`.
+/// Draws the number that the operators write last into the generation markers. At least half of the draws return the
+/// largest number in `marks`.
 fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
     let higher: Vec<u64> = marks
         .iter()
@@ -222,8 +223,8 @@ impl Scenario {
         let last = 2 * changes as u8;
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
-        // In some scenarios, each client begins at a random step of the replacement, even if the masters reject clients
-        // at this step. Such scenarios have no faults that reconfigure clients.
+        // If `mixed` is true, each client begins with random sets of masters, even if these masters reject the client.
+        // No fault then changes the client's sets.
         let mixed = !stands && rng.chance(350_000);
         let first = if mixed {
             (0..=last).collect()
@@ -250,8 +251,8 @@ impl Scenario {
             operators,
             pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            // If masters can lose their memory and counters are ahead of the clocks, the library promises nothing about
-            // values. So most scenarios with values begin without counters.
+            // Most scenarios with values begin without counters. If the counters are ahead of the clocks and masters
+            // lose data, the library promises nothing about values (`Promises::stock`).
             ahead: if self.has_values() {
                 rng.pick(&[None, None, Some(5_000_000)])
             } else {

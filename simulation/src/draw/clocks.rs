@@ -22,8 +22,8 @@ impl Scenario {
             }
         }
         let heal = self.heal_at / MS;
-        // A master with a wrong date may give no votes for a long time. In a set of fewer than five masters, a second
-        // fault could then leave no majority. So for such a set, remove the faults drawn so far.
+        // A lock that a master grants under a wrong date may block this master for a long time. If the set has fewer
+        // than five masters, a second fault could then leave no majority. So remove the other faults.
         let wrong = rng.below(self.masters.len() as u64) as u8;
         let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
         let least = sets.iter().filter_map(masters).min().unwrap_or(5);
@@ -32,8 +32,8 @@ impl Scenario {
             self.faults.clear();
         }
         if dates {
-            // Do not restart the master with the wrong date. A correction of the date after the restart could shorten
-            // the reported uptime, so that the restart guard would last longer.
+            // Do not restart the master with the wrong date. The restart guard uses the master's uptime, which seems
+            // shorter after its date is set back. The guard could then last too long.
             let restarts =
                 |kind| matches!(kind, FaultKind::Crash { master, .. } if master == wrong);
             self.faults.retain(|fault| !restarts(fault.kind));

@@ -1,6 +1,6 @@
 //! Adds "unused days" to scenarios: a time of several days in which nobody uses the masters. In many of these
-//! scenarios, the clock of a master shows a wrong date for some time before the unused days. The master may then keep
-//! fencing counters and locks that it wrote during this time.
+//! scenarios, the clock of a master shows a wrong date for some time before the unused days. The master may still have
+//! fencing counters and locks that it wrote under the wrong date.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
@@ -39,8 +39,8 @@ impl Scenario {
         let left = (self.heal_at - at) / MS;
         let (by, down) = (rng.pick(&HOURS) * HOUR, rng.range(1, 50) * MS);
         let mut faults = vec![(at, FaultKind::Skip { by, down })];
-        // A lock that a master grants under a date in the future blocks this master for a long time. The other masters
-        // must therefore be a majority.
+        // A lock that a master grants under a date in the future blocks this master for a long time. With more than two
+        // masters, the others are still a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
                 // Keep all data on disk. If restarts lose data and clocks jump, fencing tokens may repeat or fall.

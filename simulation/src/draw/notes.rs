@@ -32,8 +32,8 @@ impl Scenario {
                 }
                 _ => continue,
             }
-            // The library writes no note for a short hold, and leaders in practice lead for a long time. So half of
-            // these holds become longer.
+            // Give half of these steps another hold time, up to twice the TTL. The library writes no note for a short
+            // hold.
             if rng.chance(500_000) {
                 step.hold = rng.below(2 * ttl);
             }

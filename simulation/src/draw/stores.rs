@@ -1,5 +1,5 @@
-//! Draws scenarios in which some masters are stores (databases or ZooKeeper). Each scenario is based on the one that
-//! [`Scenario::draw`] returns for the same seed. Some of its masters become stores, and some clients get wrong dates.
+//! Draws scenarios in which some masters are stores (databases or ZooKeeper). Each scenario begins as the result of
+//! [`Scenario::draw`] for the same seed. Then some masters become stores, and some clients get wrong dates.
 
 use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;

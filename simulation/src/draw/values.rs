@@ -1,5 +1,5 @@
-//! Adds values under locks to some scenarios, and makes these scenarios longer. A master that has lost its memory then
-//! has enough time to vote again.
+//! Adds values under locks to some scenarios, and makes these scenarios longer. So masters that have lost their data,
+//! and do not vote for some time after their restart, vote again before the end.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
@@ -7,7 +7,7 @@ use crate::scenario::{Disk, Step};
 
 /// The resource whose lock guards a quota.
 const QUOTA: u8 = 0;
-/// The resource whose lock guards a once-per-period record.
+/// The resource whose lock guards a once-per-period record (the last period in which clients have done some work).
 const RECORD: u8 = 1;
 
 /// The probability that a scenario has values under locks, in parts per million.
@@ -62,8 +62,10 @@ impl Scenario {
         }
     }
 
-    /// Changes some scenarios that have values: clients call `at_least_once`, or the first client removes a value and
-    /// creates it again. `rng` is a separate random stream, so these draws do not change the other draws.
+    /// Makes up to two changes to a scenario with values. Some steps do their work of a period at least once instead of
+    /// at most once. The first client removes a value and creates it again.
+    ///
+    /// `rng` is a separate random stream, so these draws do not change the other draws.
     pub(super) fn add_removals(&mut self, rng: &mut Rng) {
         if !self.has_values() {
             return;
@@ -122,7 +124,7 @@ impl Scenario {
         settings.ttl = rng.range(200, 500) * MS;
         settings.node_timeout = settings.ttl / rng.range(5, 12);
         settings.max_ttl = rng.pick(&[3_200 * MS, 4_000 * MS]);
-        // Make the scenario more than twice as long. The times of its faults are doubled, too.
+        // Double all times of the scenario, and add 5 to 15 s at its end.
         self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(5_000, 15_000) * MS;
         self.net.again = self.net.again.min(settings.ttl / 2);
         for fault in &mut self.faults {

@@ -16,12 +16,12 @@ use crate::world::{Heard, Word, number_of};
 /// How long an operator waits for a master's answer to one order.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// For the seeded bug `CloseMinority`: the masters (by number) that the operator falsely reports as closed. The
-/// values are the number and the text of the generation marker that the operator reports.
+/// For the seeded bug `CloseMinority`: the masters (by number) that the operator reports as closed, although they still
+/// vote for clients of the old masters. Each value is the generation marker that it reports: its number and its text.
 pub(super) type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
-/// The `Node` through which an operator uses a master. It opens one connection for each [`ChangeOrder`]. Lock requests
-/// go through `locks`, the node of a client.
+/// The `Node` (the library's interface to a master) of an operator. It opens one connection for each [`ChangeOrder`].
+/// The operator sends lock requests through `locks`, as a client does.
 pub(super) struct OperatorNode {
     pub(super) process: Arc<Process>,
     pub(super) master: usize,
@@ -132,10 +132,10 @@ impl Talk {
         Ok(())
     }
 
-    /// Closes the connections of all clients that are at an earlier step than `step` in the replacement of masters.
+    /// Closes the connections of all clients whose step number is below `step` (docs/protocol.md, "Replacing masters").
     /// Returns the number of closed connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // The master already refuses new connections of these clients, because of its generation marker.
+        // List only the present connections. A client that connects later checks the master's generation marker.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -164,8 +164,8 @@ impl Talk {
         Ok(())
     }
 
-    /// Whether the operator reports this master as closed without closing it. With the seeded bug `CloseMinority`, the
-    /// operator closes only the first old master.
+    /// Whether the operator reports this master as closed, although the master still votes for clients of the old
+    /// masters. The seeded bug `CloseMinority` does so for all old masters except the first.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

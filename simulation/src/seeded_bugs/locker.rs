@@ -174,8 +174,8 @@ impl Core {
         }
     }
 
-    /// Chooses the fencing token: the counter that a majority has granted. If no majority has granted one counter,
-    /// chooses the largest counter and asks a majority to confirm it. Returns:
+    /// Chooses the fencing token: the counter that a majority has granted. If no counter has a majority, chooses the
+    /// largest counter and asks a majority to confirm it. Returns:
     ///
     /// - `Some(Some(token))` if a token was chosen;
     /// - `Some(None)` for a lock without a fencing token;

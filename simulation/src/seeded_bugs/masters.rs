@@ -108,8 +108,9 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// Changes an answer from a master that is only in the new set. With the seeded bug `FenceOneSet`, sets the fencing
-    /// counter of a grant to 1. With `TicketOneSet`, sets the ticket in a refusal to 0.
+    /// Falsifies an answer from a master that is only in the new set, so that the client ignores the number in the
+    /// answer. `FenceOneSet` sets the fencing counter of a grant to 1. `TicketOneSet` sets the ticket in a refusal to
+    /// 0.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
@@ -128,8 +129,8 @@ impl Flaw {
 }
 
 impl ChangePlan {
-    /// For the bugs that replace a master without an operator: returns the client's masters, without generation
-    /// markers. At step 0 these are the first set, later the second set.
+    /// For the bugs that replace a master without an operator: returns the masters that a client uses at this step. At
+    /// step 0, it uses the first set of masters, and later the second set.
     pub(crate) fn replaced(&self, step: u8) -> Named {
         Named::unmarked(self.sets[usize::from(step > 0)])
     }

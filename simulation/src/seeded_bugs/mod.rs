@@ -79,7 +79,8 @@ pub enum Flaw {
     OverstaysWait,
     /// Masters send no wake-up when a lock becomes free.
     NobodyWoken,
-    /// A refusal reports a ticket that is one below the largest ticket in the master's queue.
+    /// A refusal reports a number that is one below the largest ticket in the master's queue. So a new waiter may take
+    /// a ticket that another waiter already has.
     TicketNotRaised,
     /// For a shared lock, a master stores only the number of holds, not the lock value of each hold.
     CountedHolds,
@@ -92,7 +93,8 @@ pub enum Flaw {
     ReaderNoRaise,
     /// A master confirms a reader's fencing token even if the master's counter is above the token.
     ReaderAtLeast,
-    /// When a master restores a reader's lost hold with an old fencing token, it does not raise its fencing counter.
+    /// When a master restores a reader's lost hold, it does not raise its fencing counter. It should raise a counter
+    /// that is above the reader's fencing token.
     KeepNoRaise,
     /// A master restores a hold that an owner has lost, even if another client has held the lock since.
     LateKeep,
@@ -115,7 +117,8 @@ pub enum Flaw {
     PartialGrantCounts,
     /// An owner that already holds a lock, and acquires it again, waits in the queue behind other clients.
     OwnerInLine,
-    /// A master confirms a new fencing token for an owner that already has a hold with an older token.
+    /// A master confirms a larger fencing token for a new hold of an owner, although the owner already has a hold with
+    /// a smaller token. All holds of an owner should have the same token.
     OwnerWritesBack,
     /// A master does not check the fencing token of an owner's hold when it extends or restores the hold.
     OwnerAnyNumber,
@@ -165,15 +168,16 @@ pub enum Flaw {
     SessionIsLease,
     /// A client of a store without a clock considers another client's lease expired after a third of the lease time.
     EarlyEnd,
-    /// After the loss of a session, a client does not rewrite the records that a late commit of this session may still
-    /// change.
+    /// A client has lost its session. It does not give new versions to the records that the session was changing, so a
+    /// late commit of this session may still change them.
     Unsoiled,
     /// Masters that are stores vote immediately after a restart.
     StoreGuardOff,
     /// A client assumes that its estimate of a store's clock is exact. If the estimate is too low, a lease expires too
     /// early.
     NoSlack,
-    /// A client reuses a session after an unanswered request. It takes each answer for the answer to the next request.
+    /// A client reuses a session after a request without an answer. When the late answer arrives, the client takes it
+    /// for the answer to its next request.
     KeptSession,
     /// Clients that use the old and the new masters need a majority of the union, instead of a majority of each set.
     JointUnion,
@@ -181,10 +185,11 @@ pub enum Flaw {
     JointOldOnly,
     /// Clients that use the old and the new masters need only a majority of the new masters.
     JointNextOnly,
-    /// Masters ignore their generation markers, so they refuse no client.
+    /// Masters ignore their generation markers. So they vote for clients of the old masters and for clients of the new
+    /// masters at the same time.
     NextBesideOld,
-    /// If no connected client uses only the old masters, the operator opens the new masters without waiting for old
-    /// leases. Disconnected clients may still hold leases.
+    /// If no connected client uses only the old masters, the operator lets the new masters vote immediately.
+    /// Disconnected clients of the old masters may still hold locks.
     LeftoverLock,
     /// While masters are replaced, only the old masters decide the fencing token.
     FenceOneSet,
@@ -192,24 +197,28 @@ pub enum Flaw {
     ConfirmAtLeastJoint,
     /// Masters ignore the fencing counters that the operator copies to them.
     NoCarry,
-    /// The operator reads the fencing counters for the new masters before it closes the old masters.
+    /// The operator reads the fencing counters for the new masters too early: the old masters still vote for their
+    /// clients, and may still raise the counters.
     CarryBeforeClose,
     /// The operator reads the fencing counters for the new masters from only one old master.
     CarryMinority,
     /// While masters are replaced, waiters draw their tickets on the old masters only.
     TicketOneSet,
-    /// The operator closes only one old master, but considers all old masters closed.
+    /// The operator closes only one old master, but considers all old masters closed. (A closed master does not vote
+    /// for clients that use only the old masters.)
     CloseMinority,
-    /// The operator opens the new masters immediately, without waiting until old leases have ended.
+    /// The operator lets the new masters vote immediately, without waiting until the locks of the old masters' clients
+    /// have expired.
     OpenWithoutWait,
-    /// A closed master votes like an open master.
+    /// A master votes too early for clients that use only the new masters: as soon as it refuses clients that use only
+    /// the old masters.
     ClosingOpens,
     /// A master extends the locks of a client even if the master no longer admits the client.
     ExtendUnrefused,
     /// The operator does not close the connections of clients that a master no longer admits.
     MarkWithoutKill,
     /// Replaced masters restart, although an operator should have stopped them. Restarted masters lose their generation
-    /// markers, and no client restores the markers.
+    /// markers for ever, so they vote for clients that use only the old masters.
     MarkLostOnRestart,
     /// A dead master is replaced immediately by reconfiguring the clients, without an operator.
     ReplaceDeadAtOnce,
@@ -224,9 +233,10 @@ pub enum Flaw {
     CarryOneShown,
     /// The operator copies values without taking their locks, so clients may write while the operator copies.
     CarryWithoutLock,
-    /// Masters delete an unused fencing counter after a day, even if the counter is ahead of the master's clock.
+    /// Masters delete an unused fencing counter after a day, even if the counter (roughly a time) is ahead of the
+    /// master's clock.
     CounterForADay,
-    /// A grant never renews the expiry of a fencing counter. Correct masters renew it at most once in 1,000 s.
+    /// A grant never renews the expiry of a fencing counter. So the counter expires although the lock is in use.
     CounterKeepsExpiry,
 }
 

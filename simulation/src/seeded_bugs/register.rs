@@ -114,7 +114,7 @@ impl WrongRegister {
     }
 
     /// Reads the once-per-period record, and returns the content with the largest fencing token. Returns `None` if the
-    /// lock has no fencing token, or if this client accepts values from fewer masters than a majority.
+    /// lock has no fencing token, or if no majority of the masters has returned a usable content.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
@@ -198,7 +198,7 @@ impl Known<'_> {
         Some(votes.until(written).await)
     }
 
-    /// Returns the run id of the server process that answered the read; `None` if this master returned no value.
+    /// Returns the run id of the master's server process; `None` if the master returned no value.
     fn run(&self, node: usize) -> Option<ServerRun> {
         match &self.read[node] {
             Some(Ok(Answer::Value { run, .. })) => Some(run.clone()),

@@ -13,8 +13,8 @@ use super::permits::SlotsTaken;
 use super::tickets::Tickets;
 use super::turn::{Outcome, Turn, ticket};
 
-/// The largest difference between a proposed fencing counter and the master's clock, in microseconds. The master limits
-/// the counter to this distance.
+/// A fencing counter is roughly a time in microseconds. A master limits a proposed counter to at most this distance
+/// from its own clock.
 const SLACK_US: u64 = 1_000_000;
 
 /// The state that a faulty master has in addition to its keys.
@@ -108,8 +108,8 @@ impl Turn<'_> {
         Answer::Granted { counter }
     }
 
-    /// After a grant, resets the key's fencing counter to `before`, its value before the grant. Does nothing if
-    /// `before` is zero. Returns the answer with this counter.
+    /// After a grant, resets the key's fencing counter to `before` (its value before the grant), and returns a grant
+    /// with this counter. If `answer` is no grant or `before` is zero, returns `answer` and changes nothing.
     fn unraised(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
         if !matches!(answer, Ok(Answer::Granted { .. })) || before == 0 {
             return answer;

@@ -3,8 +3,8 @@
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer of a process fires. All timers that use the same slot have different laps. If the slot now has a
-    /// different `lap`, the timer was dropped, and the event is ignored.
+    /// A timer of a process fires. The process raises the `lap` of a slot when it drops the slot's timer. If the slot
+    /// now has a different `lap`, the event is ignored.
     Timer {
         client: u8,
         slot: u32,
@@ -74,7 +74,7 @@ pub(crate) enum Event {
     Resume(u8),
     /// A killed client process restarts. The executor starts it.
     Boot(u8),
-    /// A client restarts with the masters of its last planned replacement step (`ChangePlan::steps`).
+    /// A client restarts with the masters that it must use at the end of the run (`ChangePlan::steps`).
     Reconfigured(u8),
     /// An operator's order reaches a master.
     Ordered {
@@ -84,10 +84,10 @@ pub(crate) enum Event {
     Obeyed {
         order: u32,
     },
-    /// A master votes again, because its restart guard has ended. The restart has lost the master's generation marker,
-    /// or has restored an older one.
+    /// The restart guard of a master ends, so the master votes again. Its generation marker was lost or set back when
+    /// it restarted.
     Unguarded,
-    /// The simulated administrator restores lost generation markers.
+    /// The administrator, which the simulation plays, writes lost generation markers again.
     LookedAfter,
     /// All clocks advance, because nobody uses the masters for some days. The number is the index of the fault `Skip`
     /// in the scenario.

@@ -1,5 +1,5 @@
-//! A master that has no memory left for one lock. It refuses requests that need more memory for this lock, and executes
-//! all other requests.
+//! A master that has no memory left for the lock of one resource. It refuses requests that need more memory for this
+//! lock, and executes all other requests.
 
 use quorate::node::{Answer, ExtendItem, Extended, Fault, Request};
 

@@ -3,7 +3,8 @@
 //! The driver decides when to send, reconnect, or give up on a reply. This file calls the driver when a request is
 //! queued, an alarm fires, or the connection changes.
 //!
-//! Unlock the world before calling the driver: the driver delivers answers to callers that lock the world.
+//! Do not call the driver while the mutex of `World` is locked: the driver delivers answers to callers, and these
+//! lock the mutex.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -32,7 +33,7 @@ pub(crate) struct Link {
     pub(super) rng: Rng,
 }
 
-/// A call to the driver. It must be made while the world is unlocked.
+/// A call to the driver. The mutex of `World` must not be locked during the call.
 pub(super) enum Call {
     Turn,
     Tick,
@@ -182,7 +183,7 @@ impl World {
         let Some(at) = clock.when(alarm.as_nanos()) else {
             return;
         };
-        // If the link already has an earlier alarm, keep that alarm, as the real actor does.
+        // Replace the alarm of the link only if the new alarm is earlier, as the real actor does.
         let at = at.max(self.now);
         if link.armed.is_none_or(|(armed, _)| armed > at) {
             let link = &mut self.links[index];

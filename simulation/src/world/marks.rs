@@ -1,6 +1,7 @@
-//! The generation markers of the masters, and the clients that each master admits.
+//! The generation markers of the masters. A master's marker decides for which clients the master votes.
 //!
-//! If restarts remove the markers of too many masters, the checkers stop checking exclusion, fencing tokens and values.
+//! If restarts remove too many markers, the library promises nothing. The checkers then stop checking exclusion,
+//! fencing tokens and values.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::seeded_bugs::Flaw;
 /// The key of the generation marker.
 const MASTERS: &[u8] = b"quorate:masters";
 
-/// The TTL of a lost generation marker that an operator restores: ten years.
+/// The TTL with which an operator restores a lost generation marker: ten years.
 pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// The interval at which the simulated administrator restores lost generation markers: 500 ms, in nanoseconds.
@@ -62,8 +63,8 @@ impl Looks {
 }
 
 impl Looks {
-    /// For the seeded bug `ClosingOpens`: whether `mark` is the marker of a closed master, but the script belongs to a
-    /// client that needs an open master.
+    /// For the seeded bug `ClosingOpens`: whether the master with the marker `mark` would accept the script after the
+    /// next step of the operator (`open`), but not yet.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -71,8 +72,8 @@ impl Looks {
     }
 }
 
-/// Returns the index of the generation marker check in a script. The simulated SHA of the script begins with this
-/// index.
+/// Returns which check of the generation marker a script contains, as an index into `World::looks`. The script's
+/// simulated SHA begins with this index.
 pub(super) fn looks_in(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
         .map_or(0, |looks| number(looks) as usize)
@@ -144,7 +145,7 @@ impl World {
         self.named_at(self.processes[client].step_now)
     }
 
-    /// Sets a client's present step and its next step in the replacement of masters to `step`.
+    /// Sets the step of a client (see `change_plan.rs`), for now and for its next start.
     pub(crate) fn set_step(&mut self, client: usize, step: u8) {
         let process = &mut self.processes[client];
         (process.next_step, process.step_now) = (step, step);
@@ -193,10 +194,10 @@ impl World {
         self.named_at(step).sets()
     }
 
-    /// Restarts a client at step `step` of the replacement of masters.
+    /// Restarts a client at step `step` (see `change_plan.rs`).
     ///
-    /// With a seeded bug that replaces a master without an operator, the first call crashes this master. With the bug
-    /// `DeadComesBack`, the client restarts only when the master has restarted.
+    /// Some seeded bugs replace a master without an operator. With these bugs, the first call crashes the replaced
+    /// master. With `DeadComesBack`, the client restarts only after this master has started again.
     pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
         let (now, plan) = (self.now, self.scenario.change.as_ref());
         if self.is_replacing()
@@ -274,8 +275,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Writes lost generation markers, as an administrator would do. Writes none if a majority of the masters accepts
-    /// clients at replacement step `step`: these clients then restore the markers.
+    /// Writes lost generation markers, as an administrator would do. Does nothing if clients at step `step` still get a
+    /// majority, because these clients restore the markers themselves.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -445,7 +446,8 @@ impl World {
         number_of(master.mark(master.micros(self.now)))
     }
 
-    /// Updates `fallen` and the checkers after the generation marker of a master has been raised or restored.
+    /// Updates `fallen` (the masters with lost or outdated generation markers) and the checkers after the marker of a
+    /// master has been raised or restored.
     pub(super) fn raised(&mut self, master: usize) {
         let number = self.mark_number(master);
         self.fallen[master] = self.fallen[master].filter(|(was, _)| *was > number);
@@ -453,7 +455,9 @@ impl World {
     }
 
     /// Called when a master has restarted. If its generation marker is now missing or has a smaller number than before
-    /// (`was`), records the master in `fallen`. With the seeded bug `MarkLostOnRestart`, only removes the marker.
+    /// (`was`), records the master in `fallen`.
+    ///
+    /// The seeded bug `MarkLostOnRestart` deletes the marker in any case, and records nothing.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
         if self.flaw == Some(Flaw::MarkLostOnRestart) {
             let now_us = self.masters[master].micros(self.now);
@@ -475,11 +479,12 @@ impl World {
         self.at(until, Event::Unguarded);
     }
 
-    /// Stops the checks of exclusion, fencing tokens and values if too many generation markers were lost. That is the
-    /// case if clients at two replacement steps could both get a majority, and the steps differ by two or more.
+    /// Stops the checks of exclusion, fencing tokens and values if too many generation markers were lost. Clients
+    /// always exclude each other if their steps differ by at most one (see `change_plan.rs`). So the checks stop if
+    /// clients at steps further apart could both get a majority.
     ///
     /// A client at step 0 reads a master's marker only when it connects. If the marker was missing then, the master
-    /// keeps voting for the client.
+    /// keeps voting for this client, even after the marker was restored.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;

@@ -33,8 +33,8 @@ pub(crate) struct SimMaster {
     /// A shortage of memory: the true time at which it ends, and the resource whose lock it affects. `None` if there
     /// has been no shortage.
     pub(super) full: Option<(u64, usize)>,
-    /// The loaded scripts. Bit n of `scripts[i]` is set if script n is loaded with the generation marker check
-    /// `World::looks[i]`. `scripts[0]` is for scripts without a check.
+    /// The loaded scripts, as sets of bits (bit n is script n). `scripts[i]` has the scripts that begin with the
+    /// generation marker check `World::looks[i]`. `scripts[0]` has the scripts without a check.
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,

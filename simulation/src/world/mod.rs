@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     now: AtomicU64,
     /// Whether a task is being polled. Only a task that is being polled may be preempted when it reads a clock.
     polled: AtomicBool,
-    /// The tasks that have been woken. This list is not part of the world, so that a wake-up need not lock the world.
+    /// The tasks that have been woken. This list is not in `World`, so a wake-up does not lock the mutex `world`.
     pub(crate) ready: Arc<Mutex<VecDeque<usize>>>,
     world: Mutex<World>,
 }
@@ -113,7 +113,7 @@ impl Shared {
     /// Preempts the task that is being polled, for at most `lasts` nanoseconds. Masters, network and drivers continue,
     /// but no task runs. An event that the executor must handle ends the preemption.
     pub(crate) fn preempt(&self, lasts: u64) {
-        // If no task is being polled, a driver has read the clock. Then preempt nothing.
+        // Preempt only a task that is being polled. A driver may also read the clock.
         if !self.polled.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -222,9 +222,10 @@ pub(crate) struct Process {
     attempt: Option<Arc<Claim>>,
     /// When the process sent its first request over its present connections; `None` if it has not sent one.
     pub(crate) first_request: Option<u64>,
-    /// The replacement step for which the process will be configured at its next start.
+    /// The step that the process will have after its next start. It says which masters the process uses (see
+    /// `change_plan.rs`).
     next_step: u8,
-    /// The replacement step for which the process is configured now.
+    /// The present step of the process.
     step_now: u8,
 }
 
@@ -240,7 +241,8 @@ struct Stray {
     run: u32,
     /// The connection on which the client sent the original message.
     conn: usize,
-    /// The script's check of the generation marker, as an index into `World::looks`; 0 if the script has no check.
+    /// Which check of the generation marker the message contains, as an index into `World::looks`; 0 if it contains no
+    /// check.
     looks: usize,
     request: Request,
 }
@@ -262,7 +264,7 @@ pub(crate) struct World {
     store_disks: Vec<Records>,
     sessions: Vec<Session>,
     asked: Vec<Option<Asked>>,
-    /// For the seeded bug `KeptSession`: the indexes of sessions that clients have closed and will use again.
+    /// For the seeded bug `KeptSession`: the indexes of the sessions with unread answers that clients will reuse.
     pool: Vec<usize>,
     /// The lock values that stores have reported as released. Each pair is the index of the store, and the lock value.
     released: HashSet<(usize, [u8; 32])>,
@@ -283,21 +285,22 @@ pub(crate) struct World {
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master whose generation marker was lost or became older in a restart:
+    /// By master: `None`, unless a restart has removed or set back the master's generation marker. Then:
     ///
-    /// - the largest number that the marker had before such a restart;
+    /// - the number that the marker had before the restart (the largest one after several such restarts);
     /// - the true time at which the restart guard ends.
     ///
-    /// `None` for other masters. Becomes `None` again when the marker reaches that number.
+    /// An entry becomes `None` again when the number in the marker is no longer smaller.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For each master: the true time at which the restart guard ends after the first restart in which the generation
-    /// marker was lost or became older. `None` if there was no such restart.
+    /// By master: the true time at which the restart guard ends after the first restart that removed or set back the
+    /// generation marker; `None` if there was none. Unlike `fallen`, this does not change when the marker is restored.
     reopened: Vec<Option<u64>>,
     /// For seeded bugs that replace a master without an operator: the true time at which that master died. `None`
     /// before its death.
     died: Option<u64>,
-    /// The fencing counters of each master when it received its first order from an operator; `None` before. The seeded
-    /// bug `CarryBeforeClose` copies these outdated counters.
+    /// The fencing counters of each master when it received its first order from an operator; `None` before. With the
+    /// seeded bug `CarryBeforeClose`, the operator copies these counters to the new masters, although they are outdated
+    /// by then.
     counted: Vec<Option<Vec<orders::Counter>>>,
     /// Whether the operator is removing a stored value. While it is, the seeded bug `CarryWithoutLock` is switched off.
     pub(crate) is_dropping: bool,
@@ -389,8 +392,8 @@ impl World {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether preemption is switched off: in a run with stores, after the faults have ended. Each reading of a clock
-    /// can cause a preemption, and the driver for stores reads the clock very often.
+    /// Whether preemption is switched off: in a run with stores, after the faults have ended. There would be too many
+    /// preemptions, because each clock reading can cause one, and the driver for stores reads the clock very often.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }

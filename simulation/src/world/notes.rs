@@ -12,7 +12,7 @@ use crate::facts::Fact;
 use crate::locker::resource_of;
 use crate::seeded_bugs::Flaw;
 
-/// The prefix of the channel on which the leaders of a lock are announced.
+/// The prefix of the channel on which a new leader (the new holder of an election's lock) is announced.
 const LEADER: &str = "quorate:leader:";
 
 /// Decodes the arguments of the script NOTE; `None` if they are malformed.

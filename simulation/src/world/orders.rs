@@ -21,21 +21,22 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The seeded bugs `CarryBeforeClose` and `CarryMinority` ignore fencing counters that are behind the master's clock by
-/// more than this time.
+/// A fencing counter is roughly a time in microseconds. The seeded bugs `CarryBeforeClose` and `CarryMinority` do not
+/// copy counters that are behind the master's clock by more than this time.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the number in the generation marker; never lower it. The fields are the new number, the fingerprint of the
-    /// set of masters, and whether the order restores a lost marker.
+    /// Write a generation marker, unless the master's marker has a larger number. The fields are the number, the
+    /// fingerprint (it shows for which set of masters the number was written), and whether the order restores a lost
+    /// marker.
     Raise(u64, Arc<str>, bool),
     /// List the connections of clients.
     Clients,
     /// Close the connection with this id.
     Kill(u64),
-    /// List the fencing counters that are ahead of the master's clock, or behind it by at most this time.
+    /// List the fencing counters, except those that are behind the master's clock by more than this time.
     Counters(Duration),
     /// List the keys of the locks that have a stored value (quota or once-per-period record).
     Values,
@@ -69,7 +70,7 @@ pub(crate) enum Heard {
 pub(super) struct Order {
     pub(super) client: usize,
     master: usize,
-    /// The number of restarts of the server when the operator connected to it; `None` if the operator makes a new
+    /// The number of restarts that the server had when the order's connection was made. `None` if the order opens a new
     /// connection.
     run: Option<u32>,
     word: Word,
@@ -82,7 +83,8 @@ impl Shared {
     /// Sends an order to a master, and waits for the reply. Returns the reply, and the number of restarts of the server
     /// that executed the order.
     ///
-    /// `run` is the number of restarts of the server when the operator connected to it; `None` makes a new connection.
+    /// `run` is the number of restarts that the server had when the connection was made. If the server has restarted
+    /// since then, the reply is [`Heard::Gone`]. If `run` is `None`, the order opens a new connection.
     pub(crate) async fn say_order(
         &self,
         client: usize,
@@ -255,8 +257,8 @@ impl World {
         }
     }
 
-    /// For the seeded bug `MarkLostOnRestart`: restarts the old masters that are not in the new set. In this restart
-    /// they lose their generation markers.
+    /// For the seeded bug `MarkLostOnRestart`: restarts the masters that the change with the index `change` removes. In
+    /// this restart they lose their generation markers.
     fn restart_left_over(&mut self, change: u64) {
         let plan = self.scenario.change.as_ref();
         let sets = plan.map(|plan| plan.named(2 * change as u8 + 1).sets());
@@ -295,7 +297,7 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// Whether the sum of the fencing counters on this old master is the smallest of all old masters. The seeded bug
+    /// Whether the fencing counters on this master have the smallest sum among all old masters. The seeded bug
     /// `CarryMinority` reads only the counters of this master.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {

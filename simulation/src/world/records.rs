@@ -10,7 +10,7 @@ use crate::seeded_bugs::Flaw;
 /// earlier state.
 const KEPT: usize = 4;
 
-/// For a seeded bug: the number of changes after which version numbers repeat.
+/// For the seeded bug `VersionsAgain`: the version numbers of a record repeat after this number of changes.
 const AGAIN: u64 = 4;
 
 /// One state of a record, after one change.
@@ -62,8 +62,8 @@ impl Records {
         self.all.get(name).map(Past::last).unwrap_or_default()
     }
 
-    /// Returns the state that the record had after the change with the sequence number `number`, and the sequence
-    /// number at which this state began.
+    /// Returns the state of the record after the change with the sequence number `number`. Also returns the sequence
+    /// number of the change that made this state.
     pub(super) fn get_at(&self, name: &[u8], number: u64) -> (Record, u64) {
         let state = self.all.get(name).and_then(|past| past.at(number));
         state.map_or((Record::default(), 0), |one| {

@@ -54,7 +54,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // A value that was not written in this server run gets the run id `another`.
+    // Report the run id `another` for a value that an earlier run of the server wrote.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -65,7 +65,8 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
 }
 
 impl World {
-    /// Lets a master read or write the value under a lock, and reports the request and the answer to the checkers.
+    /// Lets a master read or write the value that is stored under a lock (quota or once-per-period record). Reports the
+    /// request and the answer to the checkers.
     pub(super) fn apply_value(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
         let (Request::Read { claim, .. } | Request::Write { claim, .. }) = request else {
             return Err(Fault::Server(
@@ -119,8 +120,8 @@ impl World {
         })
     }
 
-    /// For the seeded bug `CarryWithoutLock`: answers an acquire, a confirmation, an extension or a read as if the lock
-    /// were held, but changes nothing on the master. Returns `None` for other requests.
+    /// For the seeded bug `CarryWithoutLock`: answers an acquire, a confirmation, an extension or a read as if the
+    /// asking client held the lock. Changes nothing on the master. Returns `None` for other requests.
     pub(super) fn answer_without_lock(&self, index: usize, request: &Request) -> Option<Answer> {
         let master = &self.masters[index];
         let run = master.memory.run().clone();

@@ -90,7 +90,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
                     // For a claim on several keys, a refusal also contains the index of a key that is not free. Clients
-                    // ignore this index, so always send 1.
+                    // ignore the index, so this simulated master always sends 1.
                     let (words, way) = match claim.group() {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),
@@ -303,7 +303,8 @@ impl World {
     }
 
     /// Returns an error reply if the script is not loaded, or if its check of the generation marker rejects the client.
-    /// Otherwise returns the index of this check in `World::looks`; 0 if the script has no check.
+    /// Otherwise returns the index of the script's check in the list `World::looks`. The index 0 means that the script
+    /// has no check.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];

@@ -224,7 +224,7 @@ impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // A lock change takes up to eight packets. If each takes `timeout / 12` at most, all arrive within the timeout.
+        // A lock change takes up to eight packets. At `timeout / 12` each, they take two thirds of the timeout.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -436,7 +436,7 @@ impl World {
         };
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
-        // If the request waited for other commits, its answer shows the clock at the beginning of this wait.
+        // If the request waited for other commits, its answer shows the store's clock at the beginning of the wait.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
@@ -471,8 +471,8 @@ impl World {
         })
     }
 
-    /// Returns the time on the store's clock, in microseconds. `None` for stores with an odd index, and for stores that
-    /// report their clock in each answer.
+    /// Returns the time on the store's clock, in microseconds. `None` for stores that report their clock in each
+    /// answer. Also `None` for stores with an odd index, so that the runs contain stores without a date.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;

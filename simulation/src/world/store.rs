@@ -106,7 +106,7 @@ impl World {
     }
 
     /// Replaces the connections of one client process to all stores, and returns the previous connections. The caller
-    /// drops the previous connections while the world is unlocked.
+    /// must unlock the `World` before it drops them, because the drop of a connection locks the `World`.
     pub(crate) fn replace_breakers(&mut self, client: usize, new: Vec<Breaker>) -> Vec<Breaker> {
         let of = |breaker: &mut Breaker| breaker.0 == client;
         let old = self.breakers.extract_if(.., of).collect();
@@ -129,8 +129,8 @@ impl World {
         });
     }
 
-    /// Called when a record in a store changes from `before` to `state`. Reports each lock value that the change adds,
-    /// if the store had already answered the release of this value.
+    /// Called when a record in a store changes from `before` to `state`. If the change adds a lock value whose release
+    /// the store has already answered, reports this value.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);

@@ -25,7 +25,7 @@ pub(crate) struct Watch {
     /// The lines of the trace; `None` if the run has no trace.
     pub(crate) trace: Option<Vec<String>>,
     promises: Promises,
-    /// Whether the scenario has notes or leaders.
+    /// Whether some client in the scenario stores a note, acquires a leadership, or observes an election.
     pub(crate) has_notes: bool,
     last_holder: [Option<usize>; PLACES],
     holds: u64,
@@ -67,8 +67,8 @@ impl Watch {
         self.watched.see(&moment, fact);
     }
 
-    /// Called when a run violates an assumption of the library. From then on, the checkers no longer require exclusion,
-    /// rising fencing tokens or correct values.
+    /// Called when too many masters have lost their generation markers, so that the library's assumptions no longer
+    /// hold. From then on, the checkers do not require exclusion, rising fencing tokens or correct stored values.
     pub(crate) fn lose_promises(&mut self) {
         self.coverage.split += u64::from(self.promises.exclusion);
         self.promises = Promises {
@@ -185,7 +185,7 @@ impl Watch {
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
         let of = |believer: &Believer| believer.id == id;
         let index = self.believers.iter().position(of)?;
-        // Before the end of this lock, report its latest extension, if it has not been reported yet.
+        // First report the latest extension of this lock, if it has not been reported yet.
         self.after(now, Some(self.believers[index].client));
         let believer = self.believers.remove(index);
         self.say(now, || {

@@ -22,8 +22,8 @@ fn simulated_runs_of_nightly_seeds_keep_the_rules_while_masters_are_replaced() {
 fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Changes, seeds);
     must_pass(&summary, " --changes");
-    // Even the few seeds of a build without optimizations must contain every stage of a replacement. In some runs,
-    // clients must acquire locks on the old and the new masters together, and on the new masters alone.
+    // Even the few seeds of a build without optimizations must contain every stage of a replacement. Clients must also
+    // acquire locks on both sets of masters together, and on the new masters alone.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
@@ -105,8 +105,8 @@ fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
     );
 }
 
-/// The clocks of the new masters go back by an hour, so the new masters could grant smaller fencing tokens than the old
-/// masters. The operator must not open the new masters until their clocks are correct.
+/// In this test, the clocks of the new masters are an hour slow for some time, so these masters could grant smaller
+/// fencing tokens than the old masters. The operator must not open them during this time.
 #[test]
 fn operator_delays_step_open_until_the_clocks_of_new_masters_are_correct() {
     let hour_us = 3_600_000_000;

@@ -71,8 +71,8 @@ fn connect_timeout_begins_with_the_first_request_instead_of_the_process_start() 
     assert_eq!(outcome.coverage.no_quorum, 0);
 }
 
-/// A scenario with four masters, in which the fourth master replaces one of the first three. All clients are configured
-/// for the step `step` of the replacement, and never change it.
+/// A scenario with four masters, in which master 3 replaces master 2. `begins` and `goal` are the numbers in the
+/// generation markers at the beginning and at the end. All clients stay at the step `step` of the replacement.
 fn one_replaced(begins: Option<u64>, goal: u64, step: u8) -> Scenario {
     let mut scenario = Scenario::quiet(1, 4, 3);
     scenario.settings.max_ttl = scenario.settings.ttl;
@@ -95,8 +95,8 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
     Fault { at: at * MS, kind }
 }
 
-/// If the operator did not restore the marker, a majority of the new masters would have no marker, and would refuse all
-/// clients forever.
+/// Masters 0 and 1 crash and lose their generation markers. Without these two markers, a majority of the new masters
+/// (0, 1 and 3) would refuse all clients forever.
 #[test]
 fn simulated_operator_restores_the_marker_of_a_master_that_restarts_after_the_last_fault() {
     let mut scenario = one_replaced(Some(2), 2, 2);
@@ -148,7 +148,7 @@ fn counters_checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump()
 }
 
 /// A client removed a value. Before its call returned, another client created the value again. The checker of stored
-/// values (rule `stock`) wrongly concluded that the removal came last.
+/// values (rule `stock`) wrongly assumed that the removal happened after the creation.
 #[test]
 fn stock_checker_accepts_a_value_created_again_before_its_removal_call_returns() {
     let value = |think, verb| Step {
@@ -186,8 +186,9 @@ fn stock_checker_accepts_a_value_created_again_before_its_removal_call_returns()
     );
 }
 
-/// The simulated operator searches for texts in the library's errors, and acts on them. After the text of one error had
-/// been rewritten, the operator repeated a finished change forever (in 24 of 200,000 seeds).
+/// The simulated operator recognizes some errors of the library by their text. After one of these texts had been
+/// rewritten, the operator no longer recognized the error. It then repeated a finished replacement of masters forever
+/// (in 24 of 200,000 seeds).
 #[test]
 fn library_errors_contain_every_text_that_the_simulated_operator_searches_for() {
     let operator = include_str!("../../src/operator.rs");

@@ -74,8 +74,8 @@ fn locks_of_all_kinds_on_one_resource_break_no_simulation_rule() {
         let outcome = play(&scenario, None);
         assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
         let seen = outcome.coverage;
-        // Each of the six clients takes seven locks. One client also downgrades six of its locks, and each downgrade
-        // counts as one more acquired lock.
+        // The six clients take seven locks each. One client also downgrades six of its locks, and each of these six
+        // downgrades counts as one more acquired lock.
         assert_eq!(
             (seen.acquired, seen.downgraded),
             (7 * 6 + 6, 6),
@@ -85,8 +85,8 @@ fn locks_of_all_kinds_on_one_resource_break_no_simulation_rule() {
     }
 }
 
-/// Two clients acquire a lock for the same owner at the same time. Because the masters' counters differ, neither client
-/// gets the same fencing token from a majority. If both clients retried immediately, they would collide again.
+/// Four clients take a lock for the same owner at the same time. Because the masters' fencing counters differ, their
+/// attempts can collide. Each client then pauses for a random time before it retries, so most acquires succeed.
 #[test]
 fn twelve_of_sixteen_acquires_by_one_owner_succeed_despite_different_fencing_counters() {
     for seed in 0..40 {
@@ -145,8 +145,8 @@ fn seeded_bug_that_counts_permits_instead_of_assigning_slots_exceeds_the_permit_
     assert!(three.is_some());
 }
 
-/// A client holds a permit on masters 0 and 2, and then master 2 crashes. Afterwards, the client's slot is taken on
-/// master 0 and free on master 1.
+/// Client 0 holds a permit on masters 0 and 2 only, because master 1 refuses requests for the first 50 ms. Then master
+/// 2 crashes. So of the two remaining masters, only master 0 reports the client's slot as taken.
 fn one_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
     let takes = |think, wait, hold| Step {
@@ -213,7 +213,8 @@ fn seeded_bug_that_gives_each_resource_a_separate_queue_ticket_causes_a_deadlock
     assert!(stuck.is_some());
 }
 
-/// A client locks two keys. Under one of these keys, another program stores a value that is not a string.
+/// A client locks two keys. Another program has stored a value that is not a string under one of them. `MGET` reports
+/// such a key as missing, so the seeded bug overwrites the value.
 #[test]
 fn seeded_bug_that_reads_all_keys_with_mget_overwrites_a_value_of_another_program() {
     let mut scenario = Scenario::quiet(1, 3, 1);

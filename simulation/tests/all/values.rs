@@ -40,9 +40,9 @@ fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     at(from, kind)
 }
 
-/// A scenario in which client 0 creates a once-per-period record. After `think` milliseconds, client 1 locks the record
-/// for `hold` milliseconds, without renewal. Client 1 reads the record, waits for half of `hold`, and writes the
-/// record.
+/// A scenario in which client 0 creates a once-per-period record. `think` milliseconds after the start, client 1 takes
+/// the lock of the record for `hold` milliseconds, without renewal. Client 1 reads the record, waits for half of
+/// `hold`, and writes the record.
 fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
@@ -112,8 +112,8 @@ fn reading_a_value_makes_masters_reject_delayed_writes_of_the_previous_holder() 
 /// - Three of five masters grant the lock to client 2, which does the work and records the period as done.
 /// - One of these three masters loses its memory.
 ///
-/// Now three of the five masters do not store the record of client 2. This majority could accept a record of client 1
-/// for the same period.
+/// Now three of the five masters do not store the record of client 2: this master, and the two that did not grant the
+/// lock to client 2. These three are a majority, so they could accept a record of client 1 for the same period.
 fn one_master_forgets() -> Scenario {
     let mut scenario = recorded(5, 50, 300);
     scenario.clients[2].steps = vec![Step {

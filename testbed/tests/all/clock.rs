@@ -7,7 +7,7 @@ use quorate_testbed::{ClockShim, OffsetFile, Reply, Server, ServerOptions, Skew}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Starts a server whose clock can be shifted. The server must work even after the [`ClockShim`] is dropped.
+/// Starts a server whose clock can be shifted.
 fn server() -> (Server, OffsetFile) {
     let shim = ClockShim::build()
         .expect("the clock library must be built (it needs Linux and a C compiler)");

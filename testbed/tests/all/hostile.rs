@@ -89,7 +89,7 @@ fn new_script_applies_to_existing_connections() {
     connection.send(&["HELLO", "3"]).unwrap();
     assert!(is_silent(&mut connection));
     hostile.play(Script::Say("+now\r\n".into()));
-    // The new script answers only new commands, so there is still no answer to `HELLO`.
+    // `HELLO` was sent before the change of the script, so it still gets no answer.
     assert!(is_silent(&mut connection));
     connection.send(&["PING"]).unwrap();
     let mut heard = connection.receive();
@@ -177,7 +177,7 @@ fn relay_passes_replies_on_with_the_chosen_kind_of_tampering() {
         let mut connection = dial(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
-        // After `Say` has answered a command on this connection, `Relay` must close the connection.
+        // The relay must close the connection, because another script has already answered a command on it.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
         hostile.play(relay(&server, harm));

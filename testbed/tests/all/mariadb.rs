@@ -100,6 +100,6 @@ fn dropped_console_releases_its_row_locks() {
     );
     assert!(matches!(console.say("nonsense"), Err(Error::Refused(_))));
     drop(console);
-    // The server needs a moment to notice that the session has ended.
+    // The server needs a moment to notice that the client has disconnected and that its row lock has ended.
     assert!(within(Duration::from_secs(10), || ask().is_ok()));
 }

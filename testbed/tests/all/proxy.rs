@@ -276,8 +276,8 @@ fn drop_fault_discards_bytes_in_transit_and_the_close_of_the_connection() {
     assert!(is_silent(&mut server));
     drop((slow, hole));
     assert!(is_silent(&mut server));
-    // The client has closed its socket, so its kernel answers these bytes with a reset. The proxy must forward the
-    // reset to the server.
+    // The client has closed its socket, so it resets the connection when these bytes arrive. The proxy must reset its
+    // connection to the server as well.
     server.write_all(b"anyone there?").unwrap();
     assert!(is_reset(&mut server));
 }
@@ -411,7 +411,7 @@ fn strand_fault_holds_bytes_of_existing_connections_until_the_fault_is_healed() 
     eventually("the arrival of the bytes of the closed connection", || {
         read("b") == Reply::from("late")
     });
-    // Inject the fault again. Now it also affects `fresh`, which is an existing connection.
+    // The fault holds back the data of all existing connections. Now `fresh` is one of them.
     let _strand = Fault::Strand.inject(&proxy);
     fresh.send(&["SET", "c", "late"]).unwrap();
     dial(&proxy);

@@ -62,8 +62,8 @@ impl Scene {
     }
 }
 
-/// Runs the steps `close` and `closed` of a change, waits for the required time, and runs `open`. Returns the result of
-/// `open`.
+/// Runs the steps `close` and `closed` of a change, waits for the duration `change.wait()`, and runs `open`. Returns
+/// the result of `open`.
 async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     let change = both.change().expect("a change");
     change.close().await.expect("closed");
@@ -83,8 +83,8 @@ async fn take(redlock: &Redlock, pieces: u64) -> Take {
     taken.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Tests that a once job does not run again if one old master after another is unreachable or restarted, but never two
-/// at the same time.
+/// Tests that a job does not run twice in its period if one old master after another fails. At most one of them is
+/// unreachable or restarted at a time.
 #[tokio::test]
 async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     let scene = Scene::start();
@@ -207,7 +207,7 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
     let (old, both) = (scene.old(), scene.both());
     begin(&both.change().expect("a change")).await;
     both.quota("beans").create(10).await.expect("created");
-    // All clients use the old masters again, because the operator has abandoned the change.
+    // The operator abandons the change of masters, and all clients use only the old masters again.
     assert_eq!(take(&old, 7).await, Take::Taken { left: 3 });
     begin(&both.change().expect("a change")).await;
     let open = opened(&both).await.expect("open");
@@ -216,8 +216,8 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// Runs the step `close` of a change during an at-least-once job. Returns true if the client can still record that the
-/// job is done.
+/// The client `old` runs a job with `at_least_once`. During the job, a change of masters executes its step `close`.
+/// Returns true if the client can record after this step that the job is done.
 ///
 /// If `reconnects` is true, the job does not end until the client has reconnected.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
@@ -226,8 +226,8 @@ async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool)
     let change = both.change().expect("a change").strangers_pass(true);
     let once = old.once("job", PERIOD);
     once.create().await.expect("created");
-    // Write generation markers. Without them, a client would ignore the votes of a server until its uptime exceeds the
-    // longest TTL.
+    // Write generation markers, so that clients count the votes of a server immediately. Without markers, a client
+    // first waits until the server has run for longer than the longest TTL.
     let told = scene.settings(0..3).next_masters(scene.urls(2..5));
     let mark = quorate::testing::mark(&told, 0).expect("a mark");
     for server in &scene.servers {
@@ -292,8 +292,8 @@ async fn closed_masters_refuse_writes_of_a_client_that_reconnected_after_step_cl
     assert!(!records_after_the_close(&scene, &old, true).await);
 }
 
-/// Each further hold of an owner must get the fencing token of the first hold. A copied counter could change that
-/// token. So `open` must fail while an owner holds the lock.
+/// All holds of one owner must have the same fencing token. If the change of masters copied a fencing counter, the
+/// owner's next hold could get a different token. So the step `open` must fail while an owner holds the lock.
 #[tokio::test]
 async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
@@ -359,8 +359,8 @@ async fn outdated_stored_values_on_next_masters_are_reported_and_removed() {
         .expect("created");
 }
 
-/// The old and the next masters have two servers in common. A majority of the old masters has the latest value, and a
-/// new master has an earlier value. `open` must copy the latest value.
+/// The old masters are the servers 0 to 2, and the next masters are the servers 1 to 3. The servers 0 and 1 have the
+/// latest value, and the servers 2 and 3 have an outdated value. `open` must copy the latest value.
 #[tokio::test]
 async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
     let scene = Scene::start();
@@ -439,8 +439,8 @@ async fn change_of_masters_copies_the_stored_values_of_every_key_prefix() {
     }
 }
 
-/// Tests values that clients of the old masters have created. Two of the three next masters have never received these
-/// values. Clients of both sets of masters must find them nevertheless.
+/// Tests values that clients of the old masters have created. Only one server belongs to both sets of masters, so the
+/// two other next masters have never received these values. Clients of both sets must find the values nevertheless.
 #[tokio::test]
 async fn client_with_next_masters_reads_values_created_only_on_the_old_masters() {
     let scene = Scene::start();
