@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn change_of_masters_lists_the_masters_it_uses_and_removes() {
+    fn each_change_of_masters_lists_its_old_new_and_removed_masters() {
         let one_by_one = Changes::one_by_one(3, 2);
         assert_eq!(one_by_one.sets, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]);
         assert_eq!((one_by_one.count(), one_by_one.servers()), (2, 5));

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kill_or_stop_faults_occur_after_step_close_and_before_step_open() {
+    fn only_kill_or_stop_faults_hit_a_change_of_masters_between_close_and_open() {
         let sets: [&[usize]; 1] = [&[0, 1, 2]];
         let mut hazards = hazards();
         let fault = hazards

@@ -100,7 +100,7 @@ impl Master {
     pub fn zookeeper(&self) -> anyhow::Result<&Arc<ZooKeeper>> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => Ok(ensemble),
-            _ => anyhow::bail!("this master is not a ZooKeeper but {}", self.kind),
+            _ => anyhow::bail!("this master is not ZooKeeper but {}", self.kind),
         }
     }
 

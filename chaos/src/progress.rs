@@ -65,7 +65,7 @@ impl Progress {
         }
         self.last = Some(Instant::now());
         let text = format!(
-            "{}: {} s left | {} locks obtained, {} not obtained, {} losses notified, {} stale writes refused | {} \
+            "{}: {} s left | {} locks obtained, {} not obtained, {} losses reported, {} stale writes refused | {} \
              faults took effect, {} failed",
             self.phase,
             left.as_secs(),

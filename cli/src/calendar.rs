@@ -50,7 +50,7 @@ fn fixed(text: &str) -> Result<Duration, String> {
         return Err("months and years vary in length: use --per month, or a number of days".into());
     }
     if length < Duration::from_millis(1) {
-        return Err("a period must be at least 1ms long, for example 24h".into());
+        return Err("a period must be at least 1ms: give for example 24h".into());
     }
     Ok(length)
 }

@@ -46,16 +46,16 @@ prints a line for each value, and holds the value's lock during the copy.
 
 masters status also lists the connected clients: the step, state, host and process id of each client, the name of its
 connections, and its address on each master. The states are:
-    current          the client has the same step as this configuration
-    outdated         the client has a lower step; during a change, it lacks next_masters
-    ahead            the client has a higher step, so this configuration is outdated
+    current          the client has the same step number as this configuration
+    outdated         the client has a lower step number; during a change, it lacks next_masters
+    ahead            the client has a higher step number, so this configuration is outdated
     other masters    the client uses other masters, or other names for the masters
     without marker   a quorate client that does not check the marker: its version is old, or it lacks a right
     unknown          another program that runs scripts or sets keys
 
 JSON fields of masters status (stable; absent values are null):
     stage       untouched, begun, partly_closed, closed, open or finished; null without next_masters
-    step        the step of this configuration
+    step        the step number of this configuration (2 * masters_generation, + 1 with next_masters)
     masters[]   master, set (old, next or both), mark, uptime_s, run_id, error, error_kind
     clients[]   step, state (as above, with _ instead of spaces), host, pid, name, connections[] (master, address)
 

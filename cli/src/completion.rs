@@ -9,7 +9,7 @@ use crate::output;
 
 /// The text below the options of `quorate completions --help`.
 pub(crate) const AFTER_HELP: &str = "\
-After --, the shell completes the command as if you typed it without quorate.
+After --, the shell completes the command as if you had typed it without quorate.
 
 Examples:
     quorate completions bash > ~/.local/share/bash-completion/completions/quorate

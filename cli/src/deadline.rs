@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_process_sends_signals_after_the_supervisor_but_before_the_lock_expires() {
+    fn guard_process_signals_later_than_the_supervisor_but_before_the_lock_expires() {
         for ttl in [50, 100, 1_000, 10_000, 60_000] {
             let plan = Deadline::new(ms(ttl), ms(5_000));
             let (term, kill) = plan.backstop();

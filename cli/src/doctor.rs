@@ -29,9 +29,9 @@ Checks (errors and warnings make the exit code 1, notes do not):
     role           no master is a replica or read-only
     cluster        no master is a node of a cluster (Redis Cluster, Galera)
     eviction       maxmemory-policy is noeviction
-    prepared       each database has the tables of quorate, and each ZooKeeper has the path that its URL names
+    prepared       each database has the tables of quorate, and each ZooKeeper server has the path in its URL
     binlog         the binary log of a database contains rows, not statements
-    session        maxSessionTimeout of a ZooKeeper is at least 2.5 times ?timeout= in its URL
+    session        maxSessionTimeout of ZooKeeper is at least 2.5 times ?timeout= in its URL
     connections    the server accepts enough additional connections
     latency        replies arrive well before the node timeout
     acl            the user may use the commands, keys and channels that the locks need
@@ -259,9 +259,9 @@ fn sources(origins: &[Origin]) -> String {
         } = origin;
         match overridden {
             Some(variable) => {
-                format!("setting {setting} from {source}, which overrides {variable}")
+                format!("setting {setting}: from {source}, which overrides {variable}")
             }
-            None => format!("setting {setting} from {source}"),
+            None => format!("setting {setting}: from {source}"),
         }
     };
     let lines: Vec<String> = origins.iter().map(line).collect();

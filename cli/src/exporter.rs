@@ -25,7 +25,7 @@ pub(crate) struct ExporterArgs {
     /// Write metrics to this file, in the format of Prometheus
     ///
     /// The textfile collector of the node exporter reads FILE if its name ends in .prom. quorate replaces FILE
-    /// atomically when the command starts, and again when quorate ends.
+    /// atomically at the start of the command and at the end.
     #[arg(
         long,
         value_name = "FILE",

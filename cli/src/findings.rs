@@ -71,7 +71,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         Fault::Unsupported(_) => (
             "version",
             format!("cannot be used: {why}"),
-            "use Redis 6.2 or newer, Valkey, MariaDB 10.6, MySQL 8, or ZooKeeper 3.5",
+            "use Valkey, or at least Redis 6.2, MariaDB 10.6, MySQL 8 or ZooKeeper 3.5",
         ),
         Fault::Unprepared(_) => (
             "prepared",
@@ -281,7 +281,7 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Error,
             "cluster",
-            "is a cluster node: it stores only a part of all keys, and cluster nodes are not independent".to_owned(),
+            "is a cluster node: it stores only some of the keys, and cluster nodes are not independent".to_owned(),
             "use a server with cluster-enabled no",
         );
     }
@@ -371,7 +371,7 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             "persistence",
             format!("{kept} in a restart; the restart guard protects locks from this loss"),
             &format!(
-                "nothing to do: clients ignore the votes of this master for {} after a restart",
+                "no action needed: clients ignore the votes of this master for {} after a restart",
                 human(rules.max_ttl)
             ),
         );

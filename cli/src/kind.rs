@@ -389,14 +389,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holder_is_described_as_readers_or_as_a_named_owner() {
+    fn ids_of_readers_and_owners_are_shown_in_readable_form() {
         assert_eq!(holder_words("quorate:shared"), "readers");
         assert_eq!(holder_words("quorate:owner:me"), "owner 'me'");
         assert_eq!(holder_words("0a1b"), "0a1b");
     }
 
     #[test]
-    fn unprintable_restores_every_byte_escaped_by_printable() {
+    fn unescaping_restores_every_escaped_byte() {
         let all: Vec<u8> = (0..=u8::MAX).collect();
         let text = printable(&all);
         assert!(

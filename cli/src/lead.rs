@@ -41,7 +41,7 @@ would wait forever. For the same reason, quorate lead exits with 75 if the comma
 outer quorate holds the lock.
 
 The leader holds the exclusive lock of the election's name: `quorate status` shows the lock, and `quorate watch` prints
-each change of the leader.
+each change of leader.
 
 Examples:
     quorate lead scheduler --note \"$(hostname):9000\" -- ./scheduler

@@ -21,7 +21,7 @@ use crate::waiting;
 pub(crate) struct Talk {
     /// Print only the final error on stderr
     ///
-    /// A wait without a majority of the masters prints one warning as well.
+    /// Exception: one warning if no majority answers.
     #[arg(short, long, global = true, display_order = 900, env = "QUORATE_QUIET", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) quiet: bool,
 
@@ -63,7 +63,7 @@ fn from_environment() -> Option<Targets> {
         Ok(targets) => Some(targets),
         Err(why) => {
             output::say(format!(
-                "ignoring RUST_LOG: {why}; a valid value is RUST_LOG=quorate=debug"
+                "ignoring RUST_LOG: {why}; for example, RUST_LOG=quorate=debug is valid"
             ));
             None
         }

@@ -41,7 +41,7 @@ pub(crate) fn after_help() -> String {
 const OTHERS: [(&str, &str); 3] = [
     (
         "RUST_LOG",
-        "which events of the library are printed on stderr if neither -q nor -v is given, for example quorate=debug",
+        "the log levels of the library on stderr if neither -q nor -v is given, for example quorate=debug",
     ),
     ("NO_COLOR", "turns colours off if set"),
     (
@@ -58,7 +58,7 @@ const SERVERS: [(&str, &str); 2] = [
     ),
     (
         "QUORATE_ZOOKEEPER",
-        "the folder of the ZooKeeper that demo and bench start",
+        "the folder with the ZooKeeper jars that demo and bench use",
     ),
 ];
 

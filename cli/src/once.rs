@@ -26,14 +26,12 @@ use crate::waiting::WaitDisplay;
 /// The text below the options of `quorate once --help`.
 pub(crate) const AFTER_HELP: &str = "\
 For cron jobs on several machines. All machines must use the same options. --per day, week (from Monday) and month
-follow the calendar, in UTC or in the time zone of --tz. Periods of another length, such as --per 6h, follow one another
-from 1970-01-01 00:00 UTC. A call belongs to the period in which it began, even if it waits until a later period.
+follow the calendar, in UTC or in the time zone of --tz. Other periods, such as --per 6h, follow one another from 1970-01-01
+00:00 UTC. A call belongs to the period in which it began.
 
-The command runs under the exclusive lock NAME (quorate help command).
-
-By default the command runs at most once per period: the masters record the period as done before the command runs. So
-a command that fails or crashes does not run again in this period. If the command does not exist or is not executable,
-the period is not recorded.
+The command runs under the exclusive lock NAME (quorate help command), by default at most once per period: the masters
+record the period as done before the command runs. So a command that fails or crashes does not run again in this
+period. If the command does not exist or is not executable, the period is not recorded.
 
 With --at-least, the masters record the period as done after the command has exited with 0. If the command fails or
 crashes, the next call runs it again. So the command must be safe to repeat.
@@ -41,8 +39,8 @@ crashes, the next call runs it again. So the command must be safe to repeat.
 Create the record once, by hand, while all masters are up: quorate once --create NAME. If too many masters lose the
 record, nothing runs: drop the record (quorate once --drop NAME --yes), and create it again.
 
-quorate once --status NAME shows the last run, or that the command is running. With --at-least, it shows the last run
-that has ended. With --per, it also shows whether the current period is done.
+quorate once --status NAME shows the last run, or that the command is running. With --per, it also shows whether the
+current period is done.
 
 Examples:
     quorate once --create nightly-report

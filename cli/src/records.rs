@@ -35,7 +35,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
         ),
         Fault::Denied(_) => (
             "login",
-            "correct the user, the password and the database in the URL of this master, or make the grants that `quorate prepare-server URL` prints",
+            "correct the user, the password and the database in the URL of this master, or run the GRANTs that `quorate prepare-server URL` prints",
         ),
         Fault::Unsupported(why) if why.contains("binlog_format") => (
             "binlog",
@@ -101,7 +101,7 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     for unseen in &master.unseen {
         let (what, advice) = unseen
             .split_once(": ")
-            .unwrap_or((unseen, "check this property on the server"));
+            .unwrap_or((unseen, "check it on the server"));
         let what = format!("does not report {what}");
         add(Severity::Note, "unseen", what, advice);
     }
@@ -203,7 +203,7 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
     };
     if rules.restart_guard {
         let advice = format!(
-            "nothing to do: clients ignore the votes of this master for {} after a restart",
+            "no action needed: clients ignore the votes of this master for {} after a restart",
             human(rules.max_ttl)
         );
         let what = format!("{lost}; the restart guard protects locks from this loss");

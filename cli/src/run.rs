@@ -119,7 +119,7 @@ pub(crate) struct JobArgs {
 
     /// Print the output of the command only if it fails or is stopped
     ///
-    /// Useful for cron, which mails all output. Until the command ends, temporary files store its output.
+    /// Useful for cron, which mails all output. Temporary files store the output.
     #[arg(long, env = "QUORATE_OUTPUT_ON_FAILURE", help_heading = HEADING, hide_short_help = true, value_parser = clap::builder::BoolishValueParser::new())]
     output_on_failure: bool,
 
@@ -166,7 +166,7 @@ impl Plan {
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
-                " without the lock (to stop processes of another user, start quorate as that user: \
+                " without the lock (to stop processes of another user, start quorate as root: \
                  sudo quorate run ..)"
             }
             Fate::EndedOnSigterm | Fate::Killed => "",

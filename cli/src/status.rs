@@ -33,7 +33,7 @@ With names, status shows what each master reports about each lock. The verdict o
     split      some masters have a key, but no holder has a majority: the keys expire with their ttl
     unknown    fewer than a majority of the masters answered
 
-A restarted master may have lost locks, so it does not vote for max_ttl. Until then, status does not ask this master.
+A restarted master may have lost locks. Until max_ttl has passed, it does not vote, and status does not ask it.
 
 The note names the holder. During about the first 100ms of a hold, there is no note. A holder that uses another Redlock
 client has no note.

@@ -211,7 +211,7 @@ impl Judge {
                 }
                 other => {
                     deaf.push(format!(
-                        "all tests of {} (their result without any mutant: {other:?})",
+                        "all tests of {} (result without any mutant: {other:?})",
                         self.name
                     ));
                     return Ok(deaf);

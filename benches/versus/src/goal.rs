@@ -50,7 +50,7 @@ pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 #[test]
-fn climb_compares_each_cost_with_the_smallest_earlier_cost() {
+fn each_cost_is_divided_by_the_smallest_earlier_cost() {
     assert!((climb([100.0, 10.0, 15.0, 12.0]) - 1.5).abs() < 1e-9);
     assert!((climb([4.0, 2.0, 1.0]) - 0.5).abs() < 1e-9);
     assert!(climb([4.0]).is_nan());

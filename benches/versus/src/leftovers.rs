@@ -120,7 +120,7 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
         .expect("the settings must be valid")
 }
 
-/// Waits for all background releases, and returns the number of keys that remain on all masters together.
+/// Waits for all background releases, and returns the total number of keys on all masters.
 async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
     let mut left = keys(masters);

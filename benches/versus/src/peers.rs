@@ -143,7 +143,7 @@ impl Peer {
         if first.is_some_and(|seen| seen.failed == 0) {
             return Some(peer);
         }
-        eprintln!("{name} is not measured, because it cannot acquire a lock here");
+        eprintln!("{name} is not measured, because its trial run failed");
         None
     }
 

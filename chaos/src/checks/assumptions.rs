@@ -17,7 +17,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let unavailable = case.history.lines.iter();
     let unavailable = unavailable.filter(|line| matches!(line.what, Event::Unavailable { .. }));
     let looked_at = format!(
-        "{} of {} injected faults took effect; {} faults or workloads not supported here; {obtained} locks acquired",
+        "{} of {} faults took effect; {} faults or workloads not supported on this machine; {obtained} locks acquired",
         landed.count(),
         case.faults.len(),
         unavailable.count()
@@ -83,7 +83,7 @@ fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let begun = count(|what| matches!(what, Event::Ready { .. }));
     let finished = count(|what| matches!(what, Event::Bye | Event::Gone { meant: true, .. }));
     if finished < begun {
-        missing.push("the history lacks the end of at least one client".into());
+        missing.push("the history does not show that every client ended".into());
     }
     if obtained < FEW * case.scenario.clients {
         missing.push(format!("only {obtained} acquisitions: use a longer run"));

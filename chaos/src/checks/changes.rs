@@ -29,7 +29,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let steps = pace::steps(case.history);
     if changes.operator != Operator::Careful {
         let looked_at = format!(
-            "{} steps to replace masters, not checked because the operator skips steps on purpose",
+            "{} steps to replace masters were not checked, because the operator skips steps on purpose",
             steps.len()
         );
         return Finding::of("changes", looked_at, Vec::new());
@@ -41,7 +41,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let tries: usize = steps.iter().map(|step| step.tries).sum();
     let looked_at = format!(
         "masters replaced {} times; {done} steps completed in {tries} tries; {refused} acquisitions refused because \
-         the client used outdated masters; longest time in which a client waited for a free lock: {}",
+         the client used outdated masters; longest time that a lock was free despite a waiter: {}",
         changes.count(),
         seconds(longest),
     );

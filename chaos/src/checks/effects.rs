@@ -51,7 +51,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             who: vec![who.to_owned(), line.who.clone()],
             resource: Some(key.clone()),
             what: format!(
-                "{who} and {} both changed {key:?} from the same content {from:?}",
+                "{who} and {} both overwrote the same content {from:?} of {key:?}",
                 line.who
             ),
             excused,

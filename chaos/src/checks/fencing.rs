@@ -129,7 +129,7 @@ fn register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) 
                         who: vec![name(seen.1), name(by)],
                         resource: Some(key.clone()),
                         what: format!(
-                            "the register wrongly accepted token {token} of {by} after token {} of {}",
+                            "a write of {by} with token {token} was wrongly accepted after token {} of {}",
                             seen.0, seen.1
                         ),
                         excused: None,

@@ -63,8 +63,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "followers got {told} notifications of a leader, and {nobody} notifications that there is no leader; {} \
-         leaders were elected, and followers were notified of {} leaders",
+        "followers got {told} notifications of a leader, and {nobody} that there is no leader; {} leaders were \
+         elected, and followers were notified of {} different leaders",
         terms.len(),
         leaders.len()
     );

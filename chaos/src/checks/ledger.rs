@@ -41,7 +41,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             if *token < account.1 {
                 let before = account.1;
                 bad(format!(
-                    "{by} booked on account {name} with token {token} after a booking with token {before}"
+                    "{by} booked on account {name} with token {token} after the larger token {before}"
                 ));
             }
             *account = (*balance, *token);

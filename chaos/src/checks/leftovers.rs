@@ -71,7 +71,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             let left: Vec<String> = left.cloned().collect();
             if !left.is_empty() {
                 let whose = ["TTL", "lifetime of holder's notes"][usize::from(notes_too)];
-                let what = format!("keys that still exist after the {whose}: {}", few(&left));
+                let what = format!("keys that outlived the {whose}: {}", few(&left));
                 bad(line.t, &line.who, what);
             }
         }

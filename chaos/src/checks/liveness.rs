@@ -51,7 +51,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 who: vec![format!("c{}", client + 1)],
                 resource: Some(resource.to_owned()),
                 what: format!(
-                    "client c{} did not get {resource:?} in the {} after the last fault had ended",
+                    "client c{} did not get {resource:?} within {} after the last fault had ended",
                     client + 1,
                     seconds(finish - calm)
                 ),
@@ -60,7 +60,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let mut looked_at = format!(
-        "every client must get its locks in the {} after the last fault had ended",
+        "every client must get its locks within {} after the last fault had ended",
         seconds(finish - calm)
     );
     if let Some(first) = first {

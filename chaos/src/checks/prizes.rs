@@ -127,7 +127,7 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
                 bad(
                     one,
                     format!(
-                        "{name} took a unit of a quota of {pieces} units, but was notified that {} units are left",
+                        "{name} took a unit of a quota of {pieces} units, but the reply says that {} are left",
                         one.left
                     ),
                 );

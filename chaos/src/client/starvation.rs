@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_cpu_wait_begins_before_the_interval_that_reports_it() {
+    fn cpu_wait_may_have_begun_before_the_previous_measurement() {
         const MS: u64 = 1_000_000;
         let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
         let between =

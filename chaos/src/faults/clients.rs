@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::BeyondTtl),
     Row::all(
         "client-drop",
-        "a client drops its futures before they complete and its guards without a release",
+        "a client drops futures before they complete, and guards without calling release",
         |fault, world| suffering(fault, world, &Instruction::DropFutures(fault.lasts)),
     )
     .reach(Reach::Client)

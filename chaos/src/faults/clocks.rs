@@ -71,7 +71,7 @@ fn drifting(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<La
 
 fn offset(index: usize, world: &World) -> anyhow::Result<OffsetFile> {
     let offset = world.offsets.get(index).cloned();
-    offset.context("this master's clock cannot be moved")
+    offset.context("this master's clock cannot be changed")
 }
 
 /// Checks that the master's clock is wrong by at least `enough` milliseconds, and returns the observed difference.

@@ -31,7 +31,7 @@ const GARBAGE: usize = 600;
 pub(super) const ROWS: &[Row] = &[
     impostor(
         "flapping",
-        "a master accepts connections, and hangs up after the handshake or at one of the first requests",
+        "a master closes connections after the handshake or when it gets one of the first requests",
         |fault, index, world| {
             let last = fault.pick(0, 5) as usize;
             let script = relay(world, index, Tampering::HangUpAt(last));
@@ -187,11 +187,11 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
         _ => probe.command(&["PING"]),
     };
     match heard {
-        Err(error) if error.kind() != io::ErrorKind::TimedOut => {
-            Ok(format!("the master hung up at request number {last}"))
-        }
+        Err(error) if error.kind() != io::ErrorKind::TimedOut => Ok(format!(
+            "the master hung up at request {last} (0: no request)"
+        )),
         heard => {
-            bail!("the master must hang up at request number {last}, but the probe got {heard:?}")
+            bail!("the master must hang up at request {last} (0: no request) instead of {heard:?}")
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::world::World;
 type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
 
 /// A fault that was injected and whose effect was observed.
-#[must_use = "the fault stays until it is healed"]
+#[must_use = "the fault lasts until `heal` is called"]
 pub struct Landed {
     /// The observed effect of the fault.
     pub seen: String,

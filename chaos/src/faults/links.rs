@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_millis(150);
 
 pub(super) const ROWS: &[Row] = &[Row::each(
     "netns-partition",
-    "the network link to a master is down: packets vanish, and connects are not answered (needs root or user \
+    "the network link to a master is down: packets vanish, and new connections time out (needs root or user \
      namespaces)",
     sever,
 )
@@ -35,7 +35,7 @@ fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lande
             "not answering"
         };
         Ok(format!(
-            "a connect timed out, as expected; the server process is {alive}"
+            "connecting timed out, as expected; the server process is {alive}"
         ))
     };
     Landed::once_seen(world, look, move |world| {
@@ -61,7 +61,7 @@ fn link(server: &Server) -> anyhow::Result<&Namespace> {
 fn look(server: &Server) -> anyhow::Result<()> {
     match TcpStream::connect_timeout(&server.addr(), SILENCE) {
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Ok(()),
-        Err(error) => bail!("the connect must time out, but failed with: {error}"),
-        Ok(_) => bail!("the connect must time out, but was accepted"),
+        Err(error) => bail!("connecting must time out, but failed with: {error}"),
+        Ok(_) => bail!("connecting must time out, but succeeded"),
     }
 }

@@ -65,7 +65,7 @@ impl FromStr for Kind {
         found.ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|kind| kind.name()).collect();
             format!(
-                "there is no fault {name:?}; the {} faults are",
+                "there is no fault {name:?}; the faults are: {}",
                 names.join(", ")
             )
         })

@@ -168,7 +168,7 @@ fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
 /// master at its connection limit sends this error to each new connection, without a request.
 fn unasked(heard: &str) -> anyhow::Result<String> {
     if heard.contains("max number of clients") {
-        return Ok("the master sent only the error that it accepts no more clients".into());
+        return Ok("the master sent only the error that it has too many clients".into());
     }
     bail!("the probe must get no reply, but got {heard:?}")
 }
@@ -238,6 +238,6 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             );
             Ok(format!("90 bytes took {} ms", took.as_millis()))
         }
-        other => bail!("this check supports no fault of the kind {other:?}"),
+        other => bail!("this check does not support the fault {other:?}"),
     }
 }

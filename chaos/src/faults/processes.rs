@@ -25,7 +25,7 @@ pub(super) const ROWS: &[Row] = &[
         .breaks(Breaks::Unguarded),
     Row::each(
         "restart-aof-always",
-        "SIGKILL to a master, which restarts from an append-only file that lost nothing",
+        "SIGKILL to a master, which restarts from a complete append-only file",
         restart_from_all,
     )
     .restarts()

@@ -34,7 +34,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row::each(
         "busy",
-        "a master executes a foreign script that does not end: `-BUSY`",
+        "a master executes another client's endless script: `-BUSY`",
         busy,
     ),
     Row::each("misconf", "a master cannot save its data: `-MISCONF`", misconf)

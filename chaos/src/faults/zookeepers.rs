@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) const ROWS: &[Row] = &[
     Row::each(
         "zk-leader-kill",
-        "SIGKILL to the leader of a ZooKeeper ensemble, or to its only server, which is started again",
+        "SIGKILL to the leader of a ZooKeeper ensemble, or to its only server; then a restart",
         kill_leader,
     )
     .on(Which::ZooKeepers)

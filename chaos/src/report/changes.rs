@@ -66,8 +66,8 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
     told.without("before the changes", 0, first, &mut out);
     told.without("all changes", first, told.end, &mut out);
     out.push_str(
-        "\nhad/s: acquisitions per second\nnobody: longest time without an acquisition\nfree: longest time in which a \
-         client waited for a free lock\nThe columns nobody and free include only times that ended in the period of the \
+        "\nhad/s: acquisitions per second\nnobody: longest time without an acquisition\nfree: longest time that a lock \
+         was free despite a waiter\nThe columns nobody and free include only times that ended in the period of the \
          row.\n\n",
     );
     told.seconds(&mut out);
@@ -174,7 +174,7 @@ impl Contents {
             out.push('\n');
         }
         out.push_str(
-            "Letters of steps: B begin; b clients get the old and the next masters; C close; O open; n clients get \
+            "Steps: B begin; b clients get the old and the next masters; C close; O open; n clients get \
              only the next\nmasters; F finish; S stop.\nThe row `at step N` shows the number of clients with the \
              configuration of step N.\nEven step: clients use one set of masters. Odd step: clients use the old \
              and the next masters.\n",

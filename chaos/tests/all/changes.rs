@@ -79,7 +79,7 @@ fn run_is_valid_only_if_every_step_of_the_change_of_masters_happened() {
 }
 
 #[test]
-fn checker_reports_a_client_refused_before_its_list_of_masters_is_outdated() {
+fn refusal_of_a_client_with_a_current_list_of_masters_is_reported() {
     let tale = |refused: &dyn Fn(Tale) -> Tale| {
         let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
         let tale = Tale::default().walked("").hit(3_500);
@@ -161,7 +161,7 @@ fn lock_keeps_its_promises_while_one_master_is_replaced_and_masters_are_killed()
 
 #[test]
 #[ignore = "nightly"]
-fn replacing_a_master_under_load_loses_no_quota_and_no_once_job() {
+fn replacing_a_master_under_load_loses_no_quota_and_no_job_record() {
     if !is_built() {
         return;
     }

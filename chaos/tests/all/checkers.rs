@@ -314,7 +314,7 @@ fn checker_reports_keys_that_remain_after_the_run() {
 }
 
 #[test]
-fn keys_on_zookeeper_need_not_be_listed_right_after_the_run() {
+fn checker_needs_no_list_of_zookeeper_keys_taken_right_after_the_run() {
     let verdict = |node: NodeKind, after: &[&str]| {
         let keys = |when: &str| Event::Keys {
             when: when.to_owned(),

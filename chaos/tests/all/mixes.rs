@@ -174,8 +174,8 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
 /// The variable `QUORATE_PRIZE_RUNS` sets how many quotas this test creates, one after the other. The default is 3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "nightly"]
-async fn quota_on_mixed_masters_gives_each_unit_at_most_once_despite_kills() {
-    let test = "quota_on_mixed_masters_gives_each_unit_at_most_once_despite_kills";
+async fn quota_on_redis_and_mysql_grants_each_unit_at_most_once_despite_kills() {
+    let test = "quota_on_redis_and_mysql_grants_each_unit_at_most_once_despite_kills";
     let nodes = [Redis, Redis, Mysql];
     if is_missing(test, &nodes) {
         return;

@@ -156,7 +156,7 @@ fn observers_see_one_leader_per_term_despite_pauses_and_masters_that_lose_data()
 
 #[test]
 #[ignore = "nightly"]
-fn lost_data_without_the_restart_guard_breaks_exclusion_but_not_quotas_or_balances() {
+fn lost_data_breaks_exclusion_but_no_quota_or_balance_if_the_restart_guard_is_off() {
     let run = Run::until(
         "kinds-amnesia",
         "--seed 27 --masters 3 --clients 4 --workload kinds --faults amnesia",
@@ -195,7 +195,7 @@ fn lock_keeps_its_promises_after_flushall_on_a_master() {
 
 #[test]
 #[ignore = "nightly"]
-fn lock_keeps_its_promises_if_a_master_soon_closes_each_new_connection() {
+fn lock_keeps_its_promises_if_a_master_keeps_closing_new_connections() {
     survived(11, "flapping");
 }
 
@@ -248,7 +248,7 @@ fn wrong_clocks_on_a_majority_break_exclusion_but_not_fencing() {
 
 #[test]
 #[ignore = "nightly"]
-fn masters_that_lose_data_without_the_restart_guard_break_exclusion_but_not_fencing() {
+fn lost_data_breaks_exclusion_but_not_fencing_if_the_restart_guard_is_off() {
     let run = Run::until(
         "amnesia",
         "--seed 6 --masters 3 --clients 3 --many 5 --faults amnesia",

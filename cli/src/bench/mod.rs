@@ -48,8 +48,8 @@ masters for a day.
 Every setting is measured in three rounds. Each round has a median time. The column APART compares these three medians:
 (largest - smallest) / second largest.
 
-A warning is printed if APART exceeds 25 % for half of the settings, or if other processes use more than 10 % of the
-processor time (known only with --spawn). The numbers of such a busy machine are not reliable.
+A warning is printed if APART exceeds 25 % for at least half of the settings, or if other processes use more than 10 %
+of the processor time (known only with --spawn). The numbers of such a busy machine are not reliable.
 
 Examples:
     quorate bench --spawn --out bench

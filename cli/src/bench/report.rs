@@ -249,7 +249,7 @@ fn far(results: &Results) -> Option<Figure> {
         .map(|size| size.masters.to_string())
         .collect();
     let title = format!(
-        "number of masters (round trips in ms, in this order: {})",
+        "number of masters (round trip of each master, in ms: {})",
         trips.join(", ")
     );
     let what = "Time of an acquire, compared with the time in which a majority can reply";

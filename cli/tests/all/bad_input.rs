@@ -272,7 +272,7 @@ fn file_named_by_the_option_config_overrides_environment_variables() {
     assert_eq!(
         settings,
         Some(
-            "masters from QUORATE_MASTERS\nsetting keep_for from QUORATE_KEEP_FOR\nother settings: default\n"
+            "masters: from QUORATE_MASTERS\nsetting keep_for: from QUORATE_KEEP_FOR\nother settings: default\n"
         ),
         "{words:?}"
     );

@@ -71,10 +71,10 @@ fn demo_on_two_redis_servers_and_a_database_sells_each_prize_once() {
 }
 
 #[test]
-fn demo_on_two_redis_servers_and_a_zookeeper_sells_each_prize_once() {
+fn demo_on_two_redis_servers_and_zookeeper_sells_each_prize_once() {
     if let Err(why) = quorate_testbed::ZooKeeper::available() {
         quorate_testbed::not_run(
-            "demo_on_two_redis_servers_and_a_zookeeper_sells_each_prize_once",
+            "demo_on_two_redis_servers_and_zookeeper_sells_each_prize_once",
             &why,
         );
         return;

@@ -158,7 +158,7 @@ fn hold_reports_a_lost_lock_if_it_was_stopped_until_the_lock_expired() {
 }
 
 #[test]
-fn hold_ends_after_the_time_of_the_option_max_hold() {
+fn option_max_hold_ends_hold_after_the_given_time() {
     let masters = masters(3);
     let over = done(hold(&masters, &["--max-hold", "1s", "r"]).stdin(Stdio::null()));
     assert_eq!(over.code, Some(74), "{over:?}");

@@ -288,7 +288,7 @@ fn watch_ends_on_a_signal_or_when_its_stdout_has_no_reader() {
 }
 
 #[test]
-fn lead_runs_the_shell_line_of_the_option_shell() {
+fn lead_with_the_option_shell_runs_a_line_with_sh() {
     let masters = masters(1);
     let line = "echo $QUORATE_RESOURCE | tr b B";
     let led = done(&mut patient(&masters, &["lead", "boss", "--shell", line]));

@@ -333,7 +333,7 @@ fn change_of_masters_needs_only_a_majority_of_the_old_masters() {
 }
 
 #[test]
-fn doctor_recommends_marking_masters_until_every_master_has_a_generation_marker() {
+fn doctor_recommends_generation_markers_until_every_master_has_one() {
     let scene = Scene(masters(5));
     let first = scene.urls(0..3);
     let doctor = || {
@@ -447,7 +447,7 @@ impl Scene {
 }
 
 #[test]
-fn change_of_masters_keeps_the_record_of_a_once_job_despite_failed_masters() {
+fn change_of_masters_keeps_the_record_of_quorate_once_despite_failed_masters() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.begin();
@@ -475,7 +475,7 @@ fn change_of_masters_keeps_the_record_of_a_once_job_despite_failed_masters() {
 }
 
 #[test]
-fn step_open_fails_if_a_quota_is_lost_but_not_if_a_quota_was_dropped() {
+fn quorate_masters_open_fails_for_a_lost_quota_but_not_for_a_dropped_quota() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.begin();

@@ -19,7 +19,7 @@ fn value(file: &Path, name: &str, label: &str) -> Option<f64> {
 }
 
 #[test]
-fn metrics_file_has_the_last_outcome_and_the_last_success() {
+fn metrics_file_contains_the_last_outcome_and_last_success_time() {
     let masters = masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("nightly.prom");
@@ -69,7 +69,7 @@ fn check_with_promtool(file: &Path) {
         .spawn();
     let Ok(mut promtool) = promtool else {
         return not_run(
-            "metrics_file_has_the_last_outcome_and_the_last_success",
+            "metrics_file_contains_the_last_outcome_and_last_success_time",
             "there is no promtool",
         );
     };

@@ -331,7 +331,7 @@ fn command_that_ignores_sigterm_is_killed_within_the_validity_of_its_lock() {
 }
 
 #[test]
-fn run_ends_its_command_immediately_when_a_renewal_reports_the_lost_lock() {
+fn run_ends_its_command_as_soon_as_a_renewal_finds_that_the_lock_is_lost() {
     let masters = masters(3);
     let mark = mark();
     let holder = run(&masters, &["--ttl", "6s", "r"], &["sleep", &mark])

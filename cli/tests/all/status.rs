@@ -167,7 +167,7 @@ fn status_shows_only_the_first_ten_waiters_and_skips_expired_ones() {
 
 /// Reads the name of a held lock from `quorate status --json`, and passes it to `quorate status NAME`.
 #[test]
-fn status_accepts_a_resource_name_with_a_newline_from_its_json_list() {
+fn status_lists_a_resource_name_with_a_newline_and_accepts_it_as_an_argument() {
     let masters = masters(1);
     let name = "a\n\\b\u{1b}[31m";
     let set = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);

@@ -305,7 +305,7 @@ fn print_sql(database: &str) -> String {
 }
 
 #[test]
-fn printed_sql_prepares_a_database_as_prepare_server_does() {
+fn prepare_server_and_its_printed_sql_prepare_a_database_in_the_same_way() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -353,7 +353,7 @@ fn printed_sql_prepares_a_database_as_prepare_server_does() {
 }
 
 #[test]
-fn printed_sql_replaces_the_server_run_id_only_if_the_record_table_is_missing() {
+fn sql_of_prepare_server_replaces_the_run_id_only_if_the_record_table_is_missing() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -396,7 +396,7 @@ fn printed_sql_replaces_the_server_run_id_only_if_the_record_table_is_missing() 
 }
 
 #[test]
-fn printed_script_prepares_a_zookeeper_as_prepare_server_does() {
+fn prepare_server_and_its_printed_script_prepare_zookeeper_in_the_same_way() {
     let Some(server) = zookeeper(&ZooKeeperOptions::new()) else {
         return;
     };

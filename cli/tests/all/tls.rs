@@ -38,7 +38,7 @@ fn certificates(dir: &Path) -> bool {
 }
 
 #[test]
-fn masters_with_tls_and_client_certificates_hold_locks() {
+fn locks_work_on_masters_that_require_tls_and_client_certificates() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str| dir.path().join(name);
     if !certificates(dir.path()) {

@@ -85,7 +85,7 @@ fn quota_can_be_created_taken_read_and_dropped() {
 }
 
 #[test]
-fn quota_creation_needs_all_masters_and_taking_needs_the_data_of_a_majority() {
+fn quota_needs_all_masters_at_creation_and_data_on_a_majority_afterwards() {
     let masters = masters(3);
     masters[1].kill().expect("killed");
     let away = ask(&masters, &["quota", "create", "prizes", "3"]);
@@ -145,7 +145,7 @@ fn signal_ends_a_waiting_quota_or_once_command_and_leaves_no_queue_entry() {
 const LONG: &str = "3650d";
 
 #[test]
-fn quorate_once_on_several_machines_starts_its_command_one_time_per_period() {
+fn quorate_once_on_several_machines_runs_its_command_once_per_period() {
     let masters = masters(3);
     let missing = ask(
         &masters,
@@ -236,7 +236,7 @@ fn quorate_once_does_not_run_its_command_if_the_period_ended_during_the_wait() {
 }
 
 #[test]
-fn status_of_once_shows_when_and_where_the_command_ran_and_how_it_ended() {
+fn quorate_once_status_shows_when_and_where_the_command_ran_and_its_outcome() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--status", "r"]).code, Some(64));
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
@@ -595,7 +595,7 @@ fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
 }
 
 #[test]
-fn quorate_once_refuses_options_for_other_kinds_of_locks_without_waiting() {
+fn quorate_once_immediately_refuses_options_for_other_kinds_of_locks() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     for master in &masters {
