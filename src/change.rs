@@ -518,7 +518,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counter_behind_its_clock_by_the_wait_plus_nine_seconds_is_copied() {
+    fn change_of_masters_copies_fencing_counters_up_to_9_s_older_than_its_wait() {
         let hour = Duration::from_secs(3600);
         for wait in [Duration::from_secs(1), hour] {
             assert!(

@@ -149,7 +149,7 @@ impl Drop for Run {
     }
 }
 
-/// The watched runtimes and their tasks.
+/// The runtimes that this module watches, each with the tasks that it runs for the library.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 
 struct Watched {

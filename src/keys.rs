@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_key_of_a_lock_is_mapped_to_its_lock_key() {
+    fn lock_key_is_derived_from_each_key_of_the_lock() {
         for lock in [&b"a"[..], b"a:b", &slot(b"api", 3)] {
             for family in [Family::Lock, Family::Fence, Family::Broken, Family::Value] {
                 assert_eq!(lock_of(&family.of(lock)), lock, "{family:?}");

@@ -49,7 +49,7 @@ mod enabled {
     pub const ALL: &[Metric] = &[
         Metric::histogram(
             ACQUIRE_SECONDS,
-            "Time from the call of acquire to its end; label outcome: acquired, held_by_other, held_by_owner, no_quorum, too_late",
+            "Duration of each call of acquire; label outcome: acquired, held_by_other, held_by_owner, no_quorum, too_late",
         ),
         Metric::counter(
             ROUNDS,

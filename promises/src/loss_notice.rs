@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checker_excuses_a_late_loss_notification_while_the_process_cannot_run() {
+    fn checker_excuses_a_loss_notification_delayed_while_the_process_cannot_run() {
         let mut notices = LossNotice::new(5);
         assert_eq!(notices.judge(100, 90, 0), None);
         assert_eq!(notices.judge(100, 105, 0), None);

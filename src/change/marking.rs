@@ -28,8 +28,8 @@ impl Redlock {
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        // If any master has a marker, clients treat the missing markers as lost, so restore them. Otherwise write the
-        // first marker to every master.
+        // If any master has a marker, clients treat a missing marker as lost: restore it. If no master has a marker,
+        // write the first markers.
         let restores = (before.masters.iter()).any(|master| master.marker().is_some());
         let mut missing = before.unmarkable();
         if !restores {

@@ -249,8 +249,8 @@ impl Survey {
                 && (self.is_of_others(marker) || self.is_later(marker))
             {
                 missing.push(format!(
-                    "{node}: its generation marker {marker} belongs to other masters: compare masters, next_masters and \
-                     masters_generation with the settings of the replacement that wrote this marker"
+                    "{node}: its generation marker {marker} belongs to other masters or a later replacement: check \
+                     masters, next_masters and masters_generation"
                 ));
             }
             let run = master.seen.run_id.as_ref();

@@ -157,7 +157,7 @@ impl Copied {
             }),
             Ok(Carried::Lost(shown)) => self.left.push(format!(
                 "{name:?}: lost, or only partly created or removed: no majority of the old masters has this value \
-                 ({shown}); set masters and next_masters, then run quorate quota drop or quorate once --drop"
+                 ({shown}); with masters and next_masters set, run quorate quota drop or quorate once --drop"
             )),
             Ok(Carried::Undecided(shown)) => self.left.push(format!(
                 "{name:?}: not copied: too few masters could store it ({shown}): run this step again"

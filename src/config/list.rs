@@ -216,7 +216,7 @@ settings! {
             mysql://user:password@host/database, zk://host+host/path. For mysql:// and zk://, run `quorate \
             prepare-server` once. Each URL names one independent master, never a replica or a node of a cluster. Use an \
             odd number of masters; different kinds may be mixed. A password on the command line is visible in the list \
-            of processes: use the variable or the file. A command that quorate starts inherits the variable, unless \
+            of processes: use QUORATE_MASTERS or --config. A command that quorate starts inherits the variable, unless \
             --hide-masters is given.",
     }
     next_masters: Vec<String> {
@@ -287,9 +287,9 @@ settings! {
     ca_file: Option<PathBuf> {
         variable: "QUORATE_CA_FILE",
         default: "none",
-        change: "masters have certificates of your own authority",
+        change: "masters have certificates from a private CA",
         option: Masters "FILE",
-        help: "For rediss://: PEM file with the certificates to trust instead of those of the system",
+        help: "For rediss://: PEM file of CA certificates to trust instead of the system's",
     }
     client_cert: Option<PathBuf> {
         variable: "QUORATE_CLIENT_CERT",
@@ -332,7 +332,7 @@ settings! {
         default: "none",
         change: "operators should see more about a holder than its host, pid and process",
         option: Lock "TEXT",
-        help: "Text about this holder for `status` and waiters; at most 1 KiB",
+        help: "Holder's note, shown by `status` and waiters; at most 1 KiB",
     }
 }
 

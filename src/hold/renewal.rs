@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal_batch_counts_as_unfinished_until_a_majority_or_all_masters_answered() {
+    fn renewal_batch_is_open_until_a_majority_answered_or_every_request_ended() {
         let kept = || Ok(Answer::Extended(vec![Extended::Kept]));
         let denied = || Ok(Answer::Extended(vec![Extended::NotOurs]));
         let down = || Err(Fault::Down("off".into()));

@@ -31,9 +31,9 @@ pub enum ChangeOrder {
         /// a check, which lists these keys.
         keys: Option<Arc<[Vec<u8>]>>,
     },
-    /// Writes `number` and `print` into the generation marker; never lowers the number. Then closes the connections of
-    /// clients that are configured for an earlier step of the replacement than `step`. The master rejects these clients
-    /// when they connect again.
+    /// Writes `number` and the fingerprint `print` into the generation marker; never lowers the number. Then closes the
+    /// connections of clients that are configured for a step before `step` of the replacement of masters. The master
+    /// rejects these clients when they connect again.
     Raise {
         /// The new number in the generation marker. If `g` is the current generation, a replacement raises the number
         /// from `4 * g` to `4 * (g + 1)`, in several operations.

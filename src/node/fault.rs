@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn is_silence_is_true_only_if_the_master_did_not_answer_in_time() {
+    fn fault_counts_as_silence_only_if_the_master_did_not_answer_in_time() {
         let limit = Duration::from_millis(500);
         let late = Fault::NoConnection(limit);
         assert_eq!(late.to_string(), "down (no connection within 500ms)");

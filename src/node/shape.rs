@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_keys_is_true_only_if_one_key_can_have_several_holders() {
+    fn lock_shares_keys_only_if_one_of_its_keys_can_have_several_holders() {
         let part = |mode| Part {
             key: Arc::from(*b"key"),
             mode,

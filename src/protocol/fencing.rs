@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn learn_adjusts_the_clock_offset_to_the_granted_fencing_number() {
+    fn clock_offset_is_adjusted_to_the_granted_fencing_number() {
         const WALL: u64 = 1_000_000_000;
         for (granted, learned) in [
             (WALL, 0),

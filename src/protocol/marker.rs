@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_returns_exactly_the_generation_markers_that_admit_the_client() {
+    fn client_lists_exactly_the_generation_markers_that_admit_it() {
         let known = || {
             prints()
                 .into_iter()
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn tagged_knows_only_fingerprints_of_clients_at_most_one_step_away() {
+    fn client_knows_fingerprints_at_most_one_step_away_in_a_change_of_masters() {
         let [a, b, _] = prints();
         let change = Configuration::new(3, a, Some(b));
         let tags: Vec<_> = (5..10).map(|step| change.tagged(step)).collect();

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn next_slot_is_undecided_while_missing_answers_can_change_the_result() {
+    fn choice_of_a_slot_waits_only_for_answers_that_can_change_it() {
         let next = |free: &[u64], silent| {
             let free: Vec<_> = free.iter().copied().enumerate().collect();
             let seen = SlotsSeen {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn next_slot_is_none_unless_a_majority_shows_the_same_free_slot() {
+    fn no_slot_is_chosen_unless_a_majority_shows_the_same_free_slot() {
         assert_eq!(next(&[0b0010, 0b0110], 0, 0, 0), Some(1));
         assert_eq!(
             next(&[0b0010, 0b0100], 0, 0, 0),
@@ -107,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn next_slot_is_the_slot_that_a_majority_grants_or_shows_as_free() {
+    fn chosen_slot_is_one_that_a_majority_grants_or_shows_as_free() {
         assert_eq!(next(&[0b0001], 1, 0, 0), Some(0));
         assert_eq!(next(&[0b1000, 0b1000], 1, 0, 0), Some(3));
     }
 
     #[test]
-    fn next_slot_treats_all_slots_as_free_on_a_granting_master() {
+    fn all_slots_of_a_master_that_granted_one_are_treated_as_free() {
         // There are three masters. In the cases with fewer than three answers, the other masters have failed.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
         assert_eq!(

@@ -226,7 +226,7 @@ impl Tally {
     }
 
     /// Why the vote is lost; `None` until the reason is certain. `Contention`: a majority of each set answered, but too
-    /// few masters voted yes. `Outage`: so many masters of one set failed that no majority of this set can answer.
+    /// few masters voted yes. `Outage`: no majority of one set can answer, because too many of its masters failed.
     pub(crate) fn reason(&self) -> Option<Reason> {
         if self.quorum.is_met_by(self.yes.or(self.no)) {
             Some(Reason::Contention)

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn is_lost_early_is_false_when_the_reason_for_the_lost_round_is_known() {
+    fn round_counts_as_lost_early_only_until_the_reason_for_its_loss_is_known() {
         let refused_by = |quorum, nodes: &[usize]| {
             let mut round = Round::open(quorum);
             let mut early = Vec::new();

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_fencing_number_is_decided_when_a_majority_agrees_or_all_answered() {
+    fn fencing_number_of_an_owner_is_decided_by_a_majority_or_after_all_answers() {
         let granted = |counter| Ok(Answer::Granted { counter });
         let answers = || OwnerAnswers {
             quorum: Quorum::of(3),

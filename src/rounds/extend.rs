@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn key_with_an_unknown_state_is_not_counted_as_a_vote() {
+    fn unknown_state_of_a_key_is_not_counted_as_a_vote() {
         let full = || Extended::Unknown(Fault::OutOfMemory);
         let strange = votes(&[&[full()], &[Held], &[full()]]);
         assert_eq!(strange.last(), Some(&Extension::Unknown));

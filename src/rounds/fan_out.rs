@@ -110,7 +110,7 @@ mod models {
     }
 
     #[test]
-    fn fan_out_notices_the_last_answer_in_every_thread_interleaving() {
+    fn wait_for_all_answers_ends_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let wanted = 2;
             let answers = All { answers: 0, wanted };

@@ -64,7 +64,7 @@ fn names(nodes: usize) -> Vec<NodeName> {
 }
 
 #[test]
-fn round_wakes_its_waiter_once_for_the_verdict_and_once_for_the_loss_reason() {
+fn waiter_is_woken_once_for_the_verdict_and_once_for_the_reason_of_a_lost_round() {
     let mut won = opened(5);
     assert!(!won.count(from(0, 1), granted()));
     assert!(!won.count(from(1, 1), granted()));
@@ -120,7 +120,7 @@ fn refused_round_reports_holder_and_queue() {
 }
 
 #[test]
-fn majority_refused_is_true_only_if_refusals_alone_prevent_a_majority() {
+fn majority_counts_as_refused_only_if_refusals_alone_prevent_it() {
     let mut answers = opened(3);
     answers.count(from(0, 1), plainly_refused());
     assert!(!answers.majority_refused());

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn single_exclusive_key_is_requested_as_a_plain_lock() {
+    fn only_an_exclusive_lock_on_a_single_key_is_a_plain_lock() {
         let part = |key: &[u8], mode| Part {
             key: key.into(),
             mode,

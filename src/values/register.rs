@@ -136,7 +136,7 @@ impl<'a> Register<'a> {
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
         let (read, _) = self.ask(ValueAnswers::complete).await;
         let carrying = read.carrying();
-        tracing::debug!(resource = %self.name(), ?carrying, "read the value to copy to the next masters");
+        tracing::debug!(resource = %self.name(), ?carrying, "compared the value on the old and next masters");
         let coordinator = &self.guard.core.coordinator;
         let shown = || read.shown(coordinator.names());
         let undecided = |answers: &ValueAnswers| {

@@ -56,7 +56,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[test]
-    fn earlier_finding_is_not_replaced_by_a_split_vote_or_a_missing_finding() {
+    fn finding_is_kept_after_a_round_with_a_split_vote_or_without_a_finding() {
         let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
         let mut last_finding = None;

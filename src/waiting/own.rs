@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(
             (four.permit.slot(), four.alone),
             (3, false),
-            "slot 3 must be asked for by two tasks, because other tasks already ask for slots 1 and 2"
+            "`ask` must return slot 3 although another task asks for it: no slot is unreserved"
         );
         drop(three);
         assert!(
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_ignores_the_request_of_the_calling_task() {
+    fn own_request_of_a_task_is_left_out_of_the_requested_slots() {
         let own = holding(&[1]);
         let mine = asks(&own, 3, 0);
         let other = asks(&own, 2, 0);

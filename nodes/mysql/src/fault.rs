@@ -82,7 +82,7 @@ fn of_server(said: &ServerError) -> Fault {
         1203 | 1226 if message.contains("max_user_connections") => {
             denied(format!("{}: raise this limit, {FEWER_SESSIONS}", text()))
         }
-        1226 => denied(format!("{}: raise this limit of the user in the URL", text())),
+        1226 => denied(format!("{}: raise this limit with ALTER USER", text())),
         1040 => Fault::Down(format!("{}: raise max_connections, {FEWER_SESSIONS}", text()).into()),
         1053 => Fault::Down(text().into()),
         3159 => denied(format!("{}: {USE_TLS}", text())),

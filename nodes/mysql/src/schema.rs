@@ -268,8 +268,8 @@ async fn make_tables(
     for table in [&SCHEMA, &RECORD] {
         if let Some(misfit) = of(table).filter(|misfit| matches!(misfit.what, What::Column(_))) {
             let why = misfit.text();
-            let cure = "correct the table with ALTER TABLE; or drop the table when no lock is held and no quota or \
-                        once record is needed";
+            let cure = "correct the table with ALTER TABLE, or drop it when no lock is held and no quota or `once` \
+                        record is needed";
             return Err(Fault::Unprepared(format!("{why}: {cure}").into()));
         }
     }

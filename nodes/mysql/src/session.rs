@@ -231,7 +231,7 @@ fn became(proof: Proof, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fa
                 None => (0, 0),
             };
             if fit && changed > 0 && changed < records {
-                let why = "the server applied only a part of a commit: run `quorate doctor` to see what is wrong \
+                let why = "the server applied only part of a commit: run `quorate doctor` to see what is wrong \
                            with its tables";
                 return Err(Fault::Server(why.into()));
             }

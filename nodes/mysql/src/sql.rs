@@ -180,8 +180,8 @@ pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     }
 }
 
-/// Appends to `out` the statement that locks the rows of these changes in the order of their names. The statement sets
-/// `@fit` to the number of rows that have the expected version.
+/// Appends to `out` the statement that locks the rows of these changes, sorted by row name. The statement sets `@fit`
+/// to the number of rows that have the expected version.
 pub(crate) fn lock(changes: &[&Change], out: &mut String) {
     out.push_str("SELECT COUNT(*) INTO @fit FROM quorate_record FORCE INDEX (PRIMARY) WHERE ");
     any_of(changes.iter().copied(), out);

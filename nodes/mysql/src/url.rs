@@ -243,7 +243,7 @@ fn check_hosts(url: &str) -> Result<(), BadUrl> {
     let is_path = text(hosts, "the host")?.contains('/') || hosts.starts_with("unix(");
     if is_path {
         return Err(bad(format!(
-            "the host is a path: for a Unix socket write {SOCKET_FORM}"
+            "the host is a path: for a Unix socket, write {SOCKET_FORM}"
         )));
     }
     Ok(())

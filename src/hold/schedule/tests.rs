@@ -132,7 +132,7 @@ fn renewal_due_within_a_sixtieth_of_the_ttl_joins_the_current_batch() {
 }
 
 #[test]
-fn take_due_returns_each_lock_once_per_due_time() {
+fn schedule_returns_each_due_lock_once_per_due_time() {
     let mut schedule = Schedule::default();
     // While an expired lock stays in the schedule, `take_due` returns it again after each `SOON` (1 ms).
     let fixed = schedule.insert(held(None, false), at(9_000));
@@ -211,7 +211,7 @@ fn extension_lengthens_the_validity_up_to_max_hold() {
 }
 
 #[test]
-fn take_due_ends_at_most_a_fixed_number_of_locks_per_call() {
+fn schedule_ends_at_most_a_fixed_number_of_locks_per_call() {
     let mut schedule = Schedule::default();
     for _ in 0..=ENDS {
         schedule.insert(held(None, false), at(9_000));

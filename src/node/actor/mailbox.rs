@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_mailbox_is_not_over_while_a_renewal_is_queued() {
+    fn closed_mailbox_is_not_finished_while_a_renewal_is_queued() {
         let mailbox = Mailbox::new();
         assert!(put(&mailbox, renewal()));
         mailbox.close();

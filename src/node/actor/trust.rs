@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roster_refuses_a_second_address_of_the_same_server_process() {
+    fn second_address_of_the_same_server_process_is_refused() {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let roster = Roster::default();
         assert_eq!(roster.enter("run 1", &a), Ok(()));

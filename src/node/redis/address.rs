@@ -25,7 +25,7 @@ const SCHEMES: &str = "expected redis://host:port[/db], rediss://host:port[/db] 
 
 /// The hint for a URL whose password may contain `/`, `?` or `#`. If they are not escaped, the part of the URL before
 /// them is read as the host.
-const ENCODE: &str = "in a password write %2F for /, %3F for ? and %23 for #";
+const ENCODE: &str = "in a password, write %2F for /, %3F for ? and %23 for #";
 
 /// The URL schemes of masters that are not Redis or Valkey.
 const OTHER_KINDS: [&str; 4] = ["mysql", "mariadb", "zk", "zookeeper"];
@@ -52,7 +52,8 @@ impl Address {
                 return Err(bad(why.to_owned()));
             }
             other if OTHER_KINDS.iter().any(|kind| other.starts_with(kind)) => {
-                let why = "the crates quorate-mysql and quorate-zookeeper support this scheme; see node(..)";
+                let why =
+                    "this scheme needs the crate quorate-mysql or quorate-zookeeper; see node(..)";
                 return Err(bad(why.to_owned()));
             }
             _ => return Err(bad(format!("unknown scheme {scheme:?}: {SCHEMES}"))),

@@ -107,7 +107,7 @@ impl Conversation {
             let wrote = self.socket.poll_write(&mut self.output, cx);
             loop {
                 if let Some(value) = self.input.next()? {
-                    let take = take.take().expect("a ready future must not be polled");
+                    let take = take.take().expect("a completed future must not be polled");
                     return Poll::Ready(Ok(take(value)));
                 }
                 match self.socket.poll_read(&mut self.input, cx)? {

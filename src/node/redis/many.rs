@@ -214,7 +214,7 @@ mod tests {
     use crate::node::{Reply, Token};
 
     #[test]
-    fn combined_release_keeps_all_locks_if_one_gets_a_note_after_queueing() {
+    fn combined_release_still_contains_each_lock_if_one_lock_gets_a_note() {
         let claims = [1, 2].map(|n| {
             let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
             std::sync::Arc::new(claim)

@@ -112,7 +112,7 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
             "{both}: if this is one of the next masters, run quorate masters open; otherwise correct masters_generation"
         ),
         Admission::Other => format!(
-            "{both}, but the generation marker names other masters: compare masters, next_masters and \
+            "{both}, but the generation marker names other masters: correct masters, next_masters or \
              masters_generation"
         ),
     };
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generation_marker_error_of_a_script_becomes_an_other_masters_fault() {
+    fn generation_marker_error_is_recognised_only_at_the_beginning_of_a_server_error() {
         let error = b"ERR quorate: masters 2 0123456789abcdef";
         let said = Fault::OtherMasters("2 0123456789abcdef".into());
         assert_eq!(server_fault(error), said);

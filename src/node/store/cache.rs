@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn are_fresh_returns_true_only_for_records_of_the_current_batch() {
+    fn cached_records_are_fresh_only_in_the_batch_that_read_or_wrote_them() {
         let mut cache = RecordCache::default();
         let both = [name(1), name(2)];
         cache.note_written(&both[0], 1, lease(1));

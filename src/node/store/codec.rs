@@ -366,7 +366,7 @@ mod tests {
 
     /// If the stamp stayed the same, a client that read it earlier would consider the lease expired too early.
     #[test]
-    fn extension_replaces_the_stamp_stored_by_another_client() {
+    fn extension_of_a_record_written_by_another_client_stores_a_new_write_stamp() {
         let (stamp, life) = (7, 500_000);
         let written = StoredItem::new(held(life), 0, Clock::Own { stamp });
         let state = StoredItem::write(&[written]);

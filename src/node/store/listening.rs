@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listener_uses_a_wait_lock_only_if_one_waiter_is_queued_behind_a_client() {
+    fn listener_uses_a_wait_lock_only_for_a_single_waiter_behind_a_single_client() {
         let listening = Listening::default();
         let pace = || listening.pacer.pace();
         let [a, b]: [Name; 2] = [b"a"[..].into(), b"b"[..].into()];

@@ -125,7 +125,7 @@ impl<S: Store> RecordAccess<S> {
                     .expect("the store's time must be known after a read");
                 assert!(
                     cache.read(&name, &said.what[0], now + slack),
-                    "the record must have the format of quorate"
+                    "the record must be in quorate's format"
                 );
                 let (version, before) = cache
                     .all(std::slice::from_ref(&name))

@@ -37,7 +37,7 @@ impl Runtime for Ahead {
 }
 
 #[tokio::test]
-async fn at_most_once_is_refused_if_the_client_clock_is_far_ahead() {
+async fn once_job_is_not_run_if_the_client_clock_is_far_ahead() {
     let day = 24 * 3600;
     for (ahead, runs) in [(20, true), (day, false)] {
         let redlock = ahead_by(&Arc::new(AtomicU64::new(ahead)));
@@ -64,7 +64,7 @@ async fn at_most_once_is_refused_if_the_client_clock_is_far_ahead() {
 }
 
 #[tokio::test]
-async fn at_most_once_uses_the_period_in_which_its_call_began() {
+async fn once_job_uses_the_period_in_which_its_call_began() {
     let seconds = Arc::new(AtomicU64::new(0));
     let redlock = ahead_by(&seconds);
     let once = redlock.once("often", Duration::from_secs(20));

@@ -58,7 +58,7 @@ fn waiter_reaches_the_front_in_every_interleaving_if_holder_and_waiter_ahead_lea
 }
 
 #[test]
-fn new_waiter_reaches_the_front_in_every_interleaving_if_the_holder_releases_the_lock() {
+fn new_waiter_reaches_the_front_in_every_interleaving_if_the_lock_is_released() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let holder = lines.enter(&job()).hold();

@@ -97,7 +97,7 @@ impl Runtime for Hand {
 }
 
 #[test]
-fn shared_finding_names_the_holder_only_to_waiters_for_the_same_resource() {
+fn waiter_reports_a_shared_holder_only_if_it_waits_for_the_same_resource() {
     let lines = LocalLines::new();
     let first = lines.enter(&job());
     let several = lines.enter(&both());

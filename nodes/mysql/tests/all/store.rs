@@ -158,7 +158,7 @@ async fn record_version_is_never_reused_even_after_a_deletion() {
 }
 
 #[tokio::test]
-async fn remove_deletes_a_record_only_if_it_has_the_given_version() {
+async fn record_is_removed_only_if_it_has_the_given_version() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let first = put(&mut session, "a", 0, "1").await;
@@ -434,7 +434,7 @@ async fn pages_of_records_are_sorted_by_name_and_continue_after_the_previous_pag
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_one_concurrent_commit_to_a_record_version_is_applied() {
+async fn only_one_of_the_concurrent_commits_to_a_record_version_is_applied() {
     let (_server, store) = store!();
     let mut won = 0;
     let mut turns = Vec::new();

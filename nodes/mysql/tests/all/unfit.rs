@@ -232,7 +232,7 @@ async fn user_without_free_connections_gets_a_permanent_error_about_the_limit() 
 }
 
 #[tokio::test]
-async fn server_without_free_connections_is_reported_as_down_with_the_setting_to_raise() {
+async fn error_of_a_server_without_free_connections_says_to_raise_max_connections() {
     let Some((_server, store)) = server(options().max_connections(10)).await else {
         return;
     };
@@ -320,7 +320,7 @@ async fn read_only_server_is_refused_as_a_master() {
 }
 
 #[tokio::test]
-async fn statement_based_binary_log_is_named_in_the_refusal() {
+async fn error_of_a_server_with_a_statement_based_binary_log_names_binlog_format() {
     let Some((server, store)) = server(options().binlog_format("STATEMENT")).await else {
         return;
     };
@@ -497,7 +497,7 @@ async fn check_refusal_and_repair(server: &MariaDb, statement: &str, said: &[&st
 }
 
 #[tokio::test]
-async fn table_with_a_wrong_storage_engine_is_refused_and_converted_by_prepare() {
+async fn table_with_a_wrong_storage_engine_is_refused_until_prepare_converts_it() {
     let Some((server, store)) = server(options()).await else {
         return;
     };
@@ -523,7 +523,7 @@ async fn table_with_a_wrong_storage_engine_is_refused_and_converted_by_prepare()
 }
 
 #[tokio::test]
-async fn database_without_a_required_table_is_refused_and_repaired_by_prepare() {
+async fn database_without_a_required_table_is_refused_until_prepare_repairs_it() {
     let Some((server, _)) = server(options()).await else {
         return;
     };
@@ -539,7 +539,7 @@ async fn database_without_a_required_table_is_refused_and_repaired_by_prepare() 
 }
 
 #[tokio::test]
-async fn column_of_a_wrong_sql_type_is_named_in_the_refusal() {
+async fn error_about_an_unsuitable_table_names_the_wrong_column() {
     let Some((server, _)) = server(options()).await else {
         return;
     };

@@ -177,7 +177,7 @@ fn reply_that_refuses_a_permit_must_have_exactly_one_digit_per_slot() {
 }
 
 #[test]
-fn too_long_reply_to_a_look_request_is_rejected() {
+fn lock_state_reply_with_too_many_elements_is_rejected() {
     let key: Arc<[u8]> = b"job".as_slice().into();
     let look = |said: &[Value<'static>]| {
         let none = || Value::Array(Vec::new());

@@ -834,7 +834,7 @@ fn subscription_error_ends_the_handshake_unless_it_is_a_permission_error() {
 }
 
 #[test]
-fn wake_at_returns_the_time_of_the_next_deadline_of_the_link() {
+fn link_wakes_up_at_its_next_deadline() {
     let mut bench = Bench::new();
     assert_eq!(bench.link.wake_at(), Some(at(CONNECT_TIMEOUT)));
     bench.greet(0);
@@ -879,7 +879,7 @@ fn wake_at_returns_the_time_of_the_next_deadline_of_the_link() {
 }
 
 #[test]
-fn wake_at_is_at_most_one_second_after_the_handle_of_the_link_was_dropped() {
+fn link_wakes_up_at_most_one_second_after_its_handle_was_dropped() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
     bench.ask(1, release(1));
@@ -1536,7 +1536,7 @@ fn delete_command_whose_test_call_failed_is_not_used_for_releases() {
 }
 
 #[test]
-fn delete_command_that_ended_a_connection_is_not_tried_again() {
+fn delete_command_unanswered_before_a_disconnect_is_not_used_again() {
     let mut bench = untried();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
