@@ -153,7 +153,7 @@ async fn main() -> Result<(), Error> {
     for (step, client) in steps {
         let held = client.acquire(moved).await?;
         println!(
-            "{step}: holds {moved} in {} sets of masters, token {}",
+            "{step}: locks {moved} in {} sets of masters, token {}",
             held.guards.len(),
             held.token
         );

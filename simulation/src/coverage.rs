@@ -122,7 +122,7 @@ counted! {
         half_open: "connections dead on one side only",
         kicked: "old connections closed with CLIENT KILL",
         pings: "pings on connections",
-        pending_releases: "connections that begin with a release",
+        pending_releases: "connections that first send a release",
     }
     "stores" {
         sessions: "sessions",
@@ -142,10 +142,10 @@ counted! {
         opened: "masters opened",
         finished: "markers written by `masters finish`",
         ended: "connections of outdated clients closed",
-        carried: "fencing counters raised by `open`",
+        carried: "fencing counters raised by `masters open`",
         retired: "masters stopped for good",
         unanswered: "operator commands without an answer",
-        not_yet: "operators' steps that failed",
+        not_yet: "operator steps that failed",
         refused_by_mark: "votes refused by a generation marker",
         given_again: "generation markers restored by clients",
         fallen: "masters restarted with an older marker",

@@ -139,7 +139,7 @@ fn table(options: &Options, summary: &Summary) {
     let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
     let per_core = summary.seeds as f64 / cpu;
     println!(
-        "{} seeds, the first is {}: {seconds:.1} s on {} threads: {per_core:.0} per second and core, {} failed",
+        "{} seeds, the first is {}: {seconds:.1} s on {} threads: {per_core:.0} seeds/s per core, {} failed",
         summary.seeds,
         options.first,
         options.threads,

@@ -259,7 +259,7 @@ impl Operator {
             } => {
                 format!("the operator tried to remove the stored value r{resource}: {result:?}")
             }
-            _ => "the operator begins to remove a lost stored value".to_owned(),
+            _ => "the operator begins to remove a lost value".to_owned(),
         });
         world.watch.fact(now, &fact);
     }

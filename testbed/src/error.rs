@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Error {
     /// No server program was given in the options, and none was found on this machine.
     #[error(
-        "no Redis or Valkey server found: install redis-server or valkey-server, or name the program in QUORATE_SERVER"
+        "no Redis or Valkey server found: install redis-server or valkey-server, or set QUORATE_SERVER to the program"
     )]
     NoProgram,
 

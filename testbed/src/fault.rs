@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn slowest_rate_fault_and_newest_reset_fault_take_precedence() {
+    fn only_the_slowest_rate_fault_and_the_newest_reset_fault_apply() {
         let mut rules = Rules::default();
         for bytes_per_second in [9, 0, 5] {
             rules.insert(Fault::Rate {

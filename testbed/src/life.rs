@@ -43,7 +43,7 @@ impl Life {
         let log = log.map_err(Error::io("open the server's log"))?;
         let err = log
             .try_clone()
-            .map_err(Error::io("share the server's log"))?;
+            .map_err(Error::io("duplicate the handle of the server's log"))?;
         {
             use std::os::unix::process::CommandExt;
             command.process_group(0);

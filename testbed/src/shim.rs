@@ -45,6 +45,6 @@ pub(crate) fn compile(name: &str, source: &str) -> io::Result<(PathBuf, Arc<Temp
     }
     Err(io::Error::new(
         io::ErrorKind::NotFound,
-        "no C compiler found: tried the variable CC, cc and gcc",
+        "no C compiler found: tried $CC, cc and gcc",
     ))
 }

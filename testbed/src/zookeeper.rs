@@ -463,7 +463,7 @@ fn class_path() -> Result<String, String> {
             Ok(format!("{}/*", folder.display()))
         } else {
             Err(format!(
-                "QUORATE_ZOOKEEPER does not name a folder: {}",
+                "QUORATE_ZOOKEEPER is not a folder: {}",
                 folder.display()
             ))
         };
@@ -471,8 +471,8 @@ fn class_path() -> Result<String, String> {
     let jar = |name: &str| format!("{JARS}/{name}.jar");
     if !Path::new(&jar("zookeeper")).is_file() {
         return Err(format!(
-            "{} is missing: install the package zookeeper, or name the folder of its jars in \
-             QUORATE_ZOOKEEPER",
+            "{} is missing: install the package zookeeper, or set QUORATE_ZOOKEEPER \
+             to the folder of its jars",
             jar("zookeeper")
         ));
     }

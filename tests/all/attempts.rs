@@ -108,7 +108,7 @@ async fn acquire_leaves_no_key_if_no_majority_confirms_its_token() {
 /// A majority of masters loses the lock key between the grant of the lock and the confirmation of its token, like
 /// masters that restart without their data.
 #[tokio::test]
-async fn acquire_leaves_no_key_if_a_majority_loses_the_lock_before_confirming_its_token() {
+async fn acquire_leaves_no_key_if_most_masters_lose_the_key_before_the_token_confirmation() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     for redlock in both_orders(settings(&nodes)) {
         apart(&nodes);

@@ -155,7 +155,7 @@ async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exist
 }
 
 #[tokio::test]
-async fn semaphore_used_with_limits_two_and_three_has_at_most_three_holders() {
+async fn callers_with_limits_of_two_and_three_share_at_most_three_permits() {
     let redlock = Redlock::in_memory(3);
     let attempt = |permits| redlock.semaphore("api", permits).try_acquire();
     let first = attempt(2).await.expect("an answer").acquired();

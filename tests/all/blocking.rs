@@ -193,7 +193,7 @@ async fn blocking_calls_except_drop_are_refused_with_advice_inside_an_async_runt
 }
 
 #[tokio::test]
-async fn spawn_blocking_task_can_lock_only_with_an_in_spawn_blocking_handle() {
+async fn spawn_blocking_task_can_lock_only_with_a_handle_made_for_such_tasks() {
     let redlock = Redlock::in_memory(3);
     let plain = redlock.clone();
     let refused = tokio::task::spawn_blocking(move || plain.acquire("r").map(drop));

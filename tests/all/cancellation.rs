@@ -163,7 +163,7 @@ async fn extension_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_for_a_loss_dropped_at_any_await_point_leaves_no_key() {
+async fn wait_for_lock_loss_leaves_no_key_if_dropped_at_any_await_point() {
     at_every_point(as_it_is, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
         let lost = guard.lost();
@@ -402,7 +402,7 @@ fn brief(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
+async fn dropped_acquire_leaves_no_key_on_a_stopped_master_that_resumes() {
     for round in 0..3 {
         let real = Real::new(3);
         let near = brief(&real.masters);

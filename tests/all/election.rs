@@ -131,7 +131,7 @@ async fn holder_that_acquired_the_lock_without_a_campaign_is_not_reported_as_lea
 }
 
 #[tokio::test]
-async fn observer_is_notified_of_a_new_leader_by_an_announcement_without_polling() {
+async fn announcement_notifies_observers_of_a_new_leader_without_a_poll() {
     let masters = masters(3);
     let redlock = woken(&masters).build().expect("good settings");
     let mut observers = [observe(&redlock), observe(&redlock)];
@@ -251,7 +251,7 @@ async fn observer_reports_the_leader_until_a_majority_of_masters_is_down() {
 }
 
 #[tokio::test]
-async fn campaign_without_waiting_or_without_fencing_fails_for_a_held_lock() {
+async fn campaign_fails_without_fencing_or_if_it_must_not_wait_for_a_held_lock() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;

@@ -146,7 +146,7 @@ async fn foreign_lock_value_of_nine_mebibytes_does_not_affect_other_locks() {
 }
 
 #[tokio::test]
-async fn lock_of_the_classic_algorithm_has_no_fencing_token() {
+async fn lock_of_a_client_without_fencing_has_no_fencing_token() {
     let masters = masters(3);
     let classic = settings(masters.urls()).fencing(false).build();
     let guard = take(&classic.expect("good settings"), "job").await;
@@ -176,7 +176,7 @@ async fn lock_is_stored_in_the_database_that_the_url_names() {
 }
 
 #[tokio::test]
-async fn acquire_error_names_the_generation_marker_key_with_a_foreign_value() {
+async fn acquire_error_names_a_generation_marker_key_that_holds_a_foreign_value() {
     for put in [&["SET", MARKER, "junk"][..], &["RPUSH", MARKER, "junk"]] {
         let masters = masters(1);
         ask_server(&masters[0], put);

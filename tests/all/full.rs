@@ -70,7 +70,7 @@ async fn renewals_continue_if_full_masters_cannot_restore_a_deleted_lock() {
 }
 
 #[tokio::test]
-async fn full_masters_renew_the_reader_with_the_shorter_of_two_leases() {
+async fn masters_out_of_memory_renew_the_reader_whose_lease_ends_first() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let brief = redlock.lock("doc").shared().acquire().await.expect("free");

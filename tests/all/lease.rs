@@ -405,7 +405,7 @@ async fn release_of_an_expired_lock_reports_the_expiry_but_is_not_an_error() {
 }
 
 #[tokio::test]
-async fn future_returned_by_guard_lost_completes_when_the_lock_is_released() {
+async fn wait_for_a_loss_ends_when_the_lock_is_released() {
     let redlock = Redlock::in_memory(3);
     let guard = take(&redlock, "job").await;
     let lost = guard.lost();

@@ -109,7 +109,7 @@ async fn no_generation_marker_is_written_while_one_master_is_unreachable() {
 /// One master is down, and another has lost its marker. So only one of the three masters has a marker until
 /// `mark_masters` restores the lost one.
 #[tokio::test]
-async fn mark_masters_restores_a_lost_marker_while_another_master_is_down() {
+async fn lost_generation_marker_can_be_restored_while_another_master_is_down() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     all.mark_masters()
@@ -127,7 +127,7 @@ async fn mark_masters_restores_a_lost_marker_while_another_master_is_down() {
 /// would refuse these clients after `mark_masters`. So `mark_masters` must write no marker while one of them is
 /// connected.
 #[tokio::test]
-async fn mark_masters_fails_while_a_client_with_different_masters_or_generation_is_connected() {
+async fn masters_cannot_be_marked_while_a_client_with_different_settings_is_connected() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     let fewer = client(&servers, &[0, 1]);
@@ -153,7 +153,7 @@ async fn mark_masters_fails_while_a_client_with_different_masters_or_generation_
 }
 
 #[tokio::test]
-async fn mark_masters_fails_if_a_master_has_a_different_generation_marker() {
+async fn masters_cannot_be_marked_if_one_has_a_different_generation_marker() {
     let servers = masters(4);
     let all = client(&servers, &[0, 1, 2]);
     for other in [
@@ -189,7 +189,7 @@ async fn mark_masters_fails_if_a_master_has_a_different_generation_marker() {
 }
 
 #[tokio::test]
-async fn mark_masters_writes_the_marker_of_the_configured_generation() {
+async fn marking_the_masters_writes_the_marker_of_the_configured_generation() {
     let servers = masters(3);
     let first = named(&servers, &[0, 1, 2]).masters_generation(1);
     let first = first.build().expect("good settings");

@@ -375,7 +375,7 @@ async fn fencing_counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
 }
 
 #[tokio::test]
-async fn client_configured_with_wrong_masters_is_refused_after_a_change() {
+async fn client_configured_with_wrong_masters_is_refused_after_a_change_of_masters() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -719,7 +719,7 @@ async fn masters_are_not_confirmed_as_closed_while_a_foreign_client_locks_with_s
 }
 
 #[tokio::test]
-async fn step_open_fails_too_soon_after_the_masters_were_confirmed_as_closed() {
+async fn step_open_fails_if_run_too_soon_after_masters_were_confirmed_as_closed() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
@@ -738,7 +738,7 @@ async fn step_open_fails_too_soon_after_the_masters_were_confirmed_as_closed() {
 /// Two operators replace the same old masters, each with different next masters. The second operator overwrites the
 /// markers of the first. So the first operator's change must go back to the stage before `begin`.
 #[tokio::test]
-async fn change_overwritten_by_a_competing_change_is_reported_as_not_begun() {
+async fn change_of_masters_overwritten_by_a_competing_change_is_reported_as_not_begun() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");

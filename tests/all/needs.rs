@@ -585,7 +585,7 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
 /// The operator's key prefix is empty, so the change of masters handles the keys of all prefixes. The operator must
 /// need rights only to prefixes that existing keys have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operator_with_an_empty_key_prefix_needs_rights_only_to_existing_keys() {
+async fn change_of_masters_for_all_key_prefixes_needs_rights_only_to_existing_keys() {
     let masters = three(None);
     store_values(&masters).await;
     let all = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
@@ -642,7 +642,7 @@ async fn documented_rights_allow_no_dangerous_command() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn inspection_names_each_missing_right() {
+async fn inspection_of_a_master_names_each_missing_right_of_the_user() {
     for program in programs() {
         let masters = three(program);
         for right in rights() {
@@ -796,7 +796,7 @@ async fn extension_reports_a_revoked_right_as_a_fault_instead_of_a_loss() {
 }
 
 #[tokio::test]
-async fn inspection_names_only_missing_rights_of_features_in_use() {
+async fn inspection_of_a_master_names_missing_rights_only_for_features_in_use() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);

@@ -394,7 +394,7 @@ async fn connections_to_masters_carry_the_client_name() {
 }
 
 #[tokio::test]
-async fn thousand_concurrent_locks_all_have_notes() {
+async fn each_of_a_thousand_concurrent_locks_has_a_note() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
     let redlock = redlock.expect("good settings");
@@ -520,7 +520,7 @@ async fn downgraded_writer_keeps_its_note() {
 /// Tests a note key with a very long text that another program wrote. If a master sent the whole text, the reply would
 /// exceed the client's size limit, and the client would close the connection.
 #[tokio::test]
-async fn foreign_text_in_the_key_of_a_note_is_shown_truncated() {
+async fn overlong_note_written_by_another_program_is_shown_truncated() {
     let masters = masters(3);
     let ours = redlock(&masters);
     let patient = settings(masters.urls()).node_timeout(secs(5));

@@ -82,7 +82,7 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
 }
 
 #[tokio::test]
-async fn at_most_once_job_is_not_repeated_after_its_body_was_dropped() {
+async fn at_most_once_mode_does_not_repeat_a_job_whose_body_was_dropped() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;
     let body = nightly.at_most_once(async |_| std::future::pending::<()>().await);
@@ -93,7 +93,7 @@ async fn at_most_once_job_is_not_repeated_after_its_body_was_dropped() {
 }
 
 #[tokio::test]
-async fn at_least_once_job_runs_again_if_its_success_was_not_recorded() {
+async fn at_least_once_mode_repeats_a_job_whose_success_was_not_recorded() {
     let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     let failed = nightly
@@ -267,7 +267,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
 }
 
 #[tokio::test]
-async fn refill_and_record_restore_a_once_record_that_one_master_lost() {
+async fn once_record_that_one_master_lost_is_restored_by_a_refill_or_the_next_record() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long = nightly(&redlock).await;

@@ -157,7 +157,7 @@ fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
 }
 
 #[tokio::test]
-async fn owner_gets_a_not_joinable_error_if_masters_store_different_tokens() {
+async fn owner_cannot_join_its_own_hold_if_masters_store_different_tokens() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = redlock(&masters);

@@ -68,7 +68,7 @@ async fn stand_still() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scope_error_for_a_lost_lock_contains_the_return_value_of_the_body() {
+async fn error_about_a_lock_lost_while_a_closure_ran_contains_the_closures_result() {
     let masters = Masters::new(3);
     let here = over(&masters);
     let owner = here.owner("order-1").expect("the id must be valid");
@@ -100,7 +100,7 @@ async fn scope_error_for_a_lost_lock_contains_the_return_value_of_the_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scope_whose_body_fails_returns_the_body_error_even_if_the_lock_is_lost() {
+async fn error_of_a_closure_run_under_a_lock_is_returned_even_if_the_lock_is_lost() {
     let here = over(&Masters::new(3));
     let lost = |error: Box<dyn std::error::Error>| {
         matches!(

@@ -240,7 +240,7 @@ async fn permits_released_by_another_process_go_to_waiting_tasks_in_order() {
 /// Tests six tasks of one process that send their requests at the same time. All of them are refused, because no permit
 /// is free.
 #[tokio::test]
-async fn refused_concurrent_permit_requests_are_served_in_order() {
+async fn tasks_get_permits_in_order_after_their_concurrent_requests_were_refused() {
     let world = World::far(WAY);
     let redlock = world.process();
     let mut held = all_permits(&world.other(), 3).await;

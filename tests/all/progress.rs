@@ -305,7 +305,7 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
 }
 
 #[tokio::test]
-async fn majority_answers_is_true_only_if_old_and_next_masters_both_have_a_majority() {
+async fn progress_reports_a_majority_only_if_old_and_next_masters_both_have_one() {
     let servers = masters(6);
     let (old, next) = (&servers.urls()[..3], &servers.urls()[3..]);
     let waiter = support::settings(old).next_masters(next.to_vec());

@@ -55,7 +55,7 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
 /// Another client gets a larger fencing token while the first client confirms its own token. The first client must then
 /// use a token that is larger still.
 #[tokio::test]
-async fn client_raises_its_token_again_if_another_client_gets_a_larger_token() {
+async fn unconfirmed_token_is_raised_again_if_another_client_gets_a_larger_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let passed = wall_micros() + 700_000;
     for (number, node) in nodes.iter().enumerate() {

@@ -309,7 +309,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_future_of_take_wastes_at_most_one_unit_of_the_quota() {
+async fn cancelled_request_for_a_quota_unit_wastes_at_most_one_unit() {
     const PIECES: u64 = 4;
     let mut wasted = 0;
     for distances in [[0, 0, 0], [1, 2, 4], [9, 1, 3]] {

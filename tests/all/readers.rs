@@ -319,7 +319,7 @@ async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
 const SOON: Duration = secs(20);
 
 #[tokio::test]
-async fn reader_dropped_at_any_await_point_leaves_no_key() {
+async fn reader_request_dropped_at_any_await_point_leaves_no_key() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for after in 0..30 {
@@ -372,7 +372,7 @@ fn connections_ever(master: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn renewal_restores_a_missing_fencing_counter_on_the_existing_connections() {
+async fn renewal_restores_a_missing_fencing_counter_without_reconnecting() {
     let masters = masters(3);
     let settings = settings(masters.urls()).ttl(secs(6)).build();
     let redlock = settings.expect("good settings");
@@ -423,7 +423,7 @@ async fn force_released_writer_cannot_be_downgraded() {
 }
 
 #[tokio::test]
-async fn a_downgraded_lock_leaves_no_note_of_the_writer() {
+async fn downgrade_deletes_the_key_under_which_the_writer_stored_its_note() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = take(&redlock, "doc").await;

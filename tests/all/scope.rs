@@ -66,7 +66,7 @@ where
 }
 
 #[tokio::test]
-async fn future_of_a_function_that_passes_the_token_to_a_closure_is_send() {
+async fn future_of_a_function_that_passes_a_fencing_token_to_a_closure_is_send() {
     let spawned = tokio::spawn(with_number(Redlock::in_memory(3), async |number| number));
     assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
 }

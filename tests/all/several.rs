@@ -194,7 +194,7 @@ async fn lock_on_an_invalid_list_of_resources_is_refused_before_anything_is_sent
 }
 
 #[tokio::test]
-async fn lock_all_with_one_resource_stores_an_ordinary_lock_key() {
+async fn lock_on_a_list_of_one_resource_stores_an_ordinary_lock_key() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a"]).acquire().await.expect("free");

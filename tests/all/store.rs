@@ -228,7 +228,7 @@ fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
 }
 
 #[tokio::test]
-async fn each_waiter_at_a_store_holds_a_wait_lock_until_the_lock_is_released() {
+async fn each_waiter_at_a_store_holds_a_named_wait_lock_until_it_releases_the_lock() {
     let (redlock, counted) = counting(true);
     let guard = redlock().acquire("nightly").await.expect("free");
     let mut waits = Vec::new();

@@ -351,7 +351,7 @@ async fn lock_is_released_if_the_session_closes_before_the_grant_is_answered() {
 }
 
 #[tokio::test]
-async fn after_first_contact_the_restart_guard_rejects_only_a_restarted_store() {
+async fn restart_guard_set_to_after_first_contact_rejects_only_a_restarted_store() {
     let books = Books::new(true);
     books.state().young = true;
     let guard = RestartGuard::AfterFirstContact;

@@ -260,7 +260,7 @@ impl Session for ReachableSession {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pending_release_of_a_dropped_handle_is_retried_for_one_second_only() {
+async fn pending_release_of_a_dropped_client_is_retried_for_one_second_only() {
     for (back_after, delivered) in [(Duration::from_millis(500), true), (secs(3), false)] {
         let world = Arc::new(World::new());
         let store = Reachable {

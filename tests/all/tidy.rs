@@ -242,7 +242,7 @@ fn number_of_files_in_import_cycles_does_not_grow() {
 }
 
 #[test]
-fn imports_of_the_library_point_to_lower_layers() {
+fn library_files_import_nothing_from_higher_layers() {
     let floor = |module: &[String]| {
         let room = module.first().map_or("lib", String::as_str);
         let found = FLOORS.iter().position(|rooms| rooms.contains(&room));

@@ -44,7 +44,7 @@ impl Times {
 /// A failed attempt withdraws its claim before it sends releases. After that, the client sends no acquire of this
 /// claim, even if one is still in the client's queue.
 #[tokio::test]
-async fn claim_is_withdrawn_before_a_failed_attempt_sends_its_releases() {
+async fn failed_attempt_withdraws_its_lock_request_before_it_sends_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let seen = released.clone();
     let grants = Stubborn::new("a", move |request| {
@@ -70,7 +70,7 @@ async fn claim_is_withdrawn_before_a_failed_attempt_sends_its_releases() {
 /// A release first withdraws the claim of the lock. After that, the client sends no extension of this lock, which could
 /// restore the deleted lock key.
 #[tokio::test]
-async fn claim_is_withdrawn_before_a_held_lock_is_released() {
+async fn lock_request_is_withdrawn_before_its_lock_is_released() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let seen = released.clone();

@@ -325,7 +325,7 @@ async fn timed_out_acquire_distinguishes_an_outage_from_a_held_lock() {
 
 /// Tests a task that is second in the local queue. Its wait limit ends while the first task makes an attempt.
 #[tokio::test(start_paused = true)]
-async fn local_waiter_times_out_soon_after_the_attempt_of_the_task_ahead() {
+async fn waiter_behind_a_local_task_times_out_soon_after_that_tasks_attempt() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     for node in &nodes {
         node.change(|_| Treatment::Late(ms(200)));

@@ -92,7 +92,7 @@ impl Check for Permits {
             return Ok(());
         }
         Err(format!(
-            "{} clients hold permits of the semaphore r{semaphore}, which has only {} permits (last holder: client {})",
+            "{} clients hold permits of the semaphore r{semaphore}, which has only {} permits (latest: client {})",
             others.len() + 1,
             self.most[semaphore],
             believer.client

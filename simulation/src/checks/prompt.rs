@@ -62,7 +62,7 @@ impl Prompt {
 }
 
 impl Check for Prompt {
-    const RULE: &'static str = "force-release reported to holder";
+    const RULE: &'static str = "holders learn of force-releases";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !at.promises.prompt {

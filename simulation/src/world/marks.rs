@@ -356,9 +356,7 @@ impl World {
         };
         self.processes[client].next_step = last;
         self.say(|| {
-            format!(
-                "client {client} restarts with the masters of step {last}, this client's last planned step"
-            )
+            format!("client {client} restarts with its last planned list of masters (step {last})")
         });
         self.kill_process(client as u8, 0);
     }

@@ -247,9 +247,7 @@ impl World {
             _ => coverage.finished += 1,
         }
         self.masters[index].set_mark(now_us, &raised, lifetime);
-        self.say(|| {
-            format!("master {index}: its generation marker is raised to the number {number}")
-        });
+        self.say(|| format!("master {index}: its generation marker is raised to {number}"));
         self.happened(Happening::Change);
         self.raised(index);
         if self.flaw == Some(Flaw::MarkLostOnRestart) && number % 4 == 2 {

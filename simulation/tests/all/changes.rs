@@ -9,7 +9,7 @@ use quorate_simulation::{
 };
 
 #[test]
-fn simulated_runs_of_all_seeds_keep_the_rules_while_masters_are_replaced() {
+fn simulated_runs_of_default_seeds_keep_the_rules_while_masters_are_replaced() {
     every_seed_passes(CHANGES.short());
 }
 
@@ -108,7 +108,7 @@ fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
 /// In this test, the clocks of the new masters are an hour slow for some time, so these masters could grant smaller
 /// fencing tokens than the old masters. The operator must not open them during this time.
 #[test]
-fn operator_delays_step_open_until_the_clocks_of_new_masters_are_correct() {
+fn operator_opens_new_masters_only_after_their_clocks_are_correct() {
     let hour_us = 3_600_000_000;
     let mut waited = 0;
     for seed in 0..40 {

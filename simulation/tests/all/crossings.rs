@@ -28,7 +28,7 @@ fn reason(masters: Masters, held: &str, happening: Happening) -> Option<&'static
 }
 
 #[test]
-fn every_combination_that_no_rule_checks_has_a_documented_reason() {
+fn every_unchecked_combination_of_lock_kind_and_event_has_a_reason() {
     for (_, rows, _, why) in NEVER {
         assert!(rows.iter().all(|row| HELD.contains(row)) && !why.is_empty());
     }

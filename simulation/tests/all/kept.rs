@@ -98,7 +98,7 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
 /// Masters 0 and 1 crash and lose their generation markers. Without these two markers, a majority of the new masters
 /// (0, 1 and 3) would refuse all clients forever.
 #[test]
-fn simulated_operator_restores_the_marker_of_a_master_that_restarts_after_the_last_fault() {
+fn operator_restores_a_generation_marker_lost_in_a_restart_after_the_last_fault() {
     let mut scenario = one_replaced(Some(2), 2, 2);
     let heal = scenario.heal_at / MS;
     scenario.faults = vec![crash(3_000, 0, 100), crash(heal - 20, 1, 100)];
@@ -123,7 +123,7 @@ fn operator_repeats_a_replacement_of_masters_after_the_loss_of_generation_marker
 /// While a master's clock was 30 hours ahead, the master removed a fencing counter as expired. After the clock was
 /// correct again, the master stored a smaller counter. The checker of the rule `counters` wrongly reported this.
 #[test]
-fn counters_checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump() {
+fn checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump() {
     const HOUR_US: i64 = 3_600_000_000;
     let mut scenario = Scenario::quiet(1, 3, 3);
     for master in &mut scenario.masters {
@@ -150,7 +150,7 @@ fn counters_checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump()
 /// A client removed a value. Before its call returned, another client created the value again. The checker of stored
 /// values (rule `stock`) wrongly assumed that the removal happened after the creation.
 #[test]
-fn stock_checker_accepts_a_value_created_again_before_its_removal_call_returns() {
+fn checker_accepts_a_value_created_again_before_its_removal_call_returns() {
     let value = |think, verb| Step {
         think: think * MS,
         wait: 1_000 * MS,

@@ -306,7 +306,7 @@ fn rate_fault_limits_the_bytes_per_second() {
 }
 
 #[test]
-fn reset_all_resets_existing_connections_but_no_new_connections() {
+fn reset_of_all_connections_spares_connections_made_afterwards() {
     let (listener, proxy) = raw_scene();
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
@@ -321,7 +321,7 @@ fn reset_all_resets_existing_connections_but_no_new_connections() {
 }
 
 #[test]
-fn reset_all_resets_connections_despite_a_hold_fault() {
+fn reset_of_all_connections_works_despite_a_hold_fault() {
     let (listener, proxy) = raw_scene();
     let (mut client, _server) = raw(&proxy, &listener);
     let _hold = Fault::Hold(Way::Both).inject(&proxy);
@@ -438,7 +438,7 @@ fn client_of_the_proxy_loses_its_connection_when_the_server_is_killed() {
 }
 
 #[test]
-fn fault_marked_with_keep_lasts_until_the_proxy_is_healed() {
+fn fault_without_a_guard_lasts_until_the_proxy_is_healed() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     proxy.inject(Fault::Hold(Way::ToServer)).keep();

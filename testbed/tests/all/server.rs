@@ -106,7 +106,7 @@ fn a_stopped_server_can_be_killed_and_restarted() {
 }
 
 #[test]
-fn restart_empty_loses_every_key_and_keeps_the_port() {
+fn server_restarted_empty_loses_every_key_and_keeps_the_port() {
     let server = server_with(ServerOptions::new().persistence(Persistence::AofAlways));
     let port = server.port();
     set(&server, "a", "b");
@@ -302,7 +302,7 @@ fn start_of_a_server_that_never_answers_times_out() {
 }
 
 #[test]
-fn available_finds_an_installed_redis_or_valkey_server() {
+fn installed_redis_or_valkey_server_is_found() {
     let program = available().expect("install redis-server or valkey-server to run these tests");
     assert!(program.is_absolute());
 }

@@ -140,7 +140,7 @@ async fn step_open_fails_until_the_operator_drops_a_value_that_a_majority_lost()
 }
 
 #[tokio::test]
-async fn quota_dropped_during_a_change_of_masters_is_not_restored() {
+async fn quota_deleted_during_a_change_of_masters_is_not_restored() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     begin(&both.change().expect("a change")).await;
