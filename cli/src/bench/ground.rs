@@ -1,6 +1,7 @@
 //! The masters that the benchmark measures: the configured masters, or servers that the benchmark has started.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -31,7 +32,12 @@ pub(super) struct Ground {
     /// All clients that were created so far. At the end of the benchmark, [`clear`](Self::clear) waits until the
     /// masters have replied to the releases of these clients.
     pub(super) clients: RefCell<Vec<Redlock>>,
+    /// Each task of the measurement holds a clone, so that [`clear`](Self::clear) can wait for the end of all tasks.
+    pub(super) running: Arc<()>,
 }
+
+/// The longest wait for the releases of all clients. Thousands of tasks may have to release their locks.
+const CLEARING: Duration = Duration::from_secs(3);
 
 const DEFAULT_SIZES: [usize; 5] = [1, 3, 5, 7, 9];
 
@@ -60,6 +66,7 @@ impl Ground {
             others: Vec::new(),
             settings: &Setting::ALL,
             clients: RefCell::default(),
+            running: Arc::default(),
         })
     }
 
@@ -98,6 +105,7 @@ impl Ground {
             others,
             settings: &Setting::ALL,
             clients: RefCell::default(),
+            running: Arc::default(),
         })
     }
 
@@ -134,6 +142,7 @@ impl Ground {
             others: Vec::new(),
             settings: &Setting::ALL,
             clients: RefCell::default(),
+            running: Arc::default(),
         })
     }
 
@@ -170,14 +179,18 @@ impl Ground {
         Ok(redlock)
     }
 
-    /// Waits until the masters have replied to the releases of all clients, but at most for the node timeout plus 0.3
-    /// s.
-    pub(super) async fn clear(&self) {
-        // If a signal aborted the measurement, its tasks may need a moment before they release their locks.
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    /// Waits until the masters have replied to the releases of all clients. Returns false if this takes longer than
+    /// [`CLEARING`].
+    pub(super) async fn clear(&self) -> bool {
         let clients = self.clients.take();
-        let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));
-        let _ = tokio::time::timeout(self.options.parting(), flushed).await;
+        let cleared = async {
+            // If a signal ended the measurement, its tasks are aborted, and release their locks when they end.
+            while Arc::strong_count(&self.running) > 1 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            futures::future::join_all(clients.iter().map(Redlock::flush)).await;
+        };
+        tokio::time::timeout(CLEARING, cleared).await.is_ok()
     }
 
     pub(super) fn words(&self) -> String {

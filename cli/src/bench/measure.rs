@@ -92,6 +92,7 @@ pub(super) async fn crowd(
     time: Duration,
     tasks: usize,
     servers: Option<&[Server]>,
+    running_tasks: &Arc<()>,
 ) -> Crowd {
     let done = Arc::new(AtomicU64::new(0));
     let failed = Arc::new(AtomicU64::new(0));
@@ -100,8 +101,10 @@ pub(super) async fn crowd(
         let mut running = tokio::task::JoinSet::new();
         for task in 0..tasks {
             let (redlock, done, failed) = (redlock.clone(), done.clone(), failed.clone());
+            let running_task = running_tasks.clone();
             let resource = format!("quorate-bench:{}:{task}", setting.name());
             running.spawn(async move {
+                let _running_task = running_task;
                 while began.elapsed() < time {
                     let counter = match take(&redlock, setting, &resource).await {
                         Some(guard) => {

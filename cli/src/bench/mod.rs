@@ -245,16 +245,20 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         Ok((Noise::of(others, apart), sizes, wide))
     };
     let measured = tokio::select! {
-        measured = all => measured,
-        sig = signals.next_that_ends() => {
-            Err(Failure::cut_short(sig, "the measurement was interrupted; the locks of quorate bench are released"))
-        }
+        measured = all => Ok(measured),
+        sig = signals.next_that_ends() => Err(sig),
     };
     progress.finish();
     // Wait for the replies of all masters to the releases: `release` already returns when a majority of the masters
     // has replied.
-    ground.clear().await;
-    let (noise, sizes, wide) = measured?;
+    let locks = if ground.clear().await {
+        "the locks of quorate bench are released"
+    } else {
+        "some locks of quorate bench may stay held until their ttl ends"
+    };
+    let (noise, sizes, wide) = measured.map_err(|sig| {
+        Failure::cut_short(sig, format!("the measurement was interrupted; {locks}"))
+    })??;
     Ok(Measured {
         ground,
         noise,

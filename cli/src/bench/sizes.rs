@@ -49,7 +49,7 @@ pub(super) async fn measure(
             alone(redlock, *setting, name, turn, usize::MAX, &mut samples).await;
             rounds.push(samples);
             let servers = ground.spawned.as_deref();
-            crowds.push(crowd(redlock, *setting, turn, tasks, servers).await);
+            crowds.push(crowd(redlock, *setting, turn, tasks, servers, &ground.running).await);
         }
     }
     let mut rows: Vec<Row> = parties

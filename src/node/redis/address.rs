@@ -420,7 +420,7 @@ mod tests {
             let bad = Address::parse(url).err();
             let bad = bad.unwrap_or_else(|| panic!("{url:?} must be refused"));
             assert!(
-                bad.why.contains("quorate-mysql and quorate-zookeeper"),
+                bad.why.contains("quorate-mysql or quorate-zookeeper"),
                 "{url:?}: {bad:?}"
             );
             assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
