@@ -178,7 +178,7 @@ pub(crate) enum Fact<'a> {
         token: u64,
         bytes: &'a [u8],
     },
-    /// A client receives the reply of a store that the client waits in the lock's queue.
+    /// A store confirms to a client that the client waits in the lock's queue.
     Stood {
         master: usize,
         claim: &'a Arc<Claim>,

@@ -326,7 +326,7 @@ impl Once {
     ///
     /// # Cancel safety
     ///
-    /// The future may be dropped at any point; nothing has changed.
+    /// The future may be dropped at any point: reading changes nothing.
     pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
         Ok(match self.look(guard, self.now()?).await? {
             Looked::Due(turn) => Due::Now(turn),
@@ -362,7 +362,7 @@ impl Once {
     ///
     /// # Cancel safety
     ///
-    /// The future may be dropped at any point; nothing has changed.
+    /// The future may be dropped at any point: reading changes nothing.
     pub async fn record<'a>(&self, guard: &'a LockGuard) -> Result<OnceRecord<'a>, ValueError> {
         let known = self.read(guard).await?;
         let Stored { last, note } = self.stored(known.bytes())?;

@@ -158,7 +158,7 @@ impl Quota {
     ///
     /// # Cancel safety
     ///
-    /// The future may be dropped at any point; nothing has changed.
+    /// The future may be dropped at any point: reading changes nothing.
     pub async fn left(&self) -> Result<u64, ValueError> {
         let look = async |guard: &LockGuard| {
             let known = Register::under(guard)?.read().await?;

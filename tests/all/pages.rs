@@ -446,7 +446,7 @@ mod readme {
         if let Take::Taken { left } = redlock.quota("prizes").take(1).await? { /* one unit is yours */ }
 
         // A job that starts at most once per day. The masters store a record of its last run. Before the first run, create
-        // this record with `Once::create`.
+        // an empty record with `Once::create`.
         redlock.once("nightly", DAY).at_most_once(async |_| report().await).await?;
         Ok(())
     }

@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// For a seeded bug: observes an election by asking one master after another. The client accepts
+    /// For a seeded bug: observes an election by asking one master after another. The client believes
     /// the leader in each single reply, without a majority.
     async fn believe_each(&self, redlock: &Redlock, resource: usize, end: Instant) {
         let every = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;

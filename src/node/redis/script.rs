@@ -55,7 +55,10 @@ pub(super) enum Set {
 }
 
 /// The keys of a script (KEYS), named as in the comment at the beginning of its Lua source.
-#[cfg_attr(not(test), allow(dead_code, reason = "only tests read the names of the keys"))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "only tests read the names of the keys")
+)]
 pub(super) enum Keys {
     One(&'static str),
     /// Any number of keys. The string is the common name of these keys.
