@@ -22,7 +22,7 @@ pub enum ChangeOrder {
     /// Finds the rights that the user lacks for a replacement of the masters. Changes no lock and no value.
     ///
     /// - If `keys` is `None`: tries every command on unused keys. If no right is missing, also lists the keys of all
-    /// values and fencing counters.
+    ///   values and fencing counters.
     /// - Otherwise: checks the rights to read and write `keys`.
     Rights {
         /// The settings of the locks (prefix, fencing, order of waiters) that the user must be able to take.

@@ -104,7 +104,6 @@ pub(super) async fn crowd(
             let running_task = running_tasks.clone();
             let resource = format!("quorate-bench:{}:{task}", setting.name());
             running.spawn(async move {
-                let _running_task = running_task;
                 while began.elapsed() < time {
                     let counter = match take(&redlock, setting, &resource).await {
                         Some(guard) => {
@@ -115,6 +114,7 @@ pub(super) async fn crowd(
                     };
                     counter.fetch_add(1, Ordering::Relaxed);
                 }
+                drop(running_task);
             });
         }
         while running.join_next().await.is_some() {}
