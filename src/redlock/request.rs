@@ -175,7 +175,7 @@ impl IntoFuture for LockRequest {
 
     fn into_future(self) -> Self::IntoFuture {
         let request = self.begun();
-        // Box this large future, so that it is freed when the lock is acquired: the caller's task keeps the box.
+        // Boxed: otherwise this large future would take up memory in the caller's task for the whole life of the task.
         Box::pin(async move {
             let guard = request.attempts().instrument(request.span()).await?;
             guard.map_err(|missed| request.error(&missed))

@@ -36,7 +36,8 @@ pub(super) struct Ground {
     pub(super) running: Arc<()>,
 }
 
-/// The longest wait for the releases of all clients. Thousands of tasks may have to release their locks.
+/// How long the benchmark waits for the releases of all clients. If the node timeout is longer, it waits longer.
+/// Thousands of tasks may have to release their locks.
 const CLEARING: Duration = Duration::from_secs(3);
 
 const DEFAULT_SIZES: [usize; 5] = [1, 3, 5, 7, 9];
@@ -180,7 +181,7 @@ impl Ground {
     }
 
     /// Waits until the masters have replied to the releases of all clients. Returns false if this takes longer than
-    /// [`CLEARING`].
+    /// [`CLEARING`] and longer than the node timeout.
     pub(super) async fn clear(&self) -> bool {
         let clients = self.clients.take();
         let cleared = async {
@@ -190,7 +191,8 @@ impl Ground {
             }
             futures::future::join_all(clients.iter().map(Redlock::flush)).await;
         };
-        tokio::time::timeout(CLEARING, cleared).await.is_ok()
+        let limit = self.options.parting().max(CLEARING);
+        tokio::time::timeout(limit, cleared).await.is_ok()
     }
 
     pub(super) fn words(&self) -> String {
