@@ -56,7 +56,7 @@ impl ClockShim {
     /// the offset file until the server is dropped, because a restarted server needs them.
     pub fn env(&self, offset: &OffsetFile) -> [(OsString, OsString); 2] {
         [
-            ("LD_PRELOAD".into(), self.library.clone().into()),
+            shim::preload(&self.library),
             (
                 "QUORATE_CLOCK_OFFSET_FILE".into(),
                 offset.path.clone().into(),

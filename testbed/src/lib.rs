@@ -29,6 +29,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Where servers keep their files
+//!
+//! Tests do not wait for a disk. Each server has a directory of its own in `/dev/shm`, which is in memory, if there are at
+//! least 512 MiB free, and otherwise in the folder for temporary files. `QUORATE_SERVER_DATA` names another folder. MariaDB
+//! and ZooKeeper do not sync their files. The written data of a server survives [`Server::kill`] in both places.
+//!
 //! # Non-goals
 //!
 //! - The crate does not use root rights, except for [`Namespace`] on some systems.
@@ -47,6 +53,7 @@ mod console;
 mod counters;
 mod error;
 mod fault;
+mod home;
 mod hostile;
 mod lane;
 mod life;

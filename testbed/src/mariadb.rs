@@ -1,6 +1,6 @@
 //! One temporary MariaDB server: a real process on loopback with its data in a temporary directory.
 //!
-//! To save time, each server gets a copy of a template directory, which is created once per user and server version.
+//! The server never waits for the disk ([`UNSYNCED`]). To save time, each server gets a copy of a template directory, which is created once per user and server version.
 //! Creating a data directory takes half a second, copying one takes a tenth of a second.
 
 use std::ffi::{OsStr, OsString};
@@ -18,15 +18,25 @@ use tempfile::TempDir;
 use crate::clock::{ClockShim, OffsetFile};
 use crate::console::Console;
 use crate::error::Error;
+use crate::home::Home;
 use crate::life::Life;
 use crate::ports::PortLease;
-use crate::spawn::{find, mortal, private_dir};
+use crate::spawn::{find, mortal};
 
 /// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
 /// How long to wait until the effect of a signal is visible, and how long a started server may take until its first
 /// answer.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Options with which the server writes its files, but does not wait until they are on the disk. A killed process loses
+/// no write by this: the written data is in the cache of the operating system. Only a crash of the machine loses it.
+///
+/// A server without one of these options ignores it (`loose`).
+const UNSYNCED: [&str; 2] = [
+    "--loose-innodb-flush-method=nosync",
+    "--loose-debug-no-sync",
+];
 
 /// Options of one [`MariaDb`].
 #[derive(Clone, Debug)]
@@ -53,8 +63,8 @@ impl Default for MariaDbOptions {
 }
 
 impl MariaDbOptions {
-    /// Options of a server that syncs each commit, writes no binary log, and accepts every client as `root` without a
-    /// password.
+    /// Options of a server that writes each commit to its log before the reply, writes no binary log, and accepts every
+    /// client as `root` without a password.
     pub fn new() -> Self {
         Self::default()
     }
@@ -65,8 +75,8 @@ impl MariaDbOptions {
         Self { flush, ..self }
     }
 
-    /// Sets the folder in which the server's directory is created, such as `/dev/shm`. Default: the folder for
-    /// temporary files.
+    /// Sets the folder in which the server's directory is created. Default: `/dev/shm` if it has enough room, otherwise
+    /// the folder for temporary files.
     pub fn home(mut self, home: impl Into<PathBuf>) -> Self {
         self.home = Some(home.into());
         self
@@ -156,7 +166,7 @@ pub struct MariaDb {
     /// directories are removed.
     life: Life,
     lease: PortLease,
-    dir: TempDir,
+    dir: Home,
 }
 
 impl MariaDb {
@@ -180,7 +190,7 @@ impl MariaDb {
         let template = template(programs)?;
         let mut tries = 1;
         loop {
-            let dir = private_dir(options.home.as_deref())
+            let dir = Home::create(options.home.as_deref())
                 .map_err(Error::io("create a temporary directory"))?;
             let server = Self {
                 options: options.clone(),
@@ -372,6 +382,7 @@ impl MariaDb {
             &flush,
         ];
         args.extend(plain.map(OsString::from));
+        args.extend(UNSYNCED.map(OsString::from));
         args
     }
 
@@ -431,7 +442,8 @@ fn template(programs: &Programs) -> Result<PathBuf, Error> {
     if is_ours(&place) {
         return Ok(place);
     }
-    let aside = private_dir(None).map_err(Error::io("create a temporary directory"))?;
+    let aside = Home::create(Some(&std::env::temp_dir()))
+        .map_err(Error::io("create a temporary directory"))?;
     let data = aside.path().join("data");
     install(programs, &data)?;
     match fs::rename(&data, &place) {
@@ -456,6 +468,7 @@ fn install(programs: &Programs, data: &Path) -> Result<(), Error> {
         .arg("--no-defaults")
         .arg("--auth-root-authentication-method=normal")
         .args(["--skip-test-db", "--innodb-log-file-size=8M"])
+        .args(UNSYNCED)
         .arg({
             let mut arg = OsString::from("--datadir=");
             arg.push(data);

@@ -81,7 +81,7 @@ impl Names {
     /// The environment variables that make a program and its child processes use this table.
     pub fn env(&self) -> [(OsString, OsString); 2] {
         [
-            ("LD_PRELOAD".into(), self.library.clone().into()),
+            shim::preload(&self.library),
             ("QUORATE_NAMES_DIR".into(), self.dir.path().into()),
         ]
     }

@@ -18,8 +18,8 @@ pub enum Persistence {
     /// No persistence: the server is empty after every restart. The default.
     #[default]
     None,
-    /// An append-only file that is synced before each reply. A write that was acknowledged survives SIGKILL and a power
-    /// cut.
+    /// An append-only file that is synced before each reply. A write that was acknowledged survives SIGKILL. It would
+    /// also survive a power cut, if the server's directory is on a disk.
     AofAlways,
     /// An append-only file that is synced once a second. A power cut can lose the writes of about the last two seconds.
     /// SIGKILL loses only writes that the server has not written to the file yet.

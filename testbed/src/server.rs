@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tempfile::TempDir;
 
 use crate::error::Error;
+use crate::home::Home;
 use crate::life::Life;
 use crate::namespace::Namespace;
 use crate::options::{ServerOptions, percent};
 use crate::ports::PortLease;
 use crate::resp::{Connection, Reply};
-use crate::spawn::{available, mortal, private_dir};
+use crate::spawn::{available, mortal};
 
 /// If the first port is taken, [`Server::start`] tries up to this number of other ports.
 const PORTS_TO_TRY: usize = 8;
@@ -44,7 +44,7 @@ pub struct Server {
     /// directory is removed.
     life: Life,
     lease: PortLease,
-    dir: TempDir,
+    dir: Home,
 }
 
 impl Server {
@@ -61,7 +61,7 @@ impl Server {
         };
         let mut tries = 1;
         loop {
-            let dir = private_dir(None).map_err(Error::io("create a temporary directory"))?;
+            let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
             let server = Self {
                 options: options.clone(),
                 program: program.clone(),

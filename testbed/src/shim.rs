@@ -1,12 +1,24 @@
 //! Small C libraries that are preloaded into other programs. They replace functions of the C library, such as
 //! `getaddrinfo`. They are compiled when a test needs them.
 
+use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use tempfile::TempDir;
+
+/// The environment variable with which a program loads this library, before the libraries that this process has loaded
+/// in the same way, such as the one of `scripts/slow-disk`.
+pub(crate) fn preload(library: &Path) -> (OsString, OsString) {
+    let mut all = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    ("LD_PRELOAD".into(), all)
+}
 
 /// Compiles a C library in a new temporary directory, with `$CC`, `cc` or `gcc`, whichever is found first.
 ///

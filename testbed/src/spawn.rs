@@ -14,8 +14,6 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
-use tempfile::TempDir;
-
 use crate::namespace::Namespace;
 
 type Job = (Command, Sender<io::Result<Child>>);
@@ -99,18 +97,4 @@ fn executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-}
-
-/// Creates a temporary directory in the folder `home`. If `home` is `None`, uses the system's folder for temporary
-/// files. If the path of the folder is longer than 70 bytes, uses `/tmp`, because a Unix socket needs a short path.
-pub(crate) fn private_dir(home: Option<&Path>) -> io::Result<TempDir> {
-    let usual = home.map_or_else(std::env::temp_dir, Path::to_path_buf);
-    let base = if usual.as_os_str().len() > 70 {
-        Path::new("/tmp")
-    } else {
-        &usual
-    };
-    tempfile::Builder::new()
-        .prefix("quorate-testbed-")
-        .tempdir_in(base)
 }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tempfile::TempDir;
 
 use crate::error::Error;
+use crate::home::Home;
 use crate::life::Life;
 use crate::ports::PortLease;
 use crate::spawn::{find, mortal};
@@ -321,16 +321,13 @@ struct Member {
     client: PortLease,
     quorum: PortLease,
     election: PortLease,
-    dir: TempDir,
+    dir: Home,
 }
 
 impl Member {
     fn new(java: &Path, classes: &str) -> Result<Self, Error> {
         let port = || PortLease::take().map_err(Error::io("find a free port"));
-        let dir = tempfile::Builder::new()
-            .prefix("quorate-testbed-")
-            .tempdir();
-        let dir = dir.map_err(Error::io("create a temporary directory"))?;
+        let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
         Ok(Self {
             life: Life::new(dir.path().join("server.log"), SIGNAL_PATIENCE),
             java: java.to_owned(),
@@ -393,6 +390,9 @@ impl Member {
                 "-Xmx128m",
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1",
+                // Do not wait until a write is on the disk. A killed process loses no write by this: the written data
+                // is in the cache of the operating system.
+                "-Dzookeeper.forceSync=no",
                 "-cp",
             ])
             .arg(&self.classes)

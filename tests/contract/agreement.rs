@@ -877,7 +877,7 @@ impl Seen {
         let said = arm.ask(asking::look(key)).await;
         let note = [b"quorate:note:", key].concat();
         let keys = [key.to_vec(), fence(key), note];
-        let read = keys.map(|key| (arm.read(&key), arm.ttl(&key)));
+        let read = keys.map(|key| arm.read_with_ttl(&key));
         Self(said, read.into())
     }
 }

@@ -26,6 +26,9 @@ pub(crate) mod release;
 pub(crate) mod support;
 pub(crate) mod value;
 
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
+
 use agreement::{LASTING, compare_with, deed, group_deed};
 use arm::Arm;
 
@@ -33,26 +36,31 @@ use arm::Arm;
 const IMPOSSIBLE: [&str; 1] =
     ["refusal_and_status_request_return_the_first_96_bytes_of_a_long_lock_value"];
 
-macro_rules! one_after_the_other {
+/// How many cases run at the same time. Most cases wait until something expires.
+const AT_A_TIME: usize = 4;
+
+macro_rules! a_few_at_a_time {
     ($($module:ident: $($case:ident)*;)*) => {
         async fn play<A: Future<Output = Arm> + Send + 'static>(
             arm: impl Fn(String) -> A,
         ) -> (usize, Vec<&'static str>) {
-            let (mut played, mut failed) = (0, Vec::new());
+            let mut cases: Vec<(&'static str, BoxFuture<'static, ()>)> = Vec::new();
             $($({
-                played += 1;
-                let arm = arm(format!("case_{played}"));
-                let case = tokio::spawn(async move { $module::$case(&arm.await).await });
-                if case.await.is_err() {
-                    failed.push(stringify!($case));
-                }
+                let arm = arm(format!("case_{}", cases.len() + 1));
+                let case = async move { $module::$case(&arm.await).await };
+                cases.push((stringify!($case), case.boxed()));
             })*)*
-            (played, failed)
+            let played = cases.len();
+            let ends = futures::stream::iter(cases)
+                .map(|(name, case)| async move { (name, tokio::spawn(case).await) })
+                .buffer_unordered(AT_A_TIME);
+            let failed = ends.filter_map(|(name, end)| async move { end.is_err().then_some(name) });
+            (played, failed.collect().await)
         }
     };
 }
 
-cases::all_cases!(one_after_the_other);
+cases::all_cases!(a_few_at_a_time);
 
 /// Runs each contract case on a new [`Arm`] (a master under test).
 pub(crate) async fn keeps_the_contract<A: Future<Output = Arm> + Send + 'static>(

@@ -31,7 +31,7 @@ async fn database(server: &MariaDb, name: &str) -> arm::Arm {
     arm::Arm::store(open(), open())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 6)]
 async fn mariadb_passes_the_contract_of_all_masters() {
     let Some(server) = server("mariadb_passes_the_contract_of_all_masters") else {
         return;

@@ -30,7 +30,7 @@ async fn path(url: String) -> arm::Arm {
     arm::Arm::store(open(), open())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 6)]
 async fn zookeeper_passes_the_contract_of_all_masters() {
     let Some(server) = server("zookeeper_passes_the_contract_of_all_masters") else {
         return;

@@ -2,6 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
 use super::cache::RecordCache;
 use super::codec::StoredItem;
 use super::contract::{Change, Commit, Committed, Record, Session, Store};
@@ -12,18 +15,47 @@ use crate::node::memory::Master;
 use crate::protocol::instant::Instant;
 
 /// Reads and changes the records of a store directly, without a master. For tests.
-pub struct RecordAccess<S> {
+///
+/// All calls use one session, because a session is expensive: ZooKeeper, for example, writes each session to its log.
+pub struct RecordAccess<S: Store> {
     store: S,
     known: Mutex<(RecordCache, StoreTime)>,
+    /// The session of the last call; `None` before the first call.
+    session: tokio::sync::Mutex<Option<S::Session>>,
+    /// The runtime of the session, which a thread drives until `_ends` is dropped.
+    runtime: Handle,
+    _ends: oneshot::Sender<()>,
 }
 
 impl<S: Store> RecordAccess<S> {
     /// Opens direct access to this store.
     pub fn new(store: S) -> Self {
         let time = StoreTime::new(clock::wall_micros(), Instant::now());
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime
+            .enable_all()
+            .build()
+            .expect("the runtime must be created");
+        let handle = runtime.handle().clone();
+        let (ends, ended) = oneshot::channel::<()>();
+        std::thread::spawn(move || drop(runtime.block_on(ended)));
         Self {
             store,
             known: Mutex::new((RecordCache::default(), time)),
+            session: tokio::sync::Mutex::default(),
+            runtime: handle,
+            _ends: ends,
+        }
+    }
+
+    /// The session in `slot`, which is opened first if there is none.
+    async fn session<'a>(&self, slot: &'a mut Option<S::Session>) -> &'a mut S::Session {
+        match slot {
+            Some(session) => session,
+            none => {
+                let connected = self.store.connect().await;
+                none.insert(connected.expect("the store must accept the connection").0)
+            }
         }
     }
 
@@ -35,17 +67,14 @@ impl<S: Store> RecordAccess<S> {
         key: &[u8],
         change: impl FnMut(&mut Master, u64) -> T + Send,
     ) -> T {
-        Self::block_on(self.change(key, change))
+        self.block_on(self.change(key, change))
     }
 
     /// The number of keys in all records. A queue counts as one key.
     pub fn keys(&self) -> usize {
-        let names = Self::block_on(async {
-            let (mut session, _) = self
-                .store
-                .connect()
-                .await
-                .expect("the store must accept the connection");
+        let names = self.block_on(async {
+            let mut slot = self.session.lock().await;
+            let session = self.session(&mut slot).await;
             session
                 .page(0, 10_000)
                 .await
@@ -61,12 +90,9 @@ impl<S: Store> RecordAccess<S> {
 
     /// Deletes all records.
     pub fn clear(&self) {
-        Self::block_on(async {
-            let (mut session, _) = self
-                .store
-                .connect()
-                .await
-                .expect("the store must accept the connection");
+        self.block_on(async {
+            let mut slot = self.session.lock().await;
+            let session = self.session(&mut slot).await;
             let all = session
                 .page(0, 10_000)
                 .await
@@ -90,27 +116,17 @@ impl<S: Store> RecordAccess<S> {
         });
     }
 
-    fn block_on<T: Send>(what: impl Future<Output = T> + Send) -> T {
+    fn block_on<T: Send>(&self, what: impl Future<Output = T> + Send) -> T {
         std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                let mut runtime = tokio::runtime::Builder::new_current_thread();
-                let runtime = runtime
-                    .enable_all()
-                    .build()
-                    .expect("the runtime must be created");
-                runtime.block_on(what)
-            });
+            let thread = scope.spawn(|| self.runtime.block_on(what));
             thread.join().expect("the thread must not panic")
         })
     }
 
     async fn change<T>(&self, key: &[u8], mut change: impl FnMut(&mut Master, u64) -> T) -> T {
         let name = names::of_key(key);
-        let (mut session, _) = self
-            .store
-            .connect()
-            .await
-            .expect("the store must accept the connection");
+        let mut slot = self.session.lock().await;
+        let session = self.session(&mut slot).await;
         loop {
             let asked = Instant::now();
             let said = session.load(std::slice::from_ref(&name)).await;

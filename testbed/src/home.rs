@@ -1,0 +1,140 @@
+//! The directory of one server, with all its files.
+//!
+//! The directory is in memory if possible, so that tests do not wait for a disk. The files survive SIGKILL of the server
+//! nevertheless, as they would survive in the system's cache of a disk. They do not survive a crash of the machine, which
+//! no test can cause.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock, statvfs};
+use tempfile::TempDir;
+
+/// The folder whose files Linux keeps in memory.
+const MEMORY: &str = "/dev/shm";
+/// The free memory that the folder must have before each start of a server. A MariaDB server needs about 50 MB.
+const ROOM: u64 = 512 << 20;
+/// The beginning of the name of every directory.
+const PREFIX: &str = "quorate-testbed-";
+/// The file in each directory that its process keeps locked.
+const LOCK: &str = "lock";
+/// Younger directories without a lock are not removed: their processes may be about to lock them.
+const YOUNG: Duration = Duration::from_secs(60);
+
+/// A temporary directory, which is removed when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Home {
+    dir: TempDir,
+    /// The lock shows other processes that this directory is in use. It ends with this process.
+    _lock: File,
+}
+
+impl Home {
+    /// Creates a directory in the folder `home`. If `home` is `None`, uses the folder that `QUORATE_SERVER_DATA` names;
+    /// otherwise `/dev/shm`, if it has enough room; otherwise the folder for temporary files.
+    pub(crate) fn create(home: Option<&Path>) -> io::Result<Self> {
+        let named = std::env::var_os("QUORATE_SERVER_DATA").filter(|name| !name.is_empty());
+        let home = home.map(Path::to_path_buf).or(named.map(PathBuf::from));
+        if let Some(home) = home {
+            return Self::within(&home);
+        }
+        let memory = Path::new(MEMORY);
+        if room(memory) < ROOM {
+            return Self::within(&std::env::temp_dir());
+        }
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| remove_abandoned(memory));
+        Self::within(memory).or_else(|_| Self::within(&std::env::temp_dir()))
+    }
+
+    /// Creates a directory in this folder. If the path of the folder is longer than 70 bytes, uses `/tmp`, because a
+    /// Unix socket needs a short path.
+    fn within(folder: &Path) -> io::Result<Self> {
+        let folder = if folder.as_os_str().len() > 70 {
+            Path::new("/tmp")
+        } else {
+            folder
+        };
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder)?;
+        let lock = File::create(dir.path().join(LOCK))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self { dir, _lock: lock })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// The free space of a folder, in bytes; 0 if there is no such folder.
+fn room(folder: &Path) -> u64 {
+    statvfs(folder).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// Removes the directories of processes that were killed, because they would occupy memory until the machine restarts.
+fn remove_abandoned(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(PREFIX.as_bytes())
+            && is_abandoned(&entry.path())
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Whether the process that created this directory has ended without removing it.
+fn is_abandoned(dir: &Path) -> bool {
+    let Ok(lock) = File::open(dir.join(OsStr::new(LOCK))) else {
+        return false;
+    };
+    let age = fs::metadata(dir).and_then(|meta| meta.modified());
+    let age = age.map(|at| at.elapsed().unwrap_or_default());
+    age.is_ok_and(|age| age > YOUNG)
+        && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_of_a_process_that_was_killed_is_removed_and_others_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = std::time::SystemTime::now() - 2 * YOUNG;
+        let age = |dir: &Path| File::open(dir).unwrap().set_modified(old).unwrap();
+        let used = Home::within(folder.path()).unwrap();
+        let abandoned = Home::within(folder.path()).unwrap();
+        let young = Home::within(folder.path()).unwrap();
+        let foreign = folder.path().join("foreign");
+        fs::create_dir(&foreign).unwrap();
+        // As when a process is killed: the lock ends, and the directory stays.
+        let keep = |home: Home| home.dir.keep();
+        let (abandoned, young) = (keep(abandoned), keep(young));
+        for dir in [used.path(), &abandoned, &foreign] {
+            age(dir);
+        }
+        // A process that another test starts at this moment may have the lock for an instant, until it is executed.
+        let started = std::time::Instant::now();
+        while abandoned.exists() && started.elapsed() < Duration::from_secs(20) {
+            remove_abandoned(folder.path());
+        }
+        let left = [used.path(), &abandoned, &young, &foreign].map(Path::exists);
+        assert_eq!(left, [true, false, true, true]);
+    }
+
+    #[test]
+    fn folder_without_enough_room_counts_as_full() {
+        assert_eq!(room(Path::new("/no/such/folder")), 0);
+        assert!(room(&std::env::temp_dir()) > 0);
+    }
+}
