@@ -77,6 +77,7 @@
 //! | `value removed` | debug | `resource` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
 //! | `master restarted recently ..` | warn | `node`, `uptime_s` |
+//! | `master reports an impossible uptime ..` | warn | `node` |
 //! | `master refuses this client's configuration` | warn | `node`, `fault` |
 //! | `master has lost its generation marker ..` | warn | `node` |
 //! | `no wake-up messages: waiters use only timers` | warn | `node`, `why` |

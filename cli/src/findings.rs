@@ -380,23 +380,33 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
 
 /// Adds a warning if the master restarted so recently that clients still ignore its votes on locks.
 fn just_started(master: &Inspection, add: &mut impl Add) {
-    if let Some(left) = master.quarantined {
-        let started = match master.uptime {
-            Some(uptime) => format!("started {} ago", human(uptime)),
-            None => "started recently".to_owned(),
-        };
-        // Round up to a whole second, because "0s" makes no sense as a time to wait.
-        let left = Duration::from_secs(left.as_secs() + 1);
+    let Some(left) = master.quarantined else {
+        return;
+    };
+    // Round up to a whole second, because "0s" makes no sense as a time to wait.
+    let left = human(Duration::from_secs(left.as_secs() + 1));
+    if master.is_uptime_impossible {
         add(
             Severity::Warning,
             "uptime",
             format!(
-                "{started}: clients ignore the votes of this master for another {}",
-                human(left)
+                "its clock was set after its start, so its uptime is unknown: each new client ignores the votes of this \
+                 master for {left}"
             ),
-            "wait until this time has passed; if this master restarts often, find the cause",
+            "correct its clock, and restart this master: new clients then count its votes as soon as max_ttl has passed",
         );
+        return;
     }
+    let started = match master.uptime {
+        Some(uptime) => format!("started {} ago", human(uptime)),
+        None => "started recently".to_owned(),
+    };
+    add(
+        Severity::Warning,
+        "uptime",
+        format!("{started}: clients ignore the votes of this master for another {left}"),
+        "wait until this time has passed; if this master restarts often, find the cause",
+    );
 }
 
 #[cfg(test)]

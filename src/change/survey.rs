@@ -271,7 +271,12 @@ impl Survey {
         let young = max_ttl + Duration::from_secs(1);
         for master in self.masters.iter().filter(|master| master.is_next) {
             let (node, seen) = (&master.node, &master.seen);
-            if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
+            if seen.is_uptime_impossible && !master.is_old {
+                missing.push(format!(
+                    "{node} reports an impossible uptime, because its clock was set after its start: restart this \
+                     server, and run the step `begin` again when it has been up for {young:?}"
+                ));
+            } else if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
                 missing.push(format!(
                     "{node} has been up for only {uptime:?}, but its votes count only after {young:?}: run the step \
                      `begin` again when the server has been up for this long"

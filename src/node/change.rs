@@ -74,8 +74,11 @@ pub struct ChangeSeen {
     pub mark: Option<String>,
     /// The run id of the server, which changes at a restart; `None` if unknown.
     pub run_id: Option<String>,
-    /// The time since the server was started; `None` if unknown.
+    /// The time since the server was started; `None` if unknown. Zero if the server reports an impossible time.
     pub uptime: Option<Duration>,
+    /// Whether the server reports an impossible time since its start, for example a negative one: its clock was set
+    /// after the start.
+    pub is_uptime_impossible: bool,
     /// The eviction policy (`maxmemory-policy`); `None` if the server has no memory limit, or if the policy is
     /// unknown.
     pub eviction: Option<String>,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use super::name::NodeName;
+use super::numbers;
 use super::right::MissingRight;
 use super::text::sanitize;
 
@@ -50,8 +51,12 @@ pub struct Inspection {
     /// The facts about the server that could not be read. Each entry names a fact, and the right or setting that is
     /// needed to read it.
     pub unseen: Vec<String>,
-    /// The time since the server was started, in whole seconds; `None` if unknown.
+    /// The time since the server was started, in whole seconds; `None` if unknown. Zero if the server reports an
+    /// impossible time.
     pub uptime: Option<Duration>,
+    /// Whether the server reports an impossible time since its start, for example a negative one: its clock was set
+    /// after the start.
+    pub is_uptime_impossible: bool,
     /// The eviction policy: the setting `maxmemory-policy`; `None` if unknown.
     pub maxmemory_policy: Option<String>,
     /// Whether the server keeps an append-only file; `None` if unknown.
@@ -94,6 +99,7 @@ impl Inspection {
             settings: Vec::new(),
             unseen: Vec::new(),
             uptime: None,
+            is_uptime_impossible: false,
             maxmemory_policy: None,
             append_only: None,
             append_fsync: None,
@@ -133,9 +139,9 @@ impl Inspection {
         self.role = value("role");
         self.cluster = on("cluster_enabled");
         self.run_id = value("run_id");
-        self.uptime = value("uptime_in_seconds")
-            .and_then(|secs| secs.parse().ok())
-            .map(Duration::from_secs);
+        let uptime = value("uptime_in_seconds").and_then(|secs| numbers::uptime(&secs));
+        self.uptime = uptime.map(|uptime| uptime.at_least);
+        self.is_uptime_impossible = uptime.is_some_and(|uptime| !uptime.is_credible);
         self.append_only = on("aof_enabled");
         self.maxmemory_policy = value("maxmemory_policy");
     }
@@ -171,6 +177,9 @@ mod tests {
         assert_eq!(one.uptime, Some(Duration::from_secs(61)));
         assert_eq!((one.append_only, one.cluster), (Some(false), Some(false)));
         assert_eq!(one.role.as_deref(), Some("master"));
+        one.read("uptime_in_seconds:-7200\r\n");
+        assert_eq!(one.uptime, Some(Duration::ZERO));
+        assert!(one.is_uptime_impossible);
         one.read("role:\u{1b}[2Jmaster\r\n");
         assert_eq!(one.role.as_deref(), Some("\u{fffd}[2Jmaster"));
         let mut none = Inspection::new(NodeName::new("m"));

@@ -19,6 +19,7 @@ pub(crate) mod inspection;
 pub mod memory;
 mod name;
 pub(crate) mod note;
+mod numbers;
 pub(crate) mod redis;
 mod reply;
 mod request;

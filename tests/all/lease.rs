@@ -12,7 +12,7 @@ use quorate::{
     AcquireError, ExtendError, Fault, Instant, LockGuard, LossCause, NodeOutcome, Redlock,
     RedlockBuilder, RestartGuard, ScopeError, TryAcquire, Wait,
 };
-use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, Way};
+use quorate_testbed::{ClockShim, Fault as Harm, Masters, Proxy, Server, ServerOptions, Skew, Way};
 
 /// The time within which a test must notice an event. It allows for a busy machine.
 const MARGIN: Duration = secs(2);
@@ -616,6 +616,57 @@ async fn restart_guard_ignores_the_vote_of_a_master_right_after_its_start() {
         let masters = support::masters(3);
         let redlock = guarded(&masters, guard).build().expect("good");
         take_in_time(&redlock, "job").await.release().await;
+    }
+}
+
+/// After the clock of a Redis server was set back, the server reports a negative uptime.
+#[tokio::test]
+async fn masters_whose_clock_was_set_back_after_their_start_vote_after_max_ttl() {
+    let shim = match ClockShim::build() {
+        Ok(shim) => shim,
+        Err(error) => {
+            eprintln!(
+                "SKIPPED: this machine cannot build the library that shifts a clock: {error}"
+            );
+            return;
+        }
+    };
+    let offsets = [0, 1, 2].map(|_| {
+        let offset = shim.offset_file().expect("an offset file");
+        offset.set(secs(7_200), Skew::Ahead).expect("set");
+        offset
+    });
+    let masters = Masters::start_with(3, |n| ServerOptions::new().clock(&shim, &offsets[n]));
+    let masters = masters.expect("three masters");
+    for offset in &offsets {
+        offset.set(Duration::ZERO, Skew::Ahead).expect("set");
+    }
+    let started = Instant::now();
+    let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
+    let error = loop {
+        let error = redlock.acquire("job").await;
+        let error = error.expect_err("masters under the restart guard must not vote");
+        if quarantined(&error) >= 2 {
+            break error;
+        }
+        let waited = Instant::now().saturating_since(started);
+        assert!(waited < PATIENCE, "{}", error.details());
+    };
+    assert!(
+        error.details().contains("restart guard"),
+        "{}",
+        error.details()
+    );
+    let guard = take_in_time(&redlock, "job").await;
+    let waited = Instant::now().saturating_since(started);
+    assert!(
+        waited >= secs(4),
+        "the masters voted {waited:?} after the first contact, but only 4 s after it can no lock be forgotten"
+    );
+    guard.release().await;
+    for found in redlock.inspect().await {
+        assert_eq!(found.fault, None);
+        assert!(found.is_uptime_impossible && found.uptime == Some(Duration::ZERO));
     }
 }
 

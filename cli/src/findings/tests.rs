@@ -217,3 +217,30 @@ fn documented_server_versions_match_the_tested_versions() {
         );
     }
 }
+
+#[test]
+fn doctor_says_that_the_clock_of_a_master_with_a_negative_uptime_was_set() {
+    let mut master = healthy(1);
+    master.uptime = Some(Duration::ZERO);
+    master.is_uptime_impossible = true;
+    master.quarantined = Some(Duration::from_secs(29));
+    let findings = judge(&[master, healthy(2), healthy(3)], RULES);
+    let [finding] = &findings[..] else {
+        panic!("one finding must be reported");
+    };
+    assert_eq!(
+        (finding.severity, finding.check),
+        (Severity::Warning, "uptime")
+    );
+    assert!(
+        finding.what.contains("its clock was set"),
+        "{}",
+        finding.what
+    );
+    assert!(finding.what.contains("for 30s"), "{}", finding.what);
+    assert!(
+        finding.advice.contains("restart this master"),
+        "{}",
+        finding.advice
+    );
+}

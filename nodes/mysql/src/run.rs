@@ -159,6 +159,8 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// A UUID with the time 2026-11-23 07:37:41 UTC.
@@ -214,6 +216,32 @@ mod tests {
         assert!(since(1) > Duration::from_secs(3599));
         assert_eq!(report.lasts(&Run::read("a@x")), Duration::ZERO);
         assert_eq!(Run::read(&Run::text("a", None)).id, "a");
+    }
+
+    proptest! {
+        #[test]
+        fn no_reported_number_causes_a_panic_or_an_age_above_the_limit(
+            high in any::<u16>(),
+            now in hostile(),
+            uptime in hostile(),
+            since in hostile(),
+        ) {
+            let uuid = format!("f2206ef9-e708-{high:04x}-893b-02fc00000001");
+            if let Some(report) = RunReport::of(&uuid, "h", Some((now, uptime))) {
+                let lasts = report.lasts(&Run::read(&format!("a@{since}")));
+                prop_assert!(lasts < LONGEST, "{lasts:?}");
+            }
+        }
+    }
+
+    /// Numbers near the limits of the types and of the checks.
+    fn hostile() -> impl Strategy<Value = u64> {
+        let near =
+            prop::sample::select(vec![0, 1 << 31, 1_800_000_000, 1 << 53, 1 << 63, u64::MAX]);
+        prop_oneof![
+            (near, 0..9_u64).prop_map(|(near, off)| near.wrapping_add(off)),
+            any::<u64>()
+        ]
     }
 
     #[test]

@@ -72,6 +72,24 @@ pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
 
 /// The time of the last change of a znode (`mtime`), in microseconds since 1970; `None` if the znode has no `mtime`.
 pub(crate) fn date_of(stat: &Stat) -> Option<u64> {
-    let millis = u64::try_from(stat.mtime).ok();
+    micros(stat.mtime)
+}
+
+/// Converts an `mtime` in milliseconds to microseconds; `None` if it is not after 1970, or too large.
+fn micros(mtime: i64) -> Option<u64> {
+    let millis = u64::try_from(mtime).ok();
     millis.filter(|millis| *millis > 0)?.checked_mul(1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_date_of_a_znode_counts_as_unknown() {
+        assert_eq!(micros(1_700_000_000_123), Some(1_700_000_000_123_000));
+        for mtime in [i64::MIN, -1, 0, i64::MAX] {
+            assert_eq!(micros(mtime), None, "{mtime}");
+        }
+    }
 }

@@ -75,9 +75,10 @@ impl SimMaster {
     }
 
     /// The `uptime_in_seconds` that the server reports. As in a real server, the present time and the start time are
-    /// each rounded down to seconds, and then subtracted.
-    pub(crate) fn uptime(&self, now: u64) -> u64 {
-        (self.micros(now) / 1_000_000).saturating_sub(self.started_us / 1_000_000)
+    /// each rounded down to seconds, and then subtracted. Negative if the clock was set back after the start.
+    pub(crate) fn uptime(&self, now: u64) -> i64 {
+        let seconds = |micros: u64| (micros / 1_000_000) as i64;
+        seconds(self.micros(now)) - seconds(self.started_us)
     }
 
     pub(crate) fn snapshot(&mut self) {
@@ -447,7 +448,7 @@ impl World {
     }
 
     /// Returns the uptime that a master reports, in seconds.
-    pub(super) fn uptime(&self, index: usize) -> u64 {
+    pub(super) fn uptime(&self, index: usize) -> i64 {
         let ahead = if self.flaw == Some(Flaw::UptimeAhead) {
             2
         } else {

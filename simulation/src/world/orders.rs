@@ -345,7 +345,9 @@ impl World {
         seen.mark = master.mark(now_us).map(str::to_owned);
         seen.run_id = Some(run_id(index, master.run));
         seen.values = self.values_of(index).len();
-        seen.uptime = Some(Duration::from_secs(self.uptime(index)));
+        let uptime = u64::try_from(self.uptime(index)).ok();
+        seen.uptime = Some(Duration::from_secs(uptime.unwrap_or(0)));
+        seen.is_uptime_impossible = uptime.is_none();
         seen.clock_offset_ms = Some((now_us as i64 - ours as i64) / 1_000);
         seen
     }

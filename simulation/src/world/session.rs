@@ -489,7 +489,8 @@ impl World {
         if durable {
             return greeting;
         }
-        greeting.uptime(Duration::from_secs(self.uptime(master)))
+        let uptime = u64::try_from(self.uptime(master)).unwrap_or(0);
+        greeting.uptime(Duration::from_secs(uptime))
     }
 
     /// Reads records. A lagging follower can return old states, but none older than the latest state that this session

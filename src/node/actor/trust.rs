@@ -51,6 +51,8 @@ struct Seen {
     /// the run id has never changed). `None` before the first connection.
     run: Option<(String, Instant)>,
 }
+    /// The latest run id, and when this client first saw it. `None` before the first connection.
+    since: Option<(String, Instant)>,
 
 impl Acquaintance {
     /// Returns a copy for an additional connection to the same master. A new connection closes the connection whose
@@ -62,6 +64,7 @@ impl Acquaintance {
             last: None,
             run: seen.run.clone(),
         }))
+            since: seen.since.clone(),
     }
 
     /// Records the run id `run`, which the master reported at `answered`. Returns the time until which the restart
@@ -87,6 +90,19 @@ impl Acquaintance {
     }
 
     /// Whether `run` is the run id that the first connection reported.
+    /// The time at which this client first saw the run `run` of the server. A run that the client sees for the first time
+    /// was first seen at `now`.
+    pub(in crate::node) fn first_seen(&self, run: &str, now: Instant) -> Instant {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &seen.since {
+            Some((known, since)) if known == run => *since,
+            _ => {
+                seen.since = Some((run.to_owned(), now));
+                now
+            }
+        }
+    }
+
     pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run

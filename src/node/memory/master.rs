@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::{self, Family};
+use crate::node::numbers::LARGEST_COUNTER;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, QueueInfo, Request, ServerRun,
     Shape, Ticket, Waiter,
@@ -19,10 +20,6 @@ pub(super) const PROCESS_LEN: usize = 16;
 /// The largest number of bytes of a lock value that a master returns to other clients. No lock value of this library is
 /// longer.
 const VALUE_SHOWN: usize = 96;
-
-/// 2^53. A master grants no lock whose fencing counter is this large: the scripts calculate with doubles, which cannot
-/// represent every integer above 2^53.
-pub(super) const LARGEST_COUNTER: u64 = 1 << 53;
 
 /// The keys of one in-memory master. [`apply`](Self::apply) executes requests with the same results as the Lua scripts
 /// on a Redis server.

@@ -1,7 +1,8 @@
 //! Reads and writes the application's value that is stored under a lock, on the master in memory.
 
-use super::master::{LARGEST_COUNTER, Master, Outcome, parse};
+use super::master::{Master, Outcome, parse};
 use crate::keys::Family;
+use crate::node::numbers::LARGEST_COUNTER;
 use crate::node::{Answer, Claim, Fault, StoredValue};
 
 impl Master {

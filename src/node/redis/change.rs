@@ -17,6 +17,7 @@ use super::shared::Shared;
 use super::source::with_parts;
 use crate::keys::{self, Family, MASTERS};
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
+use crate::node::numbers;
 use crate::node::right::{MissingRight, Purpose, Right};
 use crate::node::{Fault, Scope};
 use crate::protocol::marker::RESTORED;
@@ -161,7 +162,7 @@ impl OwnedValue {
 
     fn number(&self) -> Option<u64> {
         match self {
-            Self::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+            Self::Text(text) => numbers::whole(text),
             Self::Number(number) => u64::try_from(*number).ok(),
             _ => None,
         }
@@ -281,15 +282,14 @@ impl Talk {
     /// Reads the clock of the master, in microseconds since 1970.
     async fn time(&mut self) -> Result<u64, Fault> {
         let time = self.say(&["TIME"]).await?.all();
-        match (
-            time.first().map(OwnedValue::number),
-            time.get(1).map(OwnedValue::number),
-        ) {
-            (Some(Some(secs)), Some(Some(micros))) => {
-                Ok(secs.saturating_mul(1_000_000).saturating_add(micros))
-            }
-            _ => Err(Fault::Server("the reply to TIME is malformed".into())),
-        }
+        let time = match &time[..] {
+            [OwnedValue::Text(secs), OwnedValue::Text(micros)] => numbers::time(secs, micros),
+            _ => None,
+        };
+        time.ok_or_else(|| {
+            let why = "the reply to TIME is malformed, or the server's clock is not between 1970 and 2255";
+            Fault::Server(why.into())
+        })
     }
 
     async fn look(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
@@ -300,8 +300,9 @@ impl Talk {
             value.map(|value| value.trim().to_owned())
         };
         seen.run_id = field("run_id");
-        let uptime = field("uptime_in_seconds").and_then(|secs| secs.parse().ok());
-        seen.uptime = uptime.map(Duration::from_secs);
+        let uptime = field("uptime_in_seconds").and_then(|secs| numbers::uptime(&secs));
+        seen.uptime = uptime.map(|uptime| uptime.at_least);
+        seen.is_uptime_impossible = uptime.is_some_and(|uptime| !uptime.is_credible);
         let limited = field("maxmemory").is_some_and(|limit| limit != "0");
         seen.eviction = field("maxmemory_policy").filter(|_| limited);
         let asked = SystemTime::now();

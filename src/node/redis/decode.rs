@@ -7,6 +7,7 @@ use super::resp::Value;
 use super::script::Script;
 use crate::node::actor::trust::Memory;
 use crate::node::inspection::plain;
+use crate::node::numbers;
 use crate::node::{
     Answer, Claim, Extended, Fairness, Fault, Hold, KeyState, Note, NoteItem, Permit, QueueInfo,
     Request, Shape, StoredValue, Waiter,
@@ -215,16 +216,10 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
     }
 }
 
-/// The largest fencing counter that is accepted: 2^53. Lua numbers are doubles, which cannot represent every integer
-/// above 2^53. So with larger counters, two holders could get the same token.
-const LARGEST_COUNTER: u64 = 1 << 53;
-
 /// Decodes a fencing counter. The scripts return only numbers from 1 to 2^53. Any other number is malformed, and must
 /// not become a token.
 pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
-    let counter = u64::try_from(said).ok();
-    let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
-    possible.ok_or_else(|| {
+    numbers::counter(said).ok_or_else(|| {
         let why = format!("an impossible fencing counter: {said}");
         NoAnswer::Malformed(Fault::Server(why.into()))
     })
@@ -243,8 +238,7 @@ fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, N
     let (Some(number), Some(run), Some(bytes)) = (parts.next(), parts.next(), parts.next()) else {
         return Err(NoAnswer::malformed());
     };
-    let number = std::str::from_utf8(number).ok();
-    let number = number.and_then(|number| number.parse().ok());
+    let number = numbers::whole(number).and_then(|number| i64::try_from(number).ok());
     Ok(Some(StoredValue {
         number: counter(number.ok_or_else(NoAnswer::malformed)?)?,
         bytes: bytes.to_vec(),
@@ -310,7 +304,7 @@ fn listed(page: &[Value<'_>]) -> Option<Answer> {
     let [cursor, Value::Array(keys)] = page else {
         return None;
     };
-    let cursor = std::str::from_utf8(cursor.text()?).ok()?.parse().ok()?;
+    let cursor = numbers::whole(cursor.text()?)?;
     let keys = keys.iter().map(|key| Some(key.text()?.to_vec()));
     Some(Answer::Keys {
         cursor,
@@ -352,7 +346,7 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
         holds,
         holder,
         ttl_left: as_millis(ttl),
-        counter: counter.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok()),
+        counter: counter.and_then(|text| numbers::whole(&text)),
         queue: line.iter().zip(lives).map(waiter).collect::<Option<_>>()?,
     })
 }
@@ -391,7 +385,7 @@ fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
 /// Decodes the reply to PTTL. A negative reply gives `None`: the key does not exist or has no expiry.
 fn as_millis(value: &Value<'_>) -> Option<Duration> {
     match value {
-        Value::Int(ms) => u64::try_from(*ms).ok().map(Duration::from_millis),
+        Value::Int(ms) => numbers::ttl(*ms),
         _ => None,
     }
 }

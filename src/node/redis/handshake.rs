@@ -19,6 +19,7 @@ use super::shared::Shared;
 use crate::keys::{MASTERS, WAKE};
 use crate::node::Fault;
 use crate::node::actor::trust::Memory;
+use crate::node::numbers;
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Marker};
 use crate::protocol::restart::{guarded_for, quarantined_until};
@@ -338,10 +339,8 @@ impl Handshake {
             return Err(fault.clone());
         }
         let uptime = self.field("uptime_in_seconds");
-        let (Some(run), Some(uptime)) = (
-            self.field("run_id"),
-            uptime.and_then(|text| text.parse::<u64>().ok()),
-        ) else {
+        let (Some(run), Some(uptime)) = (self.field("run_id"), uptime.and_then(numbers::uptime))
+        else {
             return Err(malformed(
                 "INFO does not contain the run_id and uptime that the restart guard needs",
             ));
@@ -352,13 +351,23 @@ impl Handshake {
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
-        let young = quarantined_until(answered, uptime, max_ttl).filter(|_| !first);
+        let secs = uptime.at_least.as_secs();
+        let young = quarantined_until(answered, secs, max_ttl).filter(|_| !first);
+        // The run has lasted at least since this client first saw it, whatever uptime the server reports.
+        let young = young.map(|until| until.min(first_seen + max_ttl));
         let until = young.unwrap_or(NEVER_GUARDED).max(other);
-        if until > answered {
+        let node = shared.address.name();
+        if until > answered && !uptime.is_credible {
+            warn_seldom!(
+                (shared.repeats, "clock", answered),
+                %node,
+                "master reports an impossible uptime, because its clock was set after its start, so its votes are ignored until this client has known it for max_ttl (restart guard)"
+            );
+        } else if until > answered {
             warn_seldom!(
                 (shared.repeats, "restarted", answered),
-                node = %shared.address.name(),
-                uptime_s = uptime,
+                %node,
+                uptime_s = secs,
                 "master restarted recently, so its votes are ignored until max_ttl has passed (restart guard)"
             );
         }
@@ -369,6 +378,7 @@ impl Handshake {
 /// Decodes the generation marker.
 ///
 /// If the user has no right to read it, the result depends on the client's configuration. It is `None` if the client's
+        let first_seen = shared.acquaintance.first_seen(run, answered);
 /// masters were never replaced, and an error otherwise.
 fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {

@@ -14,6 +14,7 @@ use super::shared::Shared;
 use crate::node::Fault;
 use crate::node::Scope;
 use crate::node::inspection::{Inspection, plain};
+use crate::node::numbers;
 use crate::node::right::MissingRight;
 use crate::protocol;
 use crate::settings::RestartGuard;
@@ -148,13 +149,11 @@ fn millis(value: &Value<'_>) -> Option<i64> {
     let Value::Array(parts) = value else {
         return None;
     };
-    let number = |n: usize| -> Option<i64> {
-        std::str::from_utf8(parts.get(n)?.text()?)
-            .ok()?
-            .parse()
-            .ok()
+    let [secs, micros] = &parts[..] else {
+        return None;
     };
-    number(0)?.checked_mul(1000)?.checked_add(number(1)? / 1000)
+    let time = numbers::time(secs.text()?, micros.text()?)?;
+    i64::try_from(time / 1_000).ok()
 }
 
 /// Reads the value of one setting from the reply to CONFIG GET; `None` if the server did not report it.

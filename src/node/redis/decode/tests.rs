@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::node::{ExtendItem, Token};
 
@@ -42,6 +44,65 @@ fn malformed_stored_value_is_rejected() {
     let run = memory().run;
     let stored = None;
     assert_eq!(nothing, Ok(Answer::Value { run, stored }));
+}
+
+/// Values of replies with numbers near the limits of the integer types.
+fn hostile() -> impl Strategy<Value = Value<'static>> {
+    let number = prop_oneof![
+        Just(0_i64),
+        Just(i64::MAX),
+        Just(i64::MIN),
+        Just(1_i64 << 53),
+        -9_i64..9,
+        any::<i64>(),
+    ];
+    let leaf = prop_oneof![
+        number.prop_map(Value::Int),
+        Just(Value::Nil),
+        prop::sample::select(vec![
+            &b""[..],
+            b"0",
+            b"1",
+            b"-1",
+            b"18446744073709551615",
+            b"18446744073709551616",
+            b"9007199254740993 run x",
+            b"18446744073709551615 run x",
+            b"11111111111111111111111111111111 h\x1f18446744073709551615\x1f4294967296\x1fp",
+            b"aaaaaaaaaaaaaaaabbbb@h:18446744073709551615:4294967295",
+        ])
+        .prop_map(Value::Bulk),
+    ];
+    leaf.prop_recursive(3, 24, 6, |inner| {
+        prop::collection::vec(inner, 0..7).prop_map(Value::Array)
+    })
+}
+
+proptest! {
+    #[test]
+    fn reply_with_hostile_numbers_is_decoded_without_a_panic(value in hostile()) {
+        let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
+        let key: Arc<[u8]> = (*b"job").into();
+        let [plain, fenced, fair] = claims();
+        let requests = [
+            plain,
+            fenced,
+            fair,
+            Request::Confirm { claim: claim.clone(), token: 9 },
+            Request::Release { claim: claim.clone(), leave: true },
+            Request::Read { claim, token: 9 },
+            Request::Look { key: key.clone() },
+            Request::Break { key },
+        ];
+        for request in requests {
+            match decode(&request, &value, &memory()) {
+                Ok(Answer::Granted { counter: Some(counter) } | Answer::CounterAbove(counter)) => {
+                    prop_assert!((1..=1 << 53).contains(&counter));
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 fn claims() -> [Request; 3] {

@@ -758,6 +758,56 @@ fn second_address_of_the_same_server_is_refused() {
     assert_eq!(second.told.all(), [(2, Err(same))]);
 }
 
+/// The uptime of a Redis server is negative after its clock was set back.
+#[test]
+fn master_with_a_negative_uptime_votes_max_ttl_after_the_first_contact() {
+    let mut bench = Bench::new();
+    let info = "run_id:a\r\nuptime_in_seconds:-7200\r\n";
+    greet_with(&mut bench, info, "", 0);
+    bench.ask(1, acquire(1));
+    bench.ask(2, release(1));
+    bench.link.take(at(1));
+    let told = bench.told.all();
+    let [(1, Err(Fault::Quarantined(left)))] = &told[..] else {
+        panic!("the vote must be withheld, but the release must be sent: {told:?}");
+    };
+    assert_eq!(*left, ms(29_999));
+    assert!(bench.written().contains("EVALSHA"));
+    bench.say(b":1\r\n", 2);
+    // A later connection to the same run of the server does not begin the time again.
+    bench
+        .link
+        .cut(Fault::Down("connection closed".into()), at(20_000));
+    let now = bench.dials(20_000);
+    greet_with(&mut bench, info, "", now);
+    bench.told.all();
+    bench.ask(3, acquire(3));
+    bench.link.take(at(29_999));
+    assert_eq!(bench.told.kinds(), ["quarantined"]);
+    bench.ask(4, acquire(4));
+    bench.link.take(at(30_000));
+    assert!(
+        bench.written().contains("EVALSHA"),
+        "the votes must count again"
+    );
+    assert!(bench.told.kinds().is_empty());
+    // After a restart, the time begins again.
+    bench
+        .link
+        .cut(Fault::Down("connection closed".into()), at(40_000));
+    let now = bench.dials(40_000);
+    greet_with(
+        &mut bench,
+        "run_id:b\r\nuptime_in_seconds:-7200\r\n",
+        "",
+        now,
+    );
+    bench.told.all();
+    bench.ask(5, acquire(5));
+    bench.link.take(at(now + 29_999));
+    assert_eq!(bench.told.kinds(), ["quarantined"]);
+}
+
 #[test]
 fn link_with_a_dropped_handle_ends_after_the_answer_to_its_pending_release() {
     let mut bench = Bench::new();
@@ -1011,7 +1061,6 @@ fn new_connection_kills_the_previous_connection_by_client_id() {
 fn greet_as(bench: &mut Bench, run: &str, marker: &str, now: u64) {
     bench.link.dialed(at(now));
     bench.written();
-    let info = format!("run_id:{run}\r\nuptime_in_seconds:99999999\r\n");
     let info = format!("${}\r\n{info}\r\n", info.len());
     let marker = match marker {
         "" => "_\r\n".to_owned(),
@@ -1118,6 +1167,12 @@ fn many_loaded() -> Bench {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
+    let info = format!("run_id:{run}\r\nuptime_in_seconds:99999999\r\n");
+    greet_with(bench, &info, marker, now);
+}
+
+/// Completes a handshake with a server that replies to INFO with `info`, and whose generation marker is `marker`.
+fn greet_with(bench: &mut Bench, info: &str, marker: &str, now: u64) {
     bench.ask(2, release(2));
     bench.link.take(at(1));
     let written = bench.written();
