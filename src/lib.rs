@@ -78,6 +78,7 @@
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
 //! | `master restarted recently ..` | warn | `node`, `uptime_s` |
 //! | `master reports an impossible uptime ..` | warn | `node` |
+//! | `another address led to this server before ..` | warn | `node` |
 //! | `master refuses this client's configuration` | warn | `node`, `fault` |
 //! | `master has lost its generation marker ..` | warn | `node` |
 //! | `no wake-up messages: waiters use only timers` | warn | `node`, `why` |

@@ -34,12 +34,13 @@ pub struct Context {
 impl Context {
     /// Creates the context of one set of masters: connect timeout 500 ms, restart guard on, no servers known yet.
     pub(crate) fn new(runtime: Arc<dyn Runtime>, max_ttl: Duration) -> Self {
+        let clock = runtime.clone();
         Self {
             runtime,
             max_ttl,
             connect_timeout: Duration::from_millis(500),
             restart_guard: RestartGuard::On,
-            roster: Arc::default(),
+            roster: Arc::new(Roster::new(move || clock.now(), max_ttl)),
         }
     }
 }

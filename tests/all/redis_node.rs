@@ -849,3 +849,39 @@ async fn eventually_answers(node: &dyn node::Node) {
         tokio::time::sleep(ms(10)).await;
     }
 }
+
+/// Somebody corrects two proxies or tunnels that led to the wrong servers. A process from before this correction must
+/// neither count a server twice, nor refuse the two masters for ever.
+#[tokio::test]
+async fn masters_whose_addresses_were_exchanged_vote_again_after_max_ttl() {
+    let masters = masters(3);
+    let proxies = [0, 1].map(|n| Proxy::start(masters[n].addr()).expect("a proxy"));
+    let mut urls: Vec<String> = masters.urls();
+    for (n, proxy) in proxies.iter().enumerate() {
+        urls[n] = masters[n].url_at(proxy.addr());
+    }
+    let builder = settings(urls).ttl(secs(3)).max_ttl(secs(3));
+    let redlock = builder.build().expect("good settings");
+    for n in 0..3 {
+        assert_eq!(outcome_at(&redlock, n).await, NodeOutcome::Yes);
+    }
+    let exchanged = Instant::now();
+    for (n, proxy) in proxies.iter().enumerate() {
+        proxy.inject(Harm::Detour(masters[1 - n].addr())).keep();
+    }
+    // The second connection is reset a moment later. Until then, its server must not vote at the first address.
+    proxies[0].reset_all();
+    tokio::time::sleep(ms(300)).await;
+    proxies[1].reset_all();
+    let guard = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
+    let guard = guard.await.expect("the masters must vote again");
+    let waited = exchanged.elapsed();
+    assert!(
+        waited >= secs(3),
+        "the exchanged masters voted after {waited:?}, but their earlier votes count for 3 s"
+    );
+    guard.release().await;
+    for n in 0..3 {
+        healed(&redlock, n).await;
+    }
+}

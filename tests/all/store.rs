@@ -117,6 +117,8 @@ struct Counted {
     wait_locks: Mutex<Vec<WaitLock>>,
     /// If true, the next commit fails, and the session with the store ends.
     ends: AtomicBool,
+    /// If true, the address of the store leads to another server from the next session on.
+    moved: AtomicBool,
 }
 
 struct CountingSession(<Table as Store>::Session, Arc<Counted>);
@@ -135,6 +137,8 @@ impl Store for Counting {
 
     async fn connect(&self) -> Result<(CountingSession, Greeting), Fault> {
         let (session, greeting) = self.table.connect().await?;
+        let moved = self.counted.moved.load(Ordering::Relaxed);
+        let greeting = greeting.server(if moved { "another" } else { "one" });
         Ok((CountingSession(session, self.counted.clone()), greeting))
     }
 
@@ -182,6 +186,36 @@ impl Session for CountingSession {
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         self.0.remove(records).await
     }
+}
+
+#[tokio::test]
+async fn store_whose_address_leads_to_another_server_has_no_vote_until_max_ttl_has_passed() {
+    let counted = Arc::new(Counted::default());
+    let store = Counting {
+        table: Table::new("table", true).lanes(1),
+        counted: counted.clone(),
+    };
+    let builder = Redlock::builder().node(StoreNode::new(store));
+    let builder = builder.ttl(secs(3)).max_ttl(secs(3)).wait(Wait::None);
+    let redlock = builder.build().expect("good settings");
+    let guard = redlock.acquire("nightly").await.expect("free");
+    guard.release().await;
+    counted.moved.store(true, Ordering::Relaxed);
+    counted.ends.store(true, Ordering::Relaxed);
+    let moved = std::time::Instant::now();
+    loop {
+        let error = redlock.acquire("nightly").await;
+        let error = error.expect_err("the vote of another server must not count");
+        if error.details().contains("restart guard") {
+            break;
+        }
+        assert!(moved.elapsed() < secs(20), "{}", error.details());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let lock = redlock.lock("nightly").wait(Wait::For(secs(20)));
+    let guard = lock.acquire().await.expect("the votes must count again");
+    assert!(moved.elapsed() >= secs(3), "{:?}", moved.elapsed());
+    guard.release().await;
 }
 
 #[tokio::test]

@@ -2,7 +2,8 @@
 //! and which of its stored values are trusted.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::node::{NodeName, ServerRun};
@@ -50,9 +51,9 @@ struct Seen {
     /// The latest run id, and the time until which the restart guard ignores the master's votes (the zero `Instant` if
     /// the run id has never changed). `None` before the first connection.
     run: Option<(String, Instant)>,
-}
     /// The latest run id, and when this client first saw it. `None` before the first connection.
     since: Option<(String, Instant)>,
+}
 
 impl Acquaintance {
     /// Returns a copy for an additional connection to the same master. A new connection closes the connection whose
@@ -63,8 +64,8 @@ impl Acquaintance {
             first_run: seen.first_run.clone(),
             last: None,
             run: seen.run.clone(),
-        }))
             since: seen.since.clone(),
+        }))
     }
 
     /// Records the run id `run`, which the master reported at `answered`. Returns the time until which the restart
@@ -89,7 +90,6 @@ impl Acquaintance {
         until
     }
 
-    /// Whether `run` is the run id that the first connection reported.
     /// The time at which this client first saw the run `run` of the server. A run that the client sees for the first time
     /// was first seen at `now`.
     pub(in crate::node) fn first_seen(&self, run: &str, now: Instant) -> Instant {
@@ -103,6 +103,7 @@ impl Acquaintance {
         }
     }
 
+    /// Whether `run` is the run id that the first connection reported.
     pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run
@@ -118,61 +119,223 @@ impl Acquaintance {
     }
 }
 
-/// For the run id of each server, the address under which one `Redlock` reached it. A server with two addresses must
-/// not get two votes.
-#[derive(Debug, Default)]
-pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
+/// For the run id of each server, the address that has the vote of this server. A server that one `Redlock` reaches at
+/// two addresses must not get two votes (docs/protocol.md, "Two addresses of one server").
+pub(crate) struct Roster {
+    /// The clock of the `Redlock`. The masters' links have clocks of their own, whose times cannot be compared.
+    clock: Box<dyn Fn() -> Instant + Send + Sync>,
+    max_ttl: Duration,
+    servers: Mutex<Servers>,
+}
+
+#[derive(Default)]
+struct Servers {
+    /// By the run id of the server.
+    voters: HashMap<String, Voter>,
+    /// The run id that each address led to at its last handshake, even if the handshake was refused.
+    latest: HashMap<NodeName, String>,
+}
+
+/// The address that has the vote of one server.
+struct Voter {
+    name: NodeName,
+    /// Exists while the address has an open connection to the server.
+    open: Weak<()>,
+    /// When this client first noticed that the address has no open connection to the server; `None` while it has one.
+    left: Option<Instant>,
+    /// The time until which the votes do not count, because the server may have voted at another address before.
+    until: Instant,
+}
+
+/// The vote of a server, for one open connection to it. While this value exists, no other address gets the vote.
+pub(in crate::node) struct ServerVote {
+    /// Tells the [`Roster`] that the connection is open.
+    _open: Arc<()>,
+    /// The time for which the votes do not count yet, because the server may have voted at another address before.
+    pub(in crate::node) withheld: Duration,
+}
 
 impl Roster {
-    /// Records that the address `name` leads to the server with the run id `run`. If another address already leads to
-    /// that server, returns that address as an error.
-    ///
-    /// The record stays after the connection has ended, so that the server cannot vote under two addresses. The record
-    /// is removed only when the address `name` leads to a different server.
-    pub(in crate::node) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
-        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match runs.get(run) {
-            Some(other) if other != name => Err(other.clone()),
-            Some(_) => Ok(()),
-            None => {
-                runs.retain(|_, other| other != name);
-                runs.insert(run.to_owned(), name.clone());
-                Ok(())
-            }
+    /// Creates the state of one `Redlock`. `clock` returns the current time.
+    pub(crate) fn new(
+        clock: impl Fn() -> Instant + Send + Sync + 'static,
+        max_ttl: Duration,
+    ) -> Self {
+        Self {
+            clock: Box::new(clock),
+            max_ttl,
+            servers: Mutex::default(),
         }
+    }
+
+    /// Records that the address `name` leads to the server with the run id `run`. Keep the returned vote as long as the
+    /// connection is open.
+    ///
+    /// If another address has the vote of this server, returns that address as an error. It keeps the vote while it has
+    /// an open connection to the server, and for `max_ttl` after that: until then, its votes may still count for a
+    /// lock. If it has led to a different server since, the address `name` takes the vote over, but its votes are
+    /// withheld for the rest of this time.
+    pub(in crate::node) fn enter(
+        &self,
+        run: &str,
+        name: &NodeName,
+    ) -> Result<ServerVote, NodeName> {
+        let now = (self.clock)();
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Servers { voters, latest } = &mut *servers;
+        latest.insert(name.clone(), run.to_owned());
+        voters.retain(|_, voter| voter.kept_until(now, self.max_ttl) > now);
+        let free = || Voter::new(name, Instant::from_nanos(0));
+        let voter = voters.entry(run.to_owned()).or_insert_with(free);
+        if voter.name != *name {
+            let has_moved = latest.get(&voter.name).is_some_and(|other| other != run);
+            if voter.left.is_none() || !has_moved {
+                return Err(voter.name.clone());
+            }
+            *voter = Voter::new(name, voter.kept_until(now, self.max_ttl));
+        }
+        let open = voter.open.upgrade().unwrap_or_default();
+        (voter.open, voter.left) = (Arc::downgrade(&open), None);
+        Ok(ServerVote {
+            _open: open,
+            withheld: voter.until.saturating_since(now),
+        })
+    }
+}
+
+impl Voter {
+    fn new(name: &NodeName, until: Instant) -> Self {
+        Self {
+            name: name.clone(),
+            open: Weak::new(),
+            left: None,
+            until,
+        }
+    }
+
+    /// The time until which no other address gets the vote of the server.
+    fn kept_until(&mut self, now: Instant, max_ttl: Duration) -> Instant {
+        if self.open.strong_count() > 0 {
+            return Instant::NEVER;
+        }
+        *self.left.get_or_insert(now) + max_ttl
+    }
+}
+
+impl fmt::Debug for Roster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Roster").finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
+    /// A roster whose clock shows the number of seconds in the returned counter; `max_ttl` is 30 s.
+    fn roster() -> (Roster, Arc<AtomicU64>) {
+        let secs = Arc::new(AtomicU64::new(1_000));
+        let clock = secs.clone();
+        let now = move || Instant::from_nanos(clock.load(Ordering::Relaxed) * 1_000_000_000);
+        (Roster::new(now, Duration::from_secs(30)), secs)
+    }
+
+    fn withheld(entered: &Result<ServerVote, NodeName>) -> Result<u64, &str> {
+        let secs = entered.as_ref().map(|vote| vote.withheld.as_secs());
+        secs.map_err(|other| other.as_str())
+    }
+
     #[test]
-    fn second_address_of_the_same_server_process_is_refused() {
+    fn second_address_of_a_server_is_refused_until_max_ttl_after_the_last_connection_of_the_first()
+    {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
-        let roster = Roster::default();
-        assert_eq!(roster.enter("run 1", &a), Ok(()));
+        let (roster, secs) = roster();
+        let pass = |some| secs.fetch_add(some, Ordering::Relaxed);
+        let first = roster.enter("run 1", &a);
+        assert_eq!(withheld(&first), Ok(0));
+        let again = roster.enter("run 1", &a);
         assert_eq!(
-            roster.enter("run 1", &a),
-            Ok(()),
+            withheld(&again),
+            Ok(0),
             "a new connection to the same run of the server must be accepted"
         );
-        assert_eq!(roster.enter("run 1", &b), Err(a.clone()));
+        drop(first);
+        pass(1_000);
         assert_eq!(
-            roster.enter("run 2", &b),
-            Ok(()),
-            "master b must be accepted if it reports a server run that no other master uses"
+            withheld(&roster.enter("run 1", &b)),
+            Err("a"),
+            "the first address must keep the vote while it has a connection"
         );
+        drop(again);
+        assert_eq!(withheld(&roster.enter("run 1", &b)), Err("a"));
+        pass(29);
+        assert_eq!(withheld(&roster.enter("run 1", &b)), Err("a"));
+        pass(1);
+        let other = roster.enter("run 1", &b);
         assert_eq!(
-            roster.enter("run 3", &a),
-            Ok(()),
-            "a master whose server has restarted must be accepted"
+            withheld(&other),
+            Ok(0),
+            "an address that has gone must not keep the vote for ever"
         );
+        assert_eq!(withheld(&roster.enter("run 1", &a)), Err("b"));
+    }
+
+    #[test]
+    fn address_of_a_restarted_server_is_accepted_immediately() {
+        let (a, b) = (NodeName::new("a"), NodeName::new("b"));
+        let (roster, _) = roster();
+        let first = roster.enter("run 1", &a);
+        let other = roster.enter("run 2", &b);
+        assert_eq!((withheld(&first), withheld(&other)), (Ok(0), Ok(0)));
+        drop(first);
+        assert_eq!(withheld(&roster.enter("run 3", &a)), Ok(0));
+    }
+
+    #[test]
+    fn exchanged_addresses_vote_again_max_ttl_after_both_have_left_their_old_servers() {
+        let (a, b) = (NodeName::new("a"), NodeName::new("b"));
+        let (roster, secs) = roster();
+        let pass = |some| secs.fetch_add(some, Ordering::Relaxed);
+        let (first, second) = (roster.enter("run 1", &a), roster.enter("run 2", &b));
+        drop(first);
         assert_eq!(
-            roster.enter("run 1", &b),
-            Ok(()),
-            "a server run that no master uses any more must be accepted"
+            withheld(&roster.enter("run 2", &a)),
+            Err("b"),
+            "the old connection of b is open, so its server must not vote at a"
         );
+        drop(second);
+        pass(5);
+        let at_b = roster.enter("run 1", &b);
+        assert_eq!(
+            withheld(&at_b),
+            Ok(25),
+            "a was seen without its connection 5 s ago, and leads to another server"
+        );
+        let at_a = roster.enter("run 2", &a);
+        assert_eq!(withheld(&at_a), Ok(30));
+        pass(10);
+        let at_a = (roster.enter("run 2", &a), at_a).0;
+        assert_eq!(
+            withheld(&at_a),
+            Ok(20),
+            "a new connection must neither shorten nor extend the time"
+        );
+        pass(20);
+        assert_eq!(withheld(&roster.enter("run 2", &a)), Ok(0));
+        assert_eq!(withheld(&roster.enter("run 1", &b)), Ok(0));
+        assert_eq!(withheld(&roster.enter("run 1", &a)), Err("b"));
+    }
+
+    #[test]
+    fn server_that_moves_to_a_new_address_has_no_vote_there_while_its_old_votes_may_count() {
+        let (a, b) = (NodeName::new("a"), NodeName::new("b"));
+        let (roster, _) = roster();
+        drop(roster.enter("run 1", &a));
+        let _moved = roster.enter("run 3", &a);
+        // The address b was never connected before, so no other rule withholds its votes.
+        assert_eq!(withheld(&roster.enter("run 1", &b)), Ok(30));
     }
 
     #[test]

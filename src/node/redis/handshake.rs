@@ -18,7 +18,7 @@ use super::script::{Script, Set};
 use super::shared::Shared;
 use crate::keys::{MASTERS, WAKE};
 use crate::node::Fault;
-use crate::node::actor::trust::Memory;
+use crate::node::actor::trust::{Memory, ServerVote};
 use crate::node::numbers;
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Marker};
@@ -31,6 +31,8 @@ pub(super) struct Negotiated {
     pub(super) scripts: Scripts,
     /// The time until which this master's votes do not count because it may have restarted.
     pub(super) quarantined_until: Instant,
+    /// Keeps other addresses from using the vote of this server; `None` if the server reports no run id.
+    pub(super) vote: Option<ServerVote>,
     pub(super) memory: Memory,
     /// Why this master must not vote for this client, for example an outdated configuration. `None` if it may vote.
     pub(super) refused: Option<Fault>,
@@ -60,6 +62,7 @@ pub(super) struct Handshake {
     /// The client id that the server gave this connection; `None` if the user has no right to read it.
     id: Option<i64>,
     quarantined_until: Instant,
+    vote: Option<ServerVote>,
     memory: Memory,
     marker: Option<Seen>,
     /// Whether the server refused CLIENT SETNAME. Operators cannot find a connection without a name.
@@ -147,6 +150,7 @@ impl Handshake {
             untold: None,
             id: None,
             quarantined_until: NEVER_GUARDED,
+            vote: None,
             memory: Memory::of(None, false),
             marker: None,
             unnamed: false,
@@ -232,12 +236,11 @@ impl Handshake {
     ) -> Result<bool, Fault> {
         self.second = true;
         let run = self.field("run_id").map(str::to_owned);
-        if let Some(run) = &run
-            && let Err(other) = shared.options.roster.enter(run, shared.address.name())
-        {
-            return Err(Fault::SameServer(other.as_str().into()));
-        }
+        // Note a change of the run before the roster can refuse the connection: both waiting times then run together.
         self.quarantined_until = self.quarantine(shared, answered)?;
+        if let Some(run) = &run {
+            self.take_vote(shared, run, answered)?;
+        }
         self.judge_marker(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
@@ -257,12 +260,30 @@ impl Handshake {
         Ok(!self.asked.is_empty())
     }
 
+    /// Makes sure that the server does not vote at two addresses of this client.
+    fn take_vote(&mut self, shared: &Shared, run: &str, answered: Instant) -> Result<(), Fault> {
+        let node = shared.address.name();
+        let vote = shared.options.roster.enter(run, node);
+        let vote = vote.map_err(|other| Fault::SameServer(other.as_str().into()))?;
+        if !vote.withheld.is_zero() {
+            self.quarantined_until = self.quarantined_until.max(answered + vote.withheld);
+            warn_seldom!(
+                (shared.repeats, "moved", answered),
+                %node,
+                "another address led to this server before, so its votes are ignored until max_ttl has passed"
+            );
+        }
+        self.vote = Some(vote);
+        Ok(())
+    }
+
     pub(super) fn done(self) -> Negotiated {
         Negotiated {
             least_acquires: least_acquires(self.field("redis_version")),
             deletion: Deletion::of(self.field("valkey_version")),
             scripts: self.scripts,
             quarantined_until: self.quarantined_until,
+            vote: self.vote,
             memory: self.memory,
             refused: self.refused,
             marked: self.marker.map(|seen| !matches!(seen, Seen::Nothing)),
@@ -346,6 +367,7 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
+        let first_seen = shared.acquaintance.first_seen(run, answered);
         // After a change of the run id, the address may lead to a different server. Its votes do not count before the
         // time `other`.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
@@ -378,7 +400,6 @@ impl Handshake {
 /// Decodes the generation marker.
 ///
 /// If the user has no right to read it, the result depends on the client's configuration. It is `None` if the client's
-        let first_seen = shared.acquaintance.first_seen(run, answered);
 /// masters were never replaced, and an error otherwise.
 fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {

@@ -20,7 +20,7 @@ use super::votes::Votes;
 use crate::keys::LEADER;
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
-use crate::node::actor::trust::Memory;
+use crate::node::actor::trust::{Memory, ServerVote};
 use crate::node::actor::window::Window;
 use crate::node::{Fault, Request, Subscriber};
 use crate::protocol::instant::Instant;
@@ -45,6 +45,8 @@ pub(super) struct Online {
     /// command.
     deletion: Deletion,
     memory: Memory,
+    /// While this connection is open, no other address of the client gets the vote of its server.
+    _vote: Option<ServerVote>,
     votes: Votes,
     since: Instant,
     /// The time at which bytes last arrived from the master.
@@ -79,6 +81,7 @@ impl Online {
             scripts: negotiated.scripts,
             deletion: negotiated.deletion,
             memory: negotiated.memory,
+            _vote: negotiated.vote,
             since: now,
             last_reply: now,
             under_way: VecDeque::new(),

@@ -29,6 +29,7 @@ use crate::limit::Limit;
 use crate::node::actor::back_off::{BackOff, STEADY};
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
+use crate::node::actor::trust::ServerVote;
 use crate::node::memory::Master;
 use crate::node::memory::items::Kind;
 use crate::node::{Answer, Claim, Fault, Page, Reply, Request, ServerRun};
@@ -112,6 +113,8 @@ struct Online<C> {
     /// nothing in a restart. Turning the restart guard off declares the same.
     lasts: bool,
     quarantined_until: Instant,
+    /// While this session is open, no other address of the client gets the vote of its server.
+    _vote: Option<ServerVote>,
     since: Instant,
     /// The time at which the store's last answer arrived.
     last_answer: Instant,
@@ -207,22 +210,19 @@ impl<S: Store> SessionTask<S> {
     ) -> Result<Online<S::Session>, Fault> {
         let (context, now) = (self.shared.context(), self.now());
         let name = self.shared.store.name();
-        if let Some(server) = &greeting.server {
-            let other = context.roster.enter(server, name);
-            other.map_err(|other| Fault::SameServer(other.as_str().into()))?;
-        }
-        let first = self.shared.acquaintance.is_first_run(greeting.run.as_str());
-        let guarded = match context.restart_guard {
-            RestartGuard::Off => None,
-            RestartGuard::AfterFirstContact if first => None,
-            _ => greeting.uptime,
+        let guarded = self.guarded(&greeting, now);
+        let vote = match &greeting.server {
+            Some(server) => Some(context.roster.enter(server, name)),
+            None => None,
         };
-        let until = guarded.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
-        if until.is_some() {
+        let vote = vote.transpose();
+        let vote = vote.map_err(|other| Fault::SameServer(other.as_str().into()))?;
+        let withheld = vote.as_ref().map_or(Duration::ZERO, |vote| vote.withheld);
+        if !withheld.is_zero() {
             warn_seldom!(
-                (self.shared.repeats, "restarted", now),
+                (self.shared.repeats, "moved", now),
                 node = %name,
-                "master restarted recently, so its votes are ignored until max_ttl has passed (restart guard)"
+                "another address led to this server before, so its votes are ignored until max_ttl has passed"
             );
         }
         tracing::debug!(node = %name, session = self.number, "connected");
@@ -236,10 +236,40 @@ impl<S: Store> SessionTask<S> {
             session,
             lasts: greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off,
             run: greeting.run,
-            quarantined_until: until.unwrap_or(Instant::from_nanos(0)),
+            quarantined_until: guarded.max(now + withheld),
+            _vote: vote,
             since: now,
             last_answer: now,
         })
+    }
+
+    /// The time until which the votes of the server do not count, because it may have forgotten a lock (docs/protocol.md,
+    /// "Restart guard").
+    fn guarded(&self, greeting: &Greeting, now: Instant) -> Instant {
+        let (context, never) = (self.shared.context(), Instant::from_nanos(0));
+        let acquaintance = &self.shared.acquaintance;
+        let first = acquaintance.is_first_run(greeting.run.as_str());
+        if context.restart_guard == RestartGuard::Off {
+            return never;
+        }
+        let uptime = greeting.uptime;
+        let uptime = uptime.filter(|_| context.restart_guard == RestartGuard::On || !first);
+        let young = uptime.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
+        // The address may lead to another server now. A restart of a server that loses nothing is not a change.
+        let server = match (&greeting.server, greeting.uptime) {
+            (_, Some(_)) => Some(greeting.run.as_str()),
+            (server, None) => server.as_deref(),
+        };
+        let other = server.map(|server| acquaintance.guarded(server, now, context.max_ttl));
+        let until = young.max(other).unwrap_or(never);
+        if until > now {
+            warn_seldom!(
+                (self.shared.repeats, "restarted", now),
+                node = %self.shared.store.name(),
+                "master restarted recently, so its votes are ignored until max_ttl has passed (restart guard)"
+            );
+        }
+        until
     }
 
     /// Runs the future `what` while there is no session. Meanwhile, refuses requests that have waited too long for a

@@ -1,6 +1,7 @@
 //! Tests that call a link directly, without a socket, a clock or a task.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::node::Markers;
@@ -71,6 +72,15 @@ struct Bench {
     told: Arc<Recorded>,
 }
 
+/// A roster whose clock shows the time at `ms` milliseconds.
+fn roster(ms: &Arc<AtomicU64>) -> Roster {
+    let ms = ms.clone();
+    Roster::new(
+        move || at(ms.load(Ordering::Relaxed)),
+        Duration::from_secs(30),
+    )
+}
+
 fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
         name: "host:1".into(),
@@ -89,7 +99,7 @@ fn options(roster: Roster) -> Arc<NodeOptions> {
 
 impl Bench {
     fn new() -> Self {
-        Self::at("redis://master", options(Roster::default()))
+        Self::at("redis://master", options(roster(&Arc::default())))
     }
 
     fn at(url: &str, options: Arc<NodeOptions>) -> Self {
@@ -734,7 +744,7 @@ fn value_write_is_not_sent_if_the_server_restarted_after_the_read() {
 
 #[test]
 fn second_address_of_the_same_server_is_refused() {
-    let options = options(Roster::default());
+    let options = options(roster(&Arc::default()));
     let mut first = Bench::at("redis://127.0.0.1", options.clone());
     let mut second = Bench::at("redis://[::1]", options);
     first.greet(0);
@@ -756,6 +766,55 @@ fn second_address_of_the_same_server_is_refused() {
     second.ask(2, acquire(1));
     second.link.tick(at(now));
     assert_eq!(second.told.all(), [(2, Err(same))]);
+}
+
+#[test]
+fn exchanged_addresses_of_two_masters_vote_again_after_max_ttl() {
+    let clock = Arc::new(AtomicU64::new(0));
+    let options = options(roster(&clock));
+    let mut first = Bench::at("redis://127.0.0.1", options.clone());
+    let mut second = Bench::at("redis://[::1]", options);
+    let gone = || Fault::Down("connection closed".into());
+    greet_as(&mut first, "a", "", 0);
+    greet_as(&mut second, "b", "", 0);
+    // The proxies in front of both masters are exchanged. The first address connects before the second one has noticed.
+    first.link.cut(gone(), at(1));
+    let mut now = first.dials(1);
+    greet_as(&mut first, "b", "", now);
+    first.ask(1, acquire(1));
+    first.link.tick(at(now));
+    assert_eq!(first.told.kinds(), ["same_server"]);
+    second.link.cut(gone(), at(now));
+    now = second.dials(now);
+    clock.store(now, Ordering::Relaxed);
+    greet_as(&mut second, "a", "", now);
+    second.ask(1, acquire(1));
+    second.link.take(at(now));
+    assert_eq!(
+        second.told.kinds(),
+        ["quarantined"],
+        "the server a must not vote twice"
+    );
+    now = first.dials(now);
+    clock.store(now, Ordering::Relaxed);
+    greet_as(&mut first, "b", "", now);
+    first.ask(2, acquire(2));
+    first.link.take(at(now));
+    assert_eq!(
+        first.told.kinds(),
+        ["quarantined"],
+        "the server b must not vote twice"
+    );
+    for bench in [&mut first, &mut second] {
+        bench.written();
+        bench.ask(3, acquire(3));
+        bench.link.take(at(now + 30_000));
+        assert!(
+            bench.written().contains("EVALSHA"),
+            "both masters must vote again after max_ttl: {:?}",
+            bench.told.kinds()
+        );
+    }
 }
 
 /// The uptime of a Redis server is negative after its clock was set back.
@@ -1019,7 +1078,7 @@ fn outstanding_requests_never_exceed_the_window() {
 
 #[test]
 fn stalled_connection_with_a_long_node_timeout_is_replaced_after_four_node_timeouts() {
-    let mut slow = options(Roster::default());
+    let mut slow = options(roster(&Arc::default()));
     Arc::get_mut(&mut slow)
         .expect("the options must not be shared yet")
         .node_timeout = ms(200);
@@ -1059,6 +1118,12 @@ fn new_connection_kills_the_previous_connection_by_client_id() {
 /// Completes a handshake with a server whose run id is `run`, whose generation marker is `marker`, and whose uptime is
 /// long.
 fn greet_as(bench: &mut Bench, run: &str, marker: &str, now: u64) {
+    let info = format!("run_id:{run}\r\nuptime_in_seconds:99999999\r\n");
+    greet_with(bench, &info, marker, now);
+}
+
+/// Completes a handshake with a server that replies to INFO with `info`, and whose generation marker is `marker`.
+fn greet_with(bench: &mut Bench, info: &str, marker: &str, now: u64) {
     bench.link.dialed(at(now));
     bench.written();
     let info = format!("${}\r\n{info}\r\n", info.len());
@@ -1167,12 +1232,6 @@ fn many_loaded() -> Bench {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
-    let info = format!("run_id:{run}\r\nuptime_in_seconds:99999999\r\n");
-    greet_with(bench, &info, marker, now);
-}
-
-/// Completes a handshake with a server that replies to INFO with `info`, and whose generation marker is `marker`.
-fn greet_with(bench: &mut Bench, info: &str, marker: &str, now: u64) {
     bench.ask(2, release(2));
     bench.link.take(at(1));
     let written = bench.written();
