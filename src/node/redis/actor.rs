@@ -60,7 +60,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// The `Instant` at which this clock is created. It is defined as 1 s.
+    /// The `Instant` at which the first actor of the master is created. It is defined as 1 s.
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn now(self) -> Instant {
@@ -83,8 +83,10 @@ enum Next {
 
 impl Actor {
     fn new(shared: Arc<Shared>, pending: PendingReleases) -> Self {
+        // If this actor continues the work of another one, it needs the same origin: pending releases and the restart
+        // guard contain times of the earlier actor.
         let clock = Clock {
-            origin: Tick::now(),
+            origin: *shared.origin.get_or_init(Tick::now),
         };
         // The seed makes the random pauses before reconnecting differ between processes. It need not be secret.
         let seed =

@@ -61,6 +61,8 @@ pub(super) struct Shared {
     pub(super) repeats: Repeats,
     /// The receiver of the master's wake-ups for waiters. Not set if this process uses no queues.
     pub(super) subscriber: OnceLock<Subscriber>,
+    /// The origin of the times in the master's link and in `acquaintance`. Set by the first actor.
+    pub(super) origin: OnceLock<tokio::time::Instant>,
 }
 
 impl Shared {
@@ -73,6 +75,7 @@ impl Shared {
             lookup: Lookup::default(),
             repeats: Repeats::default(),
             subscriber: OnceLock::new(),
+            origin: OnceLock::new(),
         }
     }
 
