@@ -61,7 +61,7 @@ pub(crate) const CODES: [Meaning; 9] = [
     ("64", "wrong usage, or the record does not exist"),
     (
         "69",
-        "too few masters answered, or too many masters have lost the record",
+        "too few masters answered, too many masters have lost the record, or a clock is wrong",
     ),
     ("70", ""),
     ("74", ""),

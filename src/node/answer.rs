@@ -183,6 +183,9 @@ pub enum Answer {
         run: ServerRun,
         /// The stored value; `None` if there is none.
         stored: Option<StoredValue>,
+        /// The time on the master's clock, in microseconds since 1970. `None` if the master has no clock, or if its
+        /// clock shows an impossible time.
+        clock: Option<u64>,
     },
     /// The value that is stored under the lock was written or removed.
     Written {

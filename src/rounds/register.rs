@@ -8,6 +8,7 @@ use super::fan_out::{Collect, FanOut, From};
 use super::look::timeout;
 use crate::limit::Limit;
 use crate::node::{Answer, Claim, Fault, NewValue, NodeName, Phase, Request, ServerRun};
+use crate::protocol::clocks::{self, MasterClock, TimeVerdict};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::protocol::register::{self, Carrying, ReadVote, Reading, Vacancy, WriteVote, Writing};
@@ -206,6 +207,41 @@ impl ValueAnswers {
         (0..self.said.len()).filter_map(|node| self.bytes(node))
     }
 
+    /// Compares a time (in microseconds since 1970) with the clocks of the masters that answered the read.
+    pub(crate) fn judge_time(&self, time: u64) -> TimeVerdict {
+        let clocks: Vec<_> = self.clocks().collect();
+        clocks::judge(self.quorum, &clocks, time)
+    }
+
+    fn clocks(&self) -> impl Iterator<Item = Option<MasterClock>> {
+        self.answers().map(|answer| match answer {
+            Some(Ok(Answer::Value { clock, .. })) => {
+                Some(clock.map_or(MasterClock::Unknown, MasterClock::Shows))
+            }
+            _ => None,
+        })
+    }
+
+    /// One line of text: how far the clock of each master is from `wall`, the time on this machine's clock in
+    /// microseconds since 1970.
+    pub(crate) fn shown_clocks<'a>(
+        &self,
+        names: impl Iterator<Item = &'a NodeName>,
+        wall: u64,
+    ) -> String {
+        let shown = |(name, clock): (&NodeName, Option<MasterClock>)| {
+            let MasterClock::Shows(shown) = clock? else {
+                return Some(format!("{name} has no clock"));
+            };
+            let apart = Duration::from_secs(shown.abs_diff(wall) / 1_000_000);
+            let apart = humantime::format_duration(apart);
+            let way = if shown < wall { "behind" } else { "ahead of" };
+            Some(format!("{name} is {apart} {way} this machine"))
+        };
+        let shown: Vec<_> = names.zip(self.clocks()).filter_map(shown).collect();
+        shown.join("; ")
+    }
+
     /// The id of the server run in which this master answered the read, with or without a value. `None` if the master
     /// refused the read, failed, or has not answered.
     fn run(&self, node: usize) -> Option<&ServerRun> {
@@ -366,7 +402,12 @@ mod tests {
                 bytes: b"value".to_vec(),
                 vouched,
             });
-            Ok(Answer::Value { run: run(), stored })
+            let clock = None;
+            Ok(Answer::Value {
+                run: run(),
+                stored,
+                clock,
+            })
         };
         let now = Instant::from_nanos(0);
         let mut read = ValueAnswers::open(Quorum::of(3), now);

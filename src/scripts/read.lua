@@ -2,7 +2,7 @@
 -- does. From then on, this master refuses writes with a smaller fencing number.
 -- KEYS: lock. ARGV: value of the lock key, token.
 -- Reply, one of these:
--- - {the stored value, or nil}: the counter equals the token now.
+-- - {the stored value, or nil; this master's time in us}: the counter equals the token now.
 -- - 0: the lock is not ours.
 -- - a number above the token: the largest fencing number on this master. The counter equals this number now.
 local call, key = redis.call, KEYS[1]
@@ -22,4 +22,4 @@ local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --+ fence/lives.lua
 call('SET', fence, above and string.format('%.0f', v) or ARGV[2], 'PX', fence_lives)
-return above and v or {text}
+return above and v or {text, now}

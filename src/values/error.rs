@@ -61,6 +61,18 @@ pub enum ValueError {
         /// Which period begins in the future: true for the last recorded period, false for the period of this call.
         recorded: bool,
     },
+    /// No majority of the masters' clocks agrees whether the last recorded period, or the period of this call, has
+    /// begun. The clocks of some masters are wrong, and too few other masters answered. No work was run and nothing was
+    /// recorded.
+    ClocksDisagree {
+        /// The name of the once-per-period record.
+        name: String,
+        /// How far the clock of each master that answered is from the clock of this machine, as text.
+        clocks: String,
+        /// Which period the clocks disagree about: true for the last recorded period, false for the period of this
+        /// call.
+        recorded: bool,
+    },
     /// The work of the period (the caller's `body`) was dropped before its end, because the lock was lost.
     Stopped {
         /// The name of the once-per-period record.
@@ -98,6 +110,7 @@ impl ValueError {
             | Self::Invalid(_)
             | Self::OtherKind { .. }
             | Self::Ahead { .. }
+            | Self::ClocksDisagree { .. }
             | Self::Stopped { .. } => &[],
         }
     }
@@ -147,6 +160,7 @@ impl ValueError {
         match self {
             Self::NotAcquired(error) => error.details(),
             Self::Exists(trouble) => format!("{self}, on {}", trouble.that_have_one()),
+            Self::ClocksDisagree { clocks, .. } => format!("{self} ({clocks})"),
             _ => with_replies(self.to_string(), self.reports()),
         }
     }
@@ -177,6 +191,14 @@ impl fmt::Display for ValueError {
                 ahead,
                 recorded,
             } => write_ahead(f, name, *ahead, *recorded),
+            Self::ClocksDisagree { name, recorded, .. } => {
+                let which = if *recorded { "recorded" } else { "current" };
+                write!(
+                    f,
+                    "the clocks of the masters disagree whether the {which} period of {name:?} has begun, so nothing \
+                     ran: correct the clock of the master that is wrong, or start the masters that do not answer"
+                )
+            }
             Self::Stopped {
                 name,
                 cause,
@@ -204,8 +226,8 @@ fn write_ahead(
     if recorded {
         return write!(
             f,
-            "the recorded period of {name:?} begins {ahead} in the future: a machine with a fast clock recorded it; \
-             drop the record and create it again"
+            "the recorded period of {name:?} begins {ahead} in the future by the masters' clocks, so nothing ran: a \
+             machine with a fast clock recorded it; drop the record and create it again"
         );
     }
     write!(
@@ -284,7 +306,16 @@ mod tests {
             ahead: Duration::from_millis(90_500),
             recorded,
         };
-        says(ahead(true), "begins 1m 30s in the future: a machine");
+        says(
+            ahead(true),
+            "begins 1m 30s in the future by the masters' clocks, so nothing ran: a machine",
+        );
+        let disagree = ValueError::ClocksDisagree {
+            name: "prizes".into(),
+            clocks: "m1 is 30days ahead of this machine".into(),
+            recorded: false,
+        };
+        says(disagree, "nothing ran: correct the clock");
         says(
             ahead(false),
             "begins 1m 30s in the future by the masters' clocks",

@@ -12,6 +12,7 @@ use super::register::{Known, Register};
 use super::value::NamedValue;
 use crate::hold::guard::LockGuard;
 use crate::outcome::LossCause;
+use crate::protocol::clocks::TimeVerdict;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 use crate::waiting::Waiting;
@@ -29,8 +30,9 @@ use crate::waiting::Waiting;
 ///   change while the call waits for the lock.
 /// - If a machine's clock is ahead, this machine does the work of the next period early. The other machines then skip
 ///   that period.
-/// - If the period of a call begins more than a minute in the future by the masters' clocks, the call fails with
-///   [`ValueError::Ahead`].
+/// - If the period of a call, or the last recorded period, begins more than a minute in the future by the clocks of a
+///   majority of the masters, the call fails with [`ValueError::Ahead`]. If no majority of the clocks agrees about it,
+///   the call fails with [`ValueError::ClocksDisagree`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -383,11 +385,10 @@ impl Once {
         guard: &'a LockGuard,
         period: Period,
     ) -> Result<Looked<'a>, ValueError> {
-        let known = self.read(guard).await?;
+        let mut known = self.read(guard).await?;
         let Stored { last, .. } = self.stored(known.bytes())?;
-        let masters = masters_millis(guard);
         if let Some(last) = last {
-            self.has_come(last, masters, true)?;
+            self.has_come(&mut known, last, true).await?;
         }
         let start = period.start;
         if let Some(next) = period.next_if_done(last) {
@@ -395,7 +396,7 @@ impl Once {
             let next = Duration::from_millis(next.saturating_sub(now));
             return Ok(Looked::Done { next, known });
         }
-        self.has_come(start, masters, false)?;
+        self.has_come(&mut known, start, false).await?;
         let note = String::new();
         Ok(Looked::Due(Turn {
             known,
@@ -405,17 +406,29 @@ impl Once {
         }))
     }
 
-    /// Rejects a period that begins more than [`SLACK`] (one minute) in the future by the masters' clocks. The record
-    /// stores only the start of the last period that is done, so all earlier periods would count as done as well.
-    fn has_come(&self, start: u64, masters: u64, recorded: bool) -> Result<(), ValueError> {
-        let ahead = start.saturating_sub(masters);
-        if ahead <= SLACK {
-            return Ok(());
-        }
-        Err(ValueError::Ahead {
-            name: self.value.name(),
-            ahead: Duration::from_millis(ahead),
-            recorded,
+    /// Rejects a period, unless a majority of the masters' clocks says that it has begun, or begins within [`SLACK`]
+    /// (one minute). The record stores only the start of the last period that is done, so all earlier periods would
+    /// count as done as well.
+    async fn has_come(
+        &self,
+        known: &mut Known<'_>,
+        start: u64,
+        recorded: bool,
+    ) -> Result<(), ValueError> {
+        let name = self.value.name();
+        let earliest = start.saturating_sub(SLACK).saturating_mul(1_000);
+        Err(match known.judge_time(earliest).await {
+            TimeVerdict::Past => return Ok(()),
+            TimeVerdict::Future(micros) => ValueError::Ahead {
+                name,
+                ahead: Duration::from_micros(micros) + Duration::from_millis(SLACK),
+                recorded,
+            },
+            TimeVerdict::Unclear => ValueError::ClocksDisagree {
+                name,
+                clocks: known.shown_clocks(),
+                recorded,
+            },
         })
     }
 
@@ -458,18 +471,9 @@ impl Once {
     }
 }
 
-/// How far in the future a period may begin by the masters' time, in milliseconds. Allows for small differences between
-/// clocks.
+/// How far in the future a period may begin by the masters' clocks, in milliseconds. Allows for small differences
+/// between clocks.
 const SLACK: u64 = 60_000;
-
-/// An estimate of the masters' time in milliseconds since 1970: the time in the fencing token, plus the time since the
-/// lock was acquired.
-fn masters_millis(guard: &LockGuard) -> u64 {
-    let held_for = guard.core.coordinator.now();
-    let held_for = held_for.saturating_since(guard.held.since()).as_millis();
-    let drawn = guard.fencing_token().unwrap_or_default() / 1_000;
-    drawn.saturating_add(u64::try_from(held_for).unwrap_or(u64::MAX))
-}
 
 #[cfg(test)]
 mod tests;

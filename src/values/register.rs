@@ -14,6 +14,7 @@ use crate::hold::core::Core;
 use crate::hold::guard::LockGuard;
 use crate::hold::held::Held;
 use crate::outcome::LossCause;
+use crate::protocol::clocks::TimeVerdict;
 use crate::protocol::quorum::MasterSet;
 use crate::protocol::register::{Carrying, Reading, Vacancy, Writing};
 use crate::rounds::register::{AskedForValue, ValueAnswers};
@@ -201,6 +202,27 @@ impl Known<'_> {
     /// The stored value that was read; empty for a register without a value.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Compares a time (in microseconds since 1970) with the masters' clocks. If the answers so far do not decide it,
+    /// waits until every master has answered the read or failed.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub(crate) async fn judge_time(&mut self, time: u64) -> TimeVerdict {
+        if self.read.judge_time(time) == TimeVerdict::Unclear {
+            let coordinator = &self.register.guard.core.coordinator;
+            let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
+            complete.await;
+            self.read = self.asked.with_later(self.read.clone());
+        }
+        self.read.judge_time(time)
+    }
+
+    /// One line of text: how far the clock of each master is from the clock of this machine.
+    pub(crate) fn shown_clocks(&self) -> String {
+        let coordinator = &self.register.guard.core.coordinator;
+        let wall = coordinator.runtime.wall_micros();
+        self.read.shown_clocks(coordinator.names(), wall)
     }
 
     /// Leaves the value unchanged. Waits until every master has answered the read or failed. If some master has no

@@ -1,15 +1,16 @@
 //! Tests of once jobs. All machines together run such a job at most once per period (`at_most_once`) or at least once
 //! per period (`at_least_once`).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::support::stubborn::{self, Treatment};
 use crate::support::{ask_server, eventually, masters, memory, ms, secs, settings};
 use quorate::node::memory::{Condition, Master};
 use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
-use quorate_testbed::{Fault, Proxy, Way};
+use quorate_testbed::{ClockShim, Fault, Masters, Proxy, ServerOptions, Skew, Way};
 
 /// A period of ten years, which does not end during a test.
 const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
@@ -421,4 +422,125 @@ async fn once_job_survives_the_loss_of_one_master_of_three() {
             "the job must run to its end, although {victim} was killed"
         );
     }
+}
+
+/// The period of `days` days from now, which lasts for a day.
+fn day(days: i32) -> Range<SystemTime> {
+    let now = SystemTime::now();
+    let off = secs(86_400) * days.unsigned_abs();
+    let start = if days < 0 { now - off } else { now + off };
+    start..start + secs(86_400)
+}
+
+/// For one lock, the fencing token is a month ahead, because a master's clock was. The check of the period must use the
+/// clocks themselves.
+#[tokio::test]
+async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing_token_is_ahead() {
+    let shim = match ClockShim::build() {
+        Ok(shim) => shim,
+        Err(error) => {
+            eprintln!(
+                "SKIPPED: this machine cannot build the library that shifts a clock: {error}"
+            );
+            return;
+        }
+    };
+    let offset = shim.offset_file().expect("an offset file");
+    let options = |n| match n {
+        2 => ServerOptions::new().clock(&shim, &offset),
+        _ => ServerOptions::new(),
+    };
+    let masters = Masters::start_with(3, options).expect("three masters");
+    let redlock = settings(masters.urls()).build().expect("good settings");
+    let once = |days| redlock.once_in("nightly", day(days));
+    once(0).create().await.expect("all masters can be reached");
+    // The clock of one master is ahead, another master is away. One lock gets a token that is a month ahead.
+    offset.set(secs(30 * 86_400), Skew::Ahead).expect("set");
+    masters[1].stop().expect("stopped");
+    let guard = redlock.lock("nightly").wait(Wait::For(secs(30))).acquire();
+    let guard = guard.await.expect("two masters can be reached");
+    let ahead = guard.fencing_token().expect("fenced") / 1_000_000;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("after 1970").as_secs();
+    assert!(ahead > now + 29 * 86_400, "{ahead} {now}");
+    // While one clock is ahead and a master is away, no majority of the clocks says that the period has begun.
+    let outcome = redlock.once_in("nightly", day(10)).due(&guard).await;
+    let Err(
+        error @ ValueError::ClocksDisagree {
+            recorded: false, ..
+        },
+    ) = outcome
+    else {
+        panic!("{outcome:?}");
+    };
+    assert!(
+        error.details().contains("ahead of this machine"),
+        "{}",
+        error.details()
+    );
+    assert!(!error.to_string().contains("127.0.0.1"), "{error}");
+    guard.release().await;
+    // Then the clock is corrected.
+    offset.set(Duration::ZERO, Skew::Ahead).expect("set");
+    masters[1].restart().expect("restarted");
+    let outcome = once(10).at_most_once(async |_| ()).await;
+    assert!(
+        matches!(
+            outcome,
+            Err(ValueError::Ahead {
+                recorded: false,
+                ..
+            })
+        ),
+        "a machine whose clock is 10 days ahead must not record its period: {outcome:?}"
+    );
+    assert_eq!(
+        once(0).at_most_once(async |_| ()).await,
+        Ok(OnceOutcome::Done(()))
+    );
+    assert!(is_done(&once(-10).at_most_once(async |_| ()).await));
+}
+
+/// A record that a machine with a fast clock has written, and fencing counters far ahead of the clocks.
+#[tokio::test]
+async fn future_once_record_is_reported_even_if_the_fencing_counters_are_ahead_of_the_clocks() {
+    let (nodes, redlock) = memory(3);
+    let once = |days| redlock.once_in("nightly", day(days));
+    once(0).create().await.expect("all masters can be reached");
+    for node in &nodes {
+        node.with_master(|master, now| {
+            master.carry(now, b"nightly", now + 30 * 86_400_000_000);
+            let number = now + 30 * 86_400_000_000;
+            let period = now / 1_000 + 10 * 86_400_000;
+            let text = format!("{number} 1 once {period}");
+            master.put_text(now, b"quorate:value:nightly", text.as_bytes(), None);
+        });
+    }
+    for days in [0, 9, 10] {
+        let outcome = once(days).at_most_once(async |_| ()).await;
+        assert!(
+            matches!(outcome, Err(ValueError::Ahead { recorded: true, .. })),
+            "{days}: {outcome:?}"
+        );
+    }
+    once(0)
+        .drop_record()
+        .await
+        .expect("all masters can be reached");
+    once(0).create().await.expect("all masters can be reached");
+    let outcome = once(1).at_most_once(async |_| ()).await;
+    assert!(
+        matches!(
+            outcome,
+            Err(ValueError::Ahead {
+                recorded: false,
+                ..
+            })
+        ),
+        "{outcome:?}"
+    );
+    assert_eq!(
+        once(0).at_most_once(async |_| ()).await,
+        Ok(OnceOutcome::Done(()))
+    );
 }

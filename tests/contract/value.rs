@@ -26,7 +26,16 @@ async fn held(arm: &Arm, n: u8) -> (Arc<Claim>, u64) {
 /// the value.
 async fn found(arm: &Arm, claim: &Arc<Claim>, number: u64) -> (ServerRun, Option<StoredValue>) {
     match arm.ask(read(claim, number)).await {
-        Ok(Answer::Value { run, stored }) => (run, stored),
+        Ok(Answer::Value { run, stored, clock }) => {
+            if let Some(clock) = clock {
+                let apart = clock.abs_diff(now());
+                assert!(
+                    apart < 60_000_000,
+                    "the master's clock is off by {apart} us"
+                );
+            }
+            (run, stored)
+        }
         other => panic!("the value must be read, but: {other:?}"),
     }
 }

@@ -46,13 +46,14 @@ pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Writes the reply to READ: the stored value, or null if the master has none.
+/// Writes the reply to READ: the stored value, or null if the master has none, and the master's clock.
 pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
-    let Answer::Value { run, stored } = answer else {
+    let Answer::Value { run, stored, clock } = answer else {
         return Ok(());
     };
+    let clock = clock.unwrap_or_default();
     let Some(stored) = stored else {
-        return write!(out, "*1\r\n_\r\n");
+        return write!(out, "*2\r\n_\r\n:{clock}\r\n");
     };
     // Report the run id `another` for a value that an earlier run of the server wrote.
     let run = if stored.vouched {
@@ -61,7 +62,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
         "another"
     };
     let value = format!("{} {run} {}", stored.number, text(&stored.bytes));
-    write!(out, "*1\r\n${}\r\n{value}\r\n", value.len())
+    write!(out, "*2\r\n${}\r\n{value}\r\n:{clock}\r\n", value.len())
 }
 
 impl World {
@@ -139,6 +140,7 @@ impl World {
             Request::Read { claim, .. } => Answer::Value {
                 run,
                 stored: self.stored_on(index, claim.key()),
+                clock: Some(master.micros(self.now)),
             },
             _ => return None,
         })

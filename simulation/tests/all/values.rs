@@ -234,3 +234,48 @@ fn seeded_bug_that_keeps_a_removed_value_on_masters_is_caught() {
     assert_eq!(caught.rule, "stock", "{caught}");
     assert!(caught.what.contains("after its removal"), "{caught}");
 }
+
+/// The clock of one master is ahead while another master refuses requests. So the fencing token of the lock is a month
+/// ahead, and stays ahead after the clock is corrected. The check whether a period has begun must not use the token.
+#[test]
+fn period_of_a_client_with_a_fast_clock_is_refused_although_the_fencing_token_is_ahead() {
+    const DAY_US: i64 = 86_400_000_000;
+    let mut scenario = Scenario::quiet(1, 3, 3);
+    scenario.clients[0].steps = vec![
+        step(ValueStep::Create(0)),
+        Step {
+            think: 200 * MS,
+            resource: RECORD,
+            ..Step::plain()
+        },
+    ];
+    scenario.clients[1].steps = vec![Step {
+        think: 700 * MS,
+        ..step(ValueStep::Once)
+    }];
+    scenario.clients[2].steps = vec![Step {
+        think: 1_400 * MS,
+        ..step(ValueStep::Once)
+    }];
+    let jump = |ms, days: i64| {
+        let by_us = days * DAY_US;
+        at(ms, FaultKind::Jump { master: 2, by_us })
+    };
+    let by_us = 10 * DAY_US;
+    scenario.faults = vec![
+        jump(100, 30),
+        refuses(1, 110, 500),
+        jump(500, -30),
+        at(600, FaultKind::Date { client: 1, by_us }),
+    ];
+    let outcome = play(&scenario, None);
+    let trace = outcome.trace.join("\n");
+    assert_eq!(outcome.violation, None, "{scenario}\n{trace}");
+    let seen = outcome.coverage;
+    assert_eq!(
+        (seen.due, seen.done_before),
+        (1, 0),
+        "only the client with the right clock may do the work of its period\n{trace}"
+    );
+    assert!(trace.contains("fencing token 17925"), "{trace}");
+}

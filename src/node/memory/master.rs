@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::{self, Family};
-use crate::node::numbers::LARGEST_COUNTER;
+use crate::node::numbers::{self, LARGEST_COUNTER};
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, QueueInfo, Request, ServerRun,
     Shape, Ticket, Waiter,
@@ -574,6 +574,15 @@ impl Master {
         match self.dates {
             Dates::Shown(date) => date,
             Dates::Own | Dates::Unknown => now,
+        }
+    }
+
+    /// The time on the master's clock, in microseconds since 1970. `None` if the master has no clock, or if its clock
+    /// shows an impossible time.
+    pub(super) fn clock(&self, now: u64) -> Option<u64> {
+        match self.dates {
+            Dates::Own | Dates::Shown(_) => numbers::clock(i64::try_from(self.date(now)).ok()?),
+            Dates::Unknown => None,
         }
     }
 

@@ -20,8 +20,8 @@ impl Master {
             return Ok(Answer::CounterAbove(above));
         }
         self.set_counter(now, claim.key(), token);
-        let run = self.run().clone();
-        Ok(Answer::Value { run, stored })
+        let (run, clock) = (self.run().clone(), self.clock(now));
+        Ok(Answer::Value { run, stored, clock })
     }
 
     pub(super) fn write_value(

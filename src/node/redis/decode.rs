@@ -81,11 +81,7 @@ pub(super) fn decode(
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(state).ok_or_else(NoAnswer::malformed)?)
         }
-        (Request::Read { .. }, Value::Array(found)) => {
-            let run = memory.run.clone();
-            let stored = stored(found, memory)?;
-            Answer::Value { run, stored }
-        }
+        (Request::Read { .. }, Value::Array(found)) => value_read(found, memory)?,
         (Request::Write { .. }, Value::Int(1)) => {
             let run = memory.run.clone();
             Answer::Written { run }
@@ -225,13 +221,25 @@ pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     })
 }
 
+/// Decodes the reply to the script READ: the stored value of a lock, and the master's clock.
+fn value_read(found: &[Value<'_>], memory: &Memory) -> Result<Answer, NoAnswer> {
+    let [text, Value::Int(clock)] = found else {
+        return Err(NoAnswer::malformed());
+    };
+    Ok(Answer::Value {
+        run: memory.run.clone(),
+        stored: stored(text, memory)?,
+        clock: numbers::clock(*clock),
+    })
+}
+
 /// Decodes the stored value of a lock. Its format is `NUMBER RUN BYTES`: the fencing token of the writer, the id of the
 /// server run (the time from one start of the server to its end) in which the value was written, and the content.
 /// `None` if no value is stored.
-fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
+fn stored(found: &Value<'_>, memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
     let text = match found {
-        [Value::Nil] => return Ok(None),
-        [Value::Bulk(text)] => text,
+        Value::Nil => return Ok(None),
+        Value::Bulk(text) => text,
         _ => return Err(NoAnswer::malformed()),
     };
     let mut parts = text.splitn(3, |byte| *byte == b' ');

@@ -13,7 +13,14 @@ fn memory() -> Memory {
 fn malformed_stored_value_is_rejected() {
     let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
     let read = Request::Read { claim, token: 9 };
-    let said = |text: &[u8]| decode(&read, &Value::Array(vec![Value::Bulk(text)]), &memory());
+    fn found(read: &Request, value: Value<'_>, clock: i64) -> Result<Answer, NoAnswer> {
+        decode(
+            read,
+            &Value::Array(vec![value, Value::Int(clock)]),
+            &memory(),
+        )
+    }
+    let said = |text: &[u8]| found(&read, Value::Bulk(text), 7_000);
     let value = |number, bytes: &[u8], vouched| {
         let bytes = bytes.to_vec();
         let stored = Some(StoredValue {
@@ -21,8 +28,11 @@ fn malformed_stored_value_is_rejected() {
             bytes,
             vouched,
         });
-        let run = memory().run;
-        Ok(Answer::Value { run, stored })
+        Ok(Answer::Value {
+            run: memory().run,
+            stored,
+            clock: Some(7_000),
+        })
     };
     assert_eq!(said(b"7 run quota 3"), value(7, b"quota 3", true));
     assert_eq!(said(b"7 old \xff \r\n"), value(7, b"\xff \r\n", false));
@@ -40,10 +50,16 @@ fn malformed_stored_value_is_rejected() {
             "{malformed:?}"
         );
     }
-    let nothing = decode(&read, &Value::Array(vec![Value::Nil]), &memory());
-    let run = memory().run;
-    let stored = None;
-    assert_eq!(nothing, Ok(Answer::Value { run, stored }));
+    for (shown, clock) in [(5, Some(5)), (0, None), (-1, None), (i64::MAX, None)] {
+        let nothing = Answer::Value {
+            run: memory().run,
+            stored: None,
+            clock,
+        };
+        assert_eq!(found(&read, Value::Nil, shown), Ok(nothing), "{shown}");
+    }
+    let without_clock = decode(&read, &Value::Array(vec![Value::Nil]), &memory());
+    assert!(matches!(without_clock, Err(NoAnswer::Malformed(_))));
 }
 
 /// Values of replies with numbers near the limits of the integer types.
@@ -98,6 +114,9 @@ proptest! {
             match decode(&request, &value, &memory()) {
                 Ok(Answer::Granted { counter: Some(counter) } | Answer::CounterAbove(counter)) => {
                     prop_assert!((1..=1 << 53).contains(&counter));
+                }
+                Ok(Answer::Value { clock, .. }) => {
+                    prop_assert!(clock.is_none_or(|clock| (1..1 << 53).contains(&clock)));
                 }
                 _ => {}
             }
