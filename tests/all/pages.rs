@@ -55,10 +55,10 @@ mod quorum_size {
         format!("{value:.digits$} {unit}")
     }
 
-    /// One cell of a table in docs/benchmarks/measurements.md: the table below the heading `table`, its row `quorate
+    /// One cell of a table in evidence/benchmarks/measurements.md: the table below the heading `table`, its row `quorate
     /// default`, and the column with the index `cell`.
     fn measured(masters: u32, table: &str, cell: usize) -> String {
-        let text = page("docs/benchmarks/measurements.md");
+        let text = page("evidence/benchmarks/measurements.md");
         let head = match masters {
             1 => "\n1 master, ".to_owned(),
             n => format!("\n{n} masters, "),
@@ -124,7 +124,7 @@ mod benchmarks {
 
     #[test]
     fn benchmark_page_matches_the_measurements() {
-        let measurements = page("docs/benchmarks/measurements.md");
+        let measurements = page("evidence/benchmarks/measurements.md");
         let five = measurements.split("\n5 masters, ").nth(1).expect("a run");
         let text = page("docs/benchmarks.md");
         let results = text.split("\n## Results on five masters\n").nth(1);
@@ -142,7 +142,7 @@ mod benchmarks {
 
     #[test]
     fn benchmark_page_states_the_measured_number_of_met_and_missed_goals() {
-        let measurements = page("docs/benchmarks/measurements.md");
+        let measurements = page("evidence/benchmarks/measurements.md");
         let kinds = measurements.split("\nCost of each kind of lock\n").nth(1);
         let kinds = kinds.expect("a table").split("```").next();
         let lines: Vec<_> = kinds.expect("its end").lines().skip(1).collect();
@@ -186,7 +186,7 @@ mod track_record {
 
     #[test]
     fn summary_of_the_chaos_matrix_page_matches_the_sums_of_its_tables() {
-        let matrix = page("docs/track-record/matrix.md");
+        let matrix = page("evidence/track-record/matrix.md");
         let (_, matrix) = matrix.split_once("<!-- matrix: ").expect("its beginning");
         let (matrix, _) = matrix.split_once("<!-- end of matrix").expect("its end");
         let (workloads, faults) = (rows(matrix, 7), rows(matrix, 12));

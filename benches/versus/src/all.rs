@@ -179,8 +179,8 @@ fn heading() -> String {
     let load: Vec<&str> = load.split_whitespace().take(3).collect();
     format!(
         "# Measurements\n\n\
-         `scripts/bench-peers all --out docs/benchmarks/measurements.md` writes this page. \
-         [benchmarks.md](../benchmarks.md) explains what was\nmeasured, and the results. \
+         `scripts/bench-peers all --out evidence/benchmarks/measurements.md` writes this page. \
+         [benchmarks.md](../../docs/benchmarks.md) explains what was\nmeasured, and the results. \
          Absolute times depend on the machine. Each ratio compares values of the same run.\n\n\
          {}; {} processors; load average before the measurement {}; {}.\n",
         said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),

@@ -124,7 +124,7 @@ mod tests {
                 format!("{} known-bad clients", Locker::KNOWN_BAD.len()),
             ),
             (
-                "docs/track-record/matrix.md",
+                "evidence/track-record/matrix.md",
                 format!("the {redis} faults for Redis"),
             ),
         ] {
