@@ -11,6 +11,8 @@ use std::path::Path;
 use self::list::{SETTINGS, Settings};
 use crate::builder::RedlockBuilder;
 use crate::error::BuildError;
+#[cfg(feature = "tls-rustls")]
+use crate::redact;
 use crate::redlock::Redlock;
 
 fn wrong(name: &str, why: impl Into<String>) -> BuildError {
@@ -72,10 +74,9 @@ impl Settings {
         let read = |key: &str, path: &Path| {
             let read = std::fs::read(path);
             read.map_err(|error| {
-                wrong(
-                    &name(key),
-                    format!("cannot read {}: {error}", path.display()),
-                )
+                let shown = path.to_string_lossy();
+                let shown = redact::value(&shown);
+                wrong(&name(key), format!("cannot read {shown}: {error}"))
             })
         };
         let mut tls = crate::tls::Tls::default();
@@ -221,7 +222,7 @@ mod tests {
             (
                 "QUORATE_MASTERS",
                 "redis://u:s3cret@a,http://u:s3cret@b",
-                "http://b",
+                "number 2 (http://***)",
             ),
             (
                 "QUORATE_MASTERS",
@@ -252,6 +253,9 @@ mod tests {
         let none = from(&[]).expect_err("no masters").to_string();
         assert!(none.starts_with("QUORATE_MASTERS is not set"), "{none}");
     }
+            ("QUORATE_TTL", "redis://u:s3cret pw@a", "'redis://***'"),
+            ("QUORATE_MAX_HOLD", "u:s3cret@a", "'***'"),
+            ("QUORATE_CA_FILE", "redis://u:s3cret@a", ""),
 
     #[cfg(unix)]
     #[test]

@@ -24,7 +24,7 @@ pub enum BuildError {
     /// A master's address cannot be parsed. The message contains no credentials.
     #[error("master {master:?}: {why}")]
     BadMaster {
-        /// The address without credentials, or the position of the address in the list of masters.
+        /// The position of the master in the list of masters, and the scheme of its address.
         master: String,
         /// The problem with the address, and how to correct it.
         why: String,

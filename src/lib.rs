@@ -138,6 +138,8 @@ mod rounds;
 pub mod runtime;
 #[cfg(not(any(test, feature = "testing", feature = "node")))]
 #[allow(
+#[doc(hidden)]
+pub mod redact;
     unreachable_pub,
     reason = "public for crates that add other kinds of masters"
 )]

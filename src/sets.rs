@@ -16,13 +16,15 @@ pub(crate) struct Sets {
 
 impl Sets {
     /// Builds the sets from the URLs of the old masters (`masters`) and of the next masters. If `next` is empty, no
-    /// replacement is in progress. A master that is in both sets is listed once.
+    /// replacement is in progress. A master that is in both sets is listed once. For errors, `number` returns the position
+    /// of a master of `masters` among all masters of the builder, from 1.
     pub(crate) fn of(
         masters: &[MasterSource],
         next: &[MasterSource],
         generation: u64,
+        number: impl Fn(usize) -> usize,
     ) -> Result<Self, BuildError> {
-        let old = addresses(masters)?;
+        let old = addresses(masters, |index| format!("number {}", number(index)))?;
         let old_set = MasterSet::first(old.len());
         let print = Fingerprint::of(names(&old).iter().map(String::as_str));
         if next.is_empty() {
@@ -32,7 +34,9 @@ impl Sets {
                 addresses: old,
             });
         }
-        let next = addresses(next)?;
+        let next = addresses(next, |index| {
+            format!("number {} of next_masters", index + 1)
+        })?;
         let next_print = Fingerprint::of(names(&next).iter().map(String::as_str));
         if next_print == print {
             return Err(BuildError::SameMasters);
@@ -75,14 +79,20 @@ fn names(addresses: &[Address]) -> Vec<String> {
 }
 
 /// Parses the URLs. An error if there is no URL, if a URL is invalid, or if two URLs name the same server.
-fn addresses(masters: &[MasterSource]) -> Result<Vec<Address>, BuildError> {
+fn addresses(
+    masters: &[MasterSource],
+    place: impl Fn(usize) -> String,
+) -> Result<Vec<Address>, BuildError> {
     if masters.is_empty() {
         return Err(BuildError::NoMasters);
     }
     let mut seen: Vec<Address> = Vec::with_capacity(masters.len());
     for (index, master) in masters.iter().enumerate() {
         let address = master.address().map_err(|bad| BuildError::BadMaster {
-            master: bad.shown.unwrap_or_else(|| format!("number {}", index + 1)),
+            master: match bad.shown {
+                Some(shown) => format!("{} ({shown})", place(index)),
+                None => place(index),
+            },
             why: bad.why,
         })?;
         if seen.iter().any(|other| other.same_server(&address)) {
@@ -103,7 +113,7 @@ mod tests {
     }
 
     fn sets(old: &[u16], next: &[u16]) -> Result<Sets, BuildError> {
-        Sets::of(&urls(old), &urls(next), 0)
+        Sets::of(&urls(old), &urls(next), 0, |index| index + 1)
     }
 
     #[test]
@@ -125,7 +135,7 @@ mod tests {
     fn localhost_and_127_0_0_1_with_the_same_port_are_the_same_master() {
         let next = ["redis://LOCALHOST:1", "redis://127.0.0.1:2"];
         let next = next.map(|url| MasterSource::ByUrl(url.to_owned()));
-        let sets = Sets::of(&urls(&[1]), &next, 0).expect("sets");
+        let sets = Sets::of(&urls(&[1]), &next, 0, |index| index + 1).expect("sets");
         assert_eq!(sets.addresses.len(), 2);
     }
 

@@ -132,7 +132,7 @@ impl Command {
 /// caller prints.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error> {
     let command = help::on_screen(
-        without_empty_variables(Cli::command()),
+        without_secret_variables(without_empty_variables(Cli::command())),
         layout::page_width(),
         Detail::asked_for(&words),
     );
@@ -268,6 +268,23 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
             }
         })
         .mut_subcommands(without_empty_variables)
+}
+
+/// Makes the help leave out the values of variables that may contain a password, for example of a variable that was set
+/// to the URL of a master by mistake.
+fn without_secret_variables(command: clap::Command) -> clap::Command {
+    let may_be_secret = |name: &OsStr| {
+        std::env::var_os(name).is_some_and(|value| {
+            let value = value.to_string_lossy();
+            quorate::redact::value(&value) != value
+        })
+    };
+    command
+        .mut_args(|arg| match arg.get_env() {
+            Some(name) if may_be_secret(name) => arg.hide_env_values(true),
+            _ => arg,
+        })
+        .mut_subcommands(without_secret_variables)
 }
 
 /// The definition of the command line, from which completions and manual pages are generated.

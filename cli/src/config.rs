@@ -171,8 +171,8 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
     settings.ttl = ttl;
     let masters = std::mem::take(&mut settings.masters);
     let mut builder = settings.named(settings::flag).map_err(Failure::usage)?;
-    for url in &masters {
-        builder = crate::masters::add(builder, url)?;
+    for (index, url) in masters.iter().enumerate() {
+        builder = crate::masters::add(builder, index + 1, url)?;
     }
     builder.build().map_err(Failure::usage)
 }

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
+use quorate::redact;
 
 use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
@@ -152,7 +153,7 @@ impl Handed {
                 if let Some(path) = &args.metrics_file
                     && let Err(error) = replace(path, &mut metrics)
                 {
-                    say(&path.display().to_string(), &error);
+                    say(&redact::value(&path.to_string_lossy()), &error);
                 }
                 if let (Some(address), Some(_)) = (&address, &metrics.end)
                     && let Err(error) = send(address, &metrics.statsd())
@@ -186,7 +187,7 @@ fn try_out(path: &Path) -> Result<(), Failure> {
     match tried {
         Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(Failure::usage(format!(
             "cannot write --metrics-file {}: {error}",
-            path.display()
+            redact::value(&path.to_string_lossy())
         ))),
         _ => Ok(()),
     }
@@ -234,7 +235,8 @@ fn check(address: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "--statsd '{address}' is not an address: give HOST:PORT, for example 127.0.0.1:8125"
+        "--statsd '{}' is not an address: give HOST:PORT, for example 127.0.0.1:8125",
+        redact::value(address)
     )))
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use quorate::Settings;
 use quorate::list::SETTINGS;
+use quorate::redact;
 use quorate::text::duration;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
@@ -62,7 +63,8 @@ impl FileOptions {
     }
 
     fn read(path: &Path, source: Source) -> Result<Self, String> {
-        let shown = path.display();
+        let shown = path.to_string_lossy();
+        let shown = redact::value(&shown);
         let text = read(path, source)
             .map_err(|error| format!("cannot read the configuration file {shown}: {error}"))?;
         Self::parse(&text).map_err(|what| format!("configuration file {shown}: {what}"))
@@ -72,21 +74,33 @@ impl FileOptions {
     /// file, because a line may contain passwords.
     fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
-            let what = error.message().replace('\n', " ");
+            let what = redact::redact(error.message()).replace('\n', " ");
             match error.span() {
                 Some(span) => {
                     let start = span.start.min(text.len());
                     let number = text[..start].matches('\n').count() + 1;
                     let line = text.lines().nth(number - 1).unwrap_or_default();
                     match line.split_once('=') {
-                        Some((key, _)) => format!("line {number}, {}: {what}", key.trim()),
-                        None => format!("line {number}: {what}"),
+                        Some((key, _)) if is_key(key.trim()) => {
+                            format!("line {number}, {}: {what}", key.trim())
+                        }
+                        _ => format!("line {number}: {what}"),
                     }
                 }
                 None => what,
             }
         })
     }
+}
+
+/// Whether a text may be a key. Other text before an `=` may be a part of a URL, for example of one in a list with
+/// several lines.
+fn is_key(text: &str) -> bool {
+    KEYS.contains(&text)
+        || text.len() < 20
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
 }
 
 /// Why a configuration file is read: the user named it, or it has the default name.
@@ -169,7 +183,7 @@ impl<'de> Deserialize<'de> for Key {
         if KEYS.contains(&&*name) {
             Ok(Self(name))
         } else {
-            Err(de::Error::unknown_field(&name, &KEYS))
+            Err(de::Error::unknown_field(&redact::value(&name), &KEYS))
         }
     }
 }
@@ -264,5 +278,17 @@ mod tests {
         let error =
             FileOptions::parse("masters = ['redis://:s3cret@a']\ntll = '1s'\n").unwrap_err();
         assert!(!error.contains("s3cret"), "{error}");
+        for text in [
+            "masters = [\n 'redis://:s3cret=x@a',\n \"redis://:s3cret=x\n]",
+            "masters = redis://:s3cret x@a",
+            "ttl = 'redis://:s3cret x'",
+            "masters_generation = 'redis://:s3cret x'",
+            "'redis://:s3cret x' = 1",
+            "\"redis://:s3cret x",
+            "s3cret.x = 1",
+        ] {
+            let error = FileOptions::parse(text).unwrap_err();
+            assert!(!error.contains("s3cr"), "{text}: {error}");
+        }
     }
 }

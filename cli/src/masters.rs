@@ -5,17 +5,21 @@ use quorate::RedlockBuilder;
 
 use crate::exit::Failure;
 
-/// Adds the master with this URL to the builder.
+/// Adds the master with this URL to the builder. `number` is its position in the list of masters, from 1, for errors.
 ///
 /// # Errors
 ///
 /// If the URL of a MySQL or ZooKeeper master is invalid, or if this build does not support this kind of master. Redis
 /// URLs are checked only when the `Redlock` is built.
-pub(crate) fn add(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
+pub(crate) fn add(
+    builder: RedlockBuilder,
+    number: usize,
+    url: &str,
+) -> Result<RedlockBuilder, Failure> {
     match scheme(url) {
         Scheme::Redis => Ok(builder.master(url)),
-        Scheme::MySql => mysql(builder, url),
-        Scheme::ZooKeeper => zookeeper(builder, url),
+        Scheme::MySql => mysql(builder, number, url),
+        Scheme::ZooKeeper => zookeeper(builder, number, url),
     }
 }
 
@@ -61,29 +65,30 @@ pub(crate) fn scheme(url: &str) -> Scheme {
 }
 
 #[cfg(any(feature = "mysql", feature = "zookeeper"))]
-fn wrong(url: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::usage(format!("master {}: {error}", crate::output::redact(url)))
+fn wrong(number: usize, url: &str, error: &dyn std::fmt::Display) -> Failure {
+    let shown = quorate::redact::url(url);
+    Failure::usage(format!("master number {number} ({shown}): {error}"))
 }
 
 #[cfg(feature = "mysql")]
-fn mysql(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
-    let store = quorate_mysql::MySql::open(url).map_err(|error| wrong(url, &error))?;
+fn mysql(builder: RedlockBuilder, number: usize, url: &str) -> Result<RedlockBuilder, Failure> {
+    let store = quorate_mysql::MySql::open(url).map_err(|error| wrong(number, url, &error))?;
     Ok(builder.node(quorate::node::store::StoreNode::new(store)))
 }
 
 #[cfg(not(feature = "mysql"))]
-fn mysql(_: RedlockBuilder, _: &str) -> Result<RedlockBuilder, Failure> {
+fn mysql(_: RedlockBuilder, _: usize, _: &str) -> Result<RedlockBuilder, Failure> {
     Err(unknown("MySQL", "mysql"))
 }
 
 #[cfg(feature = "zookeeper")]
-fn zookeeper(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
-    let node = quorate_zookeeper::node(url).map_err(|error| wrong(url, &error))?;
+fn zookeeper(builder: RedlockBuilder, number: usize, url: &str) -> Result<RedlockBuilder, Failure> {
+    let node = quorate_zookeeper::node(url).map_err(|error| wrong(number, url, &error))?;
     Ok(builder.node(node))
 }
 
 #[cfg(not(feature = "zookeeper"))]
-fn zookeeper(_: RedlockBuilder, _: &str) -> Result<RedlockBuilder, Failure> {
+fn zookeeper(_: RedlockBuilder, _: usize, _: &str) -> Result<RedlockBuilder, Failure> {
     Err(unknown("ZooKeeper", "zookeeper"))
 }
 

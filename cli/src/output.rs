@@ -3,7 +3,6 @@
 //! Colours are used only if the stream is a terminal and `NO_COLOR` is not set. Without colours, the text has the same
 //! information. Everything that is printed on stderr goes through [`redact`], so that no message contains a password.
 
-use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -12,6 +11,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+pub(crate) use quorate::redact::redact;
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -279,108 +279,6 @@ pub(crate) fn name(name: &[u8]) -> String {
     std::str::from_utf8(name).map_or_else(|_| bytes(name), str::to_owned)
 }
 
-/// Replaces user names and passwords in the URLs of a text by `***`, even in a URL with a mistyped `://`.
-pub(crate) fn redact(text: &str) -> Cow<'_, str> {
-    redact_words(text, |before, after| {
-        let port = after.split([':', '/']).nth(1).unwrap_or_default();
-        let has_port = port.starts_with(|c: char| c.is_ascii_digit());
-        begins_like_a_url(before) || before.contains(':') && has_port
-    })
-}
-
-/// Like [`redact`], but also redacts words that look like `user:password@host`. Used for unknown arguments, which may
-/// be mistyped URLs.
-pub(crate) fn redact_typed(text: &str) -> Cow<'_, str> {
-    redact_words(text, |before, _| {
-        begins_like_a_url(before) || before.contains(':')
-    })
-}
-
-/// Whether a text before an `@` begins like a URL. The URL may have a mistyped `://`.
-fn begins_like_a_url(before: &str) -> bool {
-    let scheme = before.split(|c: char| !c.is_ascii_alphanumeric());
-    let scheme = scheme.map(str::to_ascii_lowercase).next();
-    let is_known = scheme.is_some_and(|scheme| SCHEMES.contains(&&*scheme));
-    is_known || before.contains("//") || before.starts_with(':')
-}
-
-/// The beginnings of the URLs of masters, with common misspellings.
-const SCHEMES: [&str; 18] = [
-    "redis",
-    "rediss",
-    "valkey",
-    "valkeys",
-    "unix",
-    "mysql",
-    "mysqls",
-    "mysql2",
-    "mysqlx",
-    "mariadb",
-    "mariadbs",
-    "jdbc",
-    "zk",
-    "zks",
-    "zookeeper",
-    "zookeepers",
-    "tls",
-    "tcp",
-];
-
-/// Replaces these parts of a text by `***`:
-///
-/// - in a URL: the text between `://` and the last `@`
-/// - in any other word: the text before the last `@`, if `is_secret` returns true for the texts before and after the
-///   `@`
-/// - the values of `pass=` parameters
-fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
-    if !text.contains('@') && !text.contains("pass=") {
-        return Cow::Borrowed(text);
-    }
-    let mut clean = String::with_capacity(text.len());
-    for word in text.split_inclusive(char::is_whitespace) {
-        let mut rest = word;
-        while !rest.is_empty() {
-            let (url, next) = rest.split_at(end_of_first_url(rest));
-            clean.push_str(&redact_url(url, &is_secret));
-            rest = next;
-        }
-    }
-    Cow::Owned(clean)
-}
-
-/// Returns the position at which the second URL in `word` begins, which is the end of the first one. If there is no
-/// second URL, returns the length of `word`.
-fn end_of_first_url(word: &str) -> usize {
-    let begins = word.match_indices("://").map(|(at, _)| {
-        let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
-        word[..at].trim_end_matches(is_of_scheme).len()
-    });
-    let mut begins = begins.filter(|at| *at > 0);
-    begins.next().unwrap_or(word.len())
-}
-
-fn redact_url(url: &str, is_secret: impl Fn(&str, &str) -> bool) -> String {
-    let mut url = url.to_owned();
-    let quotes = url.len() - url.trim_start_matches(['\'', '"', '`', '(']).len();
-    let (start, is_url) = match url.find("://") {
-        Some(at) => (at + 3, true),
-        None => (quotes, false),
-    };
-    if let Some(at) = url.rfind('@').filter(|&at| at >= start)
-        && (is_url || is_secret(&url[start..at], &url[at + 1..]))
-    {
-        url.replace_range(start..at, "***");
-    }
-    for parameter in ["?pass=", "&pass="] {
-        if let Some(at) = url.find(parameter).map(|at| at + parameter.len()) {
-            let is_end = |c: char| c == '&' || c.is_whitespace();
-            let end = url[at..].find(is_end).map_or(url.len(), |n| at + n);
-            url.replace_range(at..end, "***");
-        }
-    }
-    url
-}
-
 /// Formats bytes in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes
@@ -395,60 +293,6 @@ fn flat(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn password_in_a_url_is_redacted() {
-        for (text, clean) in [
-            (
-                "cannot use 'redis://bob:s3cret@10.0.0.1:6379/2': no",
-                "cannot use 'redis://***@10.0.0.1:6379/2': no",
-            ),
-            ("redis://:p@ss@host", "redis://***@host"),
-            ("redis//:s3cret@host", "***@host"),
-            ("valkey//:s3cret@host", "***@host"),
-            ("REDIS//:s3cret@host", "***@host"),
-            ("redis:/:s3cret@host", "***@host"),
-            ("redis:bob:s3cret@host:6379", "***@host:6379"),
-            ("mysqls//bob:s3cret@host/db", "***@host/db"),
-            ("mariadb:bob:s3cret@host/db", "***@host/db"),
-            ("zookeeper//bob:s3cret@h1+h2/locks", "***@h1+h2/locks"),
-            ("Zk:/bob:s3cret@host", "***@host"),
-            (":s3cret@host:6379", "***@host:6379"),
-            ("bob:s3cret@host:6379", "***@host:6379"),
-            ("reddis//:s3cret@host", "***@host"),
-            ("--masters=redis//:s3cret@host", "***@host"),
-            ("unix:/run/r.sock?pass=s3cret", "unix:/run/r.sock?pass=***"),
-            ("/run/r.sock?db=1&pass=s3cret", "/run/r.sock?db=1&pass=***"),
-            (
-                "valkey//:s3cret@h1,redis://:s3cret@h2",
-                "***@h1,redis://***@h2",
-            ),
-            ("'redis://:s3,cr'et@host': no", "'redis://***@host': no"),
-            ("user 'bob'@'h1' is locked", "user 'bob'@'h1' is locked"),
-            (
-                "waiting for 'account:bob@example.org'",
-                "waiting for 'account:bob@example.org'",
-            ),
-            (
-                "(master redis://h: user bob@h1 is locked)",
-                "(master redis://h: user bob@h1 is locked)",
-            ),
-            (
-                "unix:///run/r.sock?user=a&pass=s3cret&db=1",
-                "unix:///run/r.sock?user=a&pass=***&db=1",
-            ),
-            (
-                "redis://a:b@h1,redis://c:d@h2",
-                "redis://***@h1,redis://***@h2",
-            ),
-            ("mail to bob@example.org", "mail to bob@example.org"),
-        ] {
-            assert_eq!(redact(text), clean);
-        }
-        let typed = "unexpected argument 'bob:s3cret@host'; see --help";
-        let clean = "unexpected argument '***@host'; see --help";
-        assert_eq!(redact_typed(typed), clean);
-    }
 
     #[test]
     fn table_columns_are_aligned() {

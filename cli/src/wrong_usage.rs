@@ -2,6 +2,8 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use quorate::redact;
+
 use crate::exit::{self, Failure, Outcome};
 use crate::{output, variables};
 
@@ -20,9 +22,57 @@ pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> Outcome 
         _ => {
             let line = unknown_word(error, commands)
                 .unwrap_or_else(|| one_line(&error.render().to_string(), origin(error)));
-            Err(Failure::usage(output::redact_typed(&line)))
+            Err(Failure::usage(output::redact(&conceal(line))))
         }
     }
+}
+
+/// Hides what the user has typed, or has set in a variable of quorate, if it may contain a password: the message may
+/// quote any of it, as a whole or a part between commas.
+fn conceal(mut line: String) -> String {
+    let typed = std::env::args_os().skip(1);
+    let variables =
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("QUORATE_"));
+    let texts: Vec<String> = typed
+        .chain(variables.map(|(_, value)| value))
+        .map(|text| text.to_string_lossy().into_owned())
+        .collect();
+    let after_flag = |text: &'_ String| text.split_once('=').map(|(_, value)| value.to_owned());
+    let mut parts: Vec<String> = texts.iter().filter_map(after_flag).collect();
+    parts.extend(texts.iter().cloned());
+    let pieces: Vec<String> = parts
+        .iter()
+        .flat_map(|text| text.split(','))
+        .map(str::to_owned)
+        .collect();
+    parts.extend(pieces);
+    // The longest first, so that no part of a longer text is left.
+    parts.sort_by_key(|text| std::cmp::Reverse(text.len()));
+    for part in parts {
+        let shown = redact::value(&part);
+        if shown != part {
+            let escaped = part.escape_debug().to_string();
+            let mut lead = "";
+            // Keep the name of an option, which is no secret.
+            if let Some((option, _)) = part.split_once('=')
+                && option.starts_with("--")
+                && option
+                    .bytes()
+                    .all(|byte| byte == b'-' || byte.is_ascii_lowercase())
+            {
+                lead = option;
+            }
+            let shown = if lead.is_empty() {
+                shown.into_owned()
+            } else {
+                format!("{lead}=***")
+            };
+            for quoted in [part.as_str(), part.trim(), &escaped] {
+                line = line.replace(quoted, &shown);
+            }
+        }
+    }
+    line
 }
 
 /// The message for an unknown option or command, with a suggestion if a known name is similar. `None` for all other

@@ -275,6 +275,9 @@ impl RedlockBuilder {
     }
 
     pub(super) fn sets(&self) -> Result<Sets, BuildError> {
-        Sets::of(&self.masters, &self.next_masters, self.generation())
+        // Masters of other kinds count as well, if they were named before this one.
+        let others = |index: usize| self.others.iter().filter(move |(at, _)| *at <= index);
+        let number = |index| index + 1 + others(index).count();
+        Sets::of(&self.masters, &self.next_masters, self.generation(), number)
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::redact::value;
 use crate::settings::Wait;
 
 /// Parses a duration with its unit, for example `500ms` or `1h 30m`.
@@ -12,6 +13,7 @@ use crate::settings::Wait;
 /// An error message that quotes the text and states the expected format.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
+        let text = value(text);
         format!("'{text}' is not a duration; write it with a unit: 500ms, 10s, 5m, 1h 30m")
     })
 }
@@ -29,7 +31,8 @@ pub fn wait(text: &str) -> Result<Wait, String> {
             Ok(Duration::ZERO) => Ok(Wait::None),
             Ok(time) => Ok(Wait::For(time)),
             Err(_) => Err(format!(
-                "'{text}' is not a duration; write 30s, 5m, 1h 30m, forever or none"
+                "'{}' is not a duration; write 30s, 5m, 1h 30m, forever or none",
+                value(text)
             )),
         },
     }
@@ -44,7 +47,7 @@ pub fn switch(text: &str) -> Result<bool, String> {
     match text.trim() {
         "on" | "true" | "yes" | "1" => Ok(true),
         "off" | "false" | "no" | "0" => Ok(false),
-        other => Err(format!("'{other}' is neither on nor off")),
+        other => Err(format!("'{}' is neither on nor off", value(other))),
     }
 }
 
@@ -52,7 +55,7 @@ pub fn switch(text: &str) -> Result<bool, String> {
 ///
 /// - a comma within a password;
 /// - a comma between the hosts of a `zk://` or `mysql://` URL. A URL with several hosts is not allowed, and the later
-///   error about it quotes the whole URL.
+///   error about it describes the whole URL.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
@@ -100,7 +103,7 @@ mod tests {
                 &["redis://u:,p,,w,@a", "redis://b"],
             ),
             ("redis://a,redis://:p,w@b", &["redis://a", "redis://:p,w@b"]),
-            // `b` has no scheme, so it is not a URL. It becomes a part of its own, and a later error quotes only `b`.
+            // `b` has no scheme, so it is not a URL. It becomes a part of its own, and a later error is about `b`.
             ("redis://a,b", &["redis://a", "b"]),
             ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
             ("redis://a,", &["redis://a", ""]),

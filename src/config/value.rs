@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
 use super::text;
+use crate::redact;
 use crate::settings::{Order, RestartGuard, Wait};
 
 /// A word that a setting accepts, and the meaning of the word.
@@ -164,7 +165,7 @@ impl Value for bool {
 impl Value for u64 {
     fn parse(text: &str) -> Result<Self, String> {
         let number = text.trim().parse();
-        number.map_err(|_| format!("'{text}' is not a number"))
+        number.map_err(|_| format!("'{}' is not a number", redact::value(text)))
     }
 
     #[cfg(feature = "serde")]
@@ -206,7 +207,10 @@ impl Value for Order {
         match text.trim() {
             "fair" => Ok(Self::Fair),
             "unordered" => Ok(Self::Unordered),
-            other => Err(format!("'{other}': write fair or unordered")),
+            other => Err(format!(
+                "'{}': write fair or unordered",
+                redact::value(other)
+            )),
         }
     }
 
@@ -237,7 +241,10 @@ impl Value for RestartGuard {
             "on" => Ok(Self::On),
             "after-first-contact" => Ok(Self::AfterFirstContact),
             "off" => Ok(Self::Off),
-            other => Err(format!("'{other}': write on, after-first-contact or off")),
+            other => Err(format!(
+                "'{}': write on, after-first-contact or off",
+                redact::value(other)
+            )),
         }
     }
 

@@ -48,6 +48,7 @@ compile_error!(
     "quorate-testbed runs on Unix systems only (Linux, macOS, the BSDs): Windows is not supported"
 );
 
+pub mod bad_url;
 mod clock;
 mod console;
 mod counters;

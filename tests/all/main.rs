@@ -39,6 +39,7 @@ mod owner;
 mod pages;
 mod paused;
 mod permit_line;
+mod passwords;
 mod progress;
 mod proposals;
 mod quorums;

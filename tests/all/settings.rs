@@ -54,19 +54,22 @@ fn error_for_a_builder_without_masters_shows_an_example_url() {
 #[test]
 fn error_names_an_invalid_address_without_its_password() {
     for (url, name) in [
-        ("", "\"\""),
-        ("10.0.0.1:6379", "10.0.0.1:6379"),
-        ("http://user:s3cret@host", "http://host"),
-        ("redis://", "redis://"),
-        ("redis://user:s3cret@host:notaport", "redis://host:notaport"),
-        ("redis://user:s3cret@host:99999", "redis://host:99999"),
-        ("redis://user:s3cret@host/notadb", "redis://host/notadb"),
-        ("user:s3cret@host", "number 2"),
-        ("unix://?pass=s3cret", "unix://"),
+        ("", "number 2: "),
+        ("10.0.0.1:6379", "number 2 (***)"),
+        ("http://user:s3cret@host", "number 2 (http://***)"),
+        ("redis://", "number 2 (redis://***)"),
+        (
+            "redis://user:s3cret@host:notaport",
+            "number 2 (redis://***)",
+        ),
+        ("redis://user:s3cret@host:99999", "number 2 (redis://***)"),
+        ("redis://user:s3cret@host/notadb", "number 2 (redis://***)"),
+        ("user:s3cret@host", "number 2 (***)"),
+        ("unix://?pass=s3cret", "number 2 (unix://***)"),
     ] {
         let error = refused(Redlock::builder().master("redis://10.9.9.9").master(url));
         assert!(matches!(error, BuildError::BadMaster { .. }), "{error:?}");
-        let hint = if name.contains("99999") {
+        let hint = if url.contains("99999") {
             "1 to 65535"
         } else {
             "redis://host:port"
@@ -81,7 +84,7 @@ fn error_names_an_invalid_address_without_its_password() {
 #[test]
 fn error_for_a_tls_url_without_the_tls_feature_names_the_feature() {
     let error = refused(Redlock::builder().master("rediss://user:s3cret@host"));
-    assert_says(&error, &["rediss://host", "tls-rustls"]);
+    assert_says(&error, &["rediss://***", "tls-rustls"]);
 }
 
 #[test]

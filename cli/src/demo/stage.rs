@@ -171,9 +171,9 @@ impl Stage {
             (LONG_TTL, LONG_MAX_TTL)
         };
         let mut builder = Redlock::builder();
-        for actor in &self.0 {
+        for (index, actor) in self.0.iter().enumerate() {
             builder = match actor {
-                Actor::Real(spawned) => masters::add(builder, &spawned.url())?,
+                Actor::Real(spawned) => masters::add(builder, index + 1, &spawned.url())?,
                 Actor::Memory(node) => builder.node(node.clone()),
             };
         }

@@ -2,6 +2,7 @@
 //! command.
 
 use quorate_testbed::Masters;
+use quorate_testbed::bad_url::BadUrl;
 
 use crate::common::{self, Done, bare, done, masters, quorate};
 
@@ -40,9 +41,12 @@ fn wrong_master_urls_are_refused_with_a_one_line_error() {
         &["master 2 of 3"],
     );
     refused(&["--masters", "http://a", "r"], &["http", "redis://"]);
-    // The error must not show text in the place where a port belongs, because this text may be a password.
-    refused(&["--masters", "a:b:c", "r"], &["a:b:***"]);
-    refused(&["--masters", "redis://a:port", "r"], &["redis://a:***"]);
+    // The error shows nothing of a wrong URL but its place and its scheme, because the rest may be a password.
+    refused(&["--masters", "a:b:c", "r"], &["master number 1 (***)"]);
+    refused(
+        &["--masters", "redis://b,redis://a:port", "r"],
+        &["master number 2 (redis://***)"],
+    );
     refused(
         &["--masters", "redis://a,redis://a:6379", "r"],
         &["a:6379", "twice"],
@@ -363,4 +367,55 @@ fn no_output_contains_a_password() {
     }
     let typed = done(bare().args(["run", "r", "redis://:s3cret@host"]));
     assert!(!typed.err.contains("s3cret"), "{typed:?}");
+}
+
+/// Every way to give a URL to the command: as the value of the right and of a wrong option, as an argument at a wrong
+/// place, in a variable, and in a configuration file.
+#[test]
+fn no_output_contains_four_characters_of_the_password_of_a_wrong_url() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = folder.path().join("quorate.toml");
+    let mut refused = 0;
+    for seed in 0..120 {
+        let BadUrl { url, password } = BadUrl::of(seed);
+        let quoted = format!("masters = [{url:?}, 'redis://127.0.0.1:1']");
+        let texts = [
+            quoted,
+            format!("ttl = {url:?}"),
+            format!("masters = [\n{url}\n]"),
+        ];
+        std::fs::write(&file, &texts[seed as usize % 3]).expect("written");
+        let path = file.to_str().expect("UTF-8");
+        let long = format!("--masters={url}");
+        let unknown = format!("--mastres={url}");
+        let ways: [(&[&str], Option<&str>); 12] = [
+            (&["status", "--masters", &url, "r"], None),
+            (&["run", "--try", &long, "r", "--", "true"], None),
+            (&["doctor", "--json", "--masters", &url], None),
+            (&["doctor"], Some("QUORATE_MASTERS")),
+            (&["masters", "show", "--json"], Some("QUORATE_MASTERS")),
+            (&["run", "--help"], Some("QUORATE_TTL")),
+            (&["run", "r", "--", "true"], Some("QUORATE_TTL")),
+            (&["status", "--config", path, "r"], None),
+            (&["status", "--config", &url, "r"], None),
+            (&["run", "--ttl", &url, "r", "--", "true"], None),
+            (&[&unknown], None),
+            (&["prepare-server", &url], None),
+        ];
+        // Two of the ways for each URL; after six URLs, all ways were tried.
+        for (args, variable) in (0..2).map(|n| ways[(seed as usize * 2 + n) % ways.len()]) {
+            let mut command = bare();
+            command.args(args).env("QUORATE_CONNECT_TIMEOUT", "50ms");
+            if let Some(variable) = variable {
+                command.env(variable, &url);
+            }
+            let run = done(&mut command);
+            refused += u32::from(run.code == Some(64));
+            for text in [&run.out, &run.err] {
+                let leaked = quorate_testbed::bad_url::leaked(text, &password);
+                assert_eq!(leaked, None, "{seed}: {url:?} {args:?} {run:?}");
+            }
+        }
+    }
+    assert!(refused > 100, "only {refused} of 240 commands were refused");
 }

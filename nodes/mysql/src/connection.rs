@@ -11,7 +11,6 @@ use std::future::Future;
 #[cfg(feature = "tls-rustls")]
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::OnceLock;
 use std::sync::mpsc::{self, Sender};
 use std::task::{Context, Poll};
 
@@ -96,7 +95,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
 }
 
 fn options(address: &Address, database: bool) -> OptsBuilder {
-    let options = OptsBuilder::default()
+    OptsBuilder::default()
         .ip_or_hostname(address.host.clone())
         .tcp_port(address.port)
         .user(Some(address.user.clone()))
@@ -135,6 +134,7 @@ fn with_certificate(tls: SslOpts, _: &Address) -> SslOpts {
 }
 
 impl Drop for Connection {
+/// Without the feature, no URL asks for TLS.
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
             close(Box::new(conn));

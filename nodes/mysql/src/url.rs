@@ -89,6 +89,8 @@ impl Address {
                 .transpose()?,
             host,
             port: url.port().unwrap_or(3306),
+        let url = url.trim();
+        check_characters(url)?;
             database: database(url.path())?,
             timeout: TIMEOUT,
             lanes: LANES,
@@ -421,3 +423,7 @@ mod tests {
         }
     }
 }
+            ("mysql://u:se\tcret@h/d", "%09"),
+            ("mysql://u:secret/@h/d", "%2F for /"),
+            ("mysql://u:p@h/secret@x", "%40 for @"),
+            ("mysqls://u:1?ca=secret@h/d", "%3F for ?"),

@@ -41,7 +41,13 @@ impl Address {
             Some((scheme, _)) if is_tls(scheme) => {
                 return Err(bad("TLS to ZooKeeper is not supported"));
             }
-            Some((scheme, _)) => return Err(bad(format!("the scheme is {scheme:?}, not zk"))),
+            Some(_) => {
+                // An unknown word may be a part of a password that contains `://`.
+                return Err(bad(match quorate::redact::scheme(url) {
+                    Some(scheme) => format!("the scheme is {scheme:?}, not zk"),
+                    None => "the scheme is not zk".to_owned(),
+                }));
+            }
             None => return Err(bad("the URL does not begin with zk://")),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -184,9 +190,10 @@ fn parse_path(text: &str) -> Result<String, BadUrl> {
     let text = plain(text).ok_or_else(|| bad("the path is not valid UTF-8"))?;
     for part in text.split('/').skip(1) {
         if matches!(part, "" | "." | "..") || part.contains(char::is_control) {
-            return Err(bad(format!(
-                "the path {text:?} is invalid because of {part:?}"
-            )));
+            // The error does not quote `part`: if the host is missing, it may be a part of the password.
+            return Err(bad(
+                "the path is invalid: between two slashes there must be a name without control characters, and not . or ..",
+            ));
         }
     }
     if text == "/zookeeper" || text.starts_with("/zookeeper/") {
@@ -260,6 +267,8 @@ mod tests {
     fn invalid_url_is_refused_with_the_reason_and_without_the_password() {
         for (url, why) in [
             ("redis://h", "scheme is \"redis\""),
+            ("zk:/ann:secret://x@h", "scheme is not zk"),
+            ("zk://ann:1/secret//x", "path is invalid"),
             ("h:2181", "does not begin"),
             ("zks://h", "TLS"),
             ("zk+tls://h", "TLS"),
@@ -279,7 +288,7 @@ mod tests {
             ("zk://h:0", "the port of a host"),
             ("zk://h:99999", "the port of a host"),
             ("zk://h:", "the port of a host"),
-            ("zk://h//a", "is invalid"),
+            ("zk://h//a", "path is invalid"),
             ("zk://h/a/../b", "is invalid"),
             ("zk://h/zookeeper", "reserved"),
             ("zk://h/zookeeper/quota", "reserved"),

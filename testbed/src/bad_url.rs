@@ -1,0 +1,128 @@
+//! URLs with a password and an error, for tests that no output contains the password.
+
+/// A URL of a server, in which something is wrong more often than not.
+#[derive(Clone, Debug)]
+pub struct BadUrl {
+    /// The URL, or a text that was meant to be one.
+    pub url: String,
+    /// The password in the URL, as it is written there.
+    pub password: String,
+}
+
+/// Letters that make four characters of a password unlikely in any other text.
+const LETTERS: &[char] = &['Q', 'X', 'Z', 'J', 'K', 'W', 'V', '7', '9', '8', 'ß', 'é'];
+/// Characters that have a meaning in URLs, in messages or in configuration files.
+const SPECIAL: &[char] = &[
+    ' ', '\t', '\n', '\u{a0}', '@', '/', '?', '#', ':', '%', '&', '=', '+', ',', ';', '\'', '"',
+    '\\', '[', ']', '(', '{', '|', '$', '!', '.', '`',
+];
+const SCHEMES: &[&str] = &[
+    "redis",
+    "rediss",
+    "valkey",
+    "unix",
+    "mysql",
+    "mysqls",
+    "mysql+tls",
+    "mariadb",
+    "zk",
+    "zks",
+    "zk+tls",
+    "postgres",
+    "etcd",
+    "http",
+    "",
+];
+/// Where the password `P` is: `S` stands for the scheme.
+const SHAPES: &[&str] = &[
+    "S://bob:P@127.0.0.1:port/db",
+    "S://bob:P@127.0.0.1:99999/db",
+    "S://bob:P@",
+    "S://bob:P@/db",
+    "S://:P@127.0.0.1:1",
+    "S://bob:P@127.0.0.1:1/",
+    "S://bob:P@127.0.0.1:1//db/..",
+    "S://bob:P@127.0.0.1:1/db?colour=red",
+    "S://bob:P@127.0.0.1:1/db#x",
+    "S://bob:P@127.0.0.1:1,127.0.0.1:2/db",
+    "S://bob:P@h st/db",
+    "S://bob:P@unix(/run/x.sock)/db",
+    "S//bob:P@127.0.0.1:1/db",
+    "S:/bob:P@127.0.0.1:1/db",
+    "S:bob:P@127.0.0.1:1/db",
+    " S://bob:P@127.0.0.1:1/db/db ",
+    "bob:P@127.0.0.1:1",
+    "S://bob:P@127.0.0.1:1/db",
+    "S://bob smith:P@127.0.0.1:1/db",
+    // Without a host: the password contains no `@` here, because the text after it would be the host of a valid URL.
+    "S://bob:P",
+    "S://127.0.0.1:1/db?password=P",
+    "S:///run/x.sock?db=1&pass=P",
+];
+
+impl BadUrl {
+    /// The URL with this number.
+    pub fn of(seed: u64) -> Self {
+        let mut state = seed;
+        let mut draw = move |below: usize| {
+            // SplitMix64.
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut mixed = state;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (mixed ^ (mixed >> 31)) as usize % below
+        };
+        let shape = SHAPES[draw(SHAPES.len())];
+        let scheme = SCHEMES[draw(SCHEMES.len())];
+        let mut password = LETTERS[draw(7)].to_string();
+        for _ in 0..5 + draw(12) {
+            let from = if draw(3) == 0 { SPECIAL } else { LETTERS };
+            password.push(from[draw(from.len())]);
+        }
+        password.push(LETTERS[draw(7)]);
+        if !shape.contains("P@") {
+            password = password.replace('@', "Q");
+        }
+        let url = shape.replacen('S', scheme, 1).replacen('P', &password, 1);
+        Self { url, password }
+    }
+}
+
+/// The first four characters in a row of the password that a text contains. Runs with fewer than two letters or digits
+/// do not count: a message may contain them by chance.
+pub fn leaked(text: &str, password: &str) -> Option<String> {
+    let characters: Vec<char> = password.chars().collect();
+    let mut runs = characters.windows(4).filter(|run| {
+        let letters = run.iter().filter(|c| c.is_alphanumeric());
+        letters.count() >= 2
+    });
+    runs.find_map(|run| {
+        let run: String = run.iter().collect();
+        let escaped = run.escape_debug().to_string();
+        (text.contains(&run) || text.contains(&escaped)).then_some(run)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_characters_of_a_password_in_a_text_are_found() {
+        assert_eq!(leaked("say aQX7b", "ZQX7bZ"), Some("QX7b".to_owned()));
+        assert_eq!(leaked("say QX\\n7b", "ZQX\n7b"), Some("QX\n7".to_owned()));
+        assert_eq!(leaked("say QX7 ://b", "ZQX7://b"), None);
+    }
+
+    #[test]
+    fn generated_urls_contain_their_passwords_and_every_shape() {
+        let all: Vec<BadUrl> = (0..2000).map(BadUrl::of).collect();
+        for one in &all {
+            assert!(one.url.contains(&one.password), "{one:?}");
+        }
+        for shape in SHAPES {
+            let (_, end) = shape.split_once('P').expect("a password");
+            assert!(all.iter().any(|one| one.url.ends_with(end)), "{shape}");
+        }
+    }
+}
