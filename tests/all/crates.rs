@@ -1,4 +1,5 @@
-//! If a program uses quorate only with Redis, Cargo must not compile the crates for MySQL, MariaDB or ZooKeeper.
+//! If a program uses quorate only with Redis, Cargo must not compile the crates for MySQL, MariaDB or ZooKeeper. The
+//! command must not contain the switches of the seeded bugs.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -49,4 +50,89 @@ fn program_that_uses_only_redis_compiles_no_crate_for_other_kinds_of_masters() {
         alone,
         "the feature must add crates to the list, or this test compares nothing"
     );
+}
+
+/// The features of the library with which Cargo builds this package, without those for its tests.
+fn features_for(package: &str) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let tree = Command::new(cargo)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["tree", "--offline", "--package", package, "--all-features"])
+        .args(["--edges", "features,normal,build", "--prefix", "none"])
+        .output()
+        .expect("cargo runs");
+    let said = String::from_utf8_lossy(&tree.stderr);
+    assert!(tree.status.success(), "{said}");
+    let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
+    let features = tree.lines().filter_map(|line| {
+        let feature = line.strip_prefix("quorate feature \"")?;
+        feature.split('"').next().map(str::to_owned)
+    });
+    features.collect()
+}
+
+#[test]
+fn only_the_simulation_contains_the_switches_of_seeded_bugs() {
+    let seeded = "seeded-bugs";
+    for package in [
+        "quorate-cli",
+        "quorate-mysql",
+        "quorate-zookeeper",
+        "quorate-chaos",
+    ] {
+        let features = features_for(package);
+        assert!(
+            features.contains("node") || features.contains("default"),
+            "{package}: {features:?}"
+        );
+        assert!(!features.contains(seeded), "{package}: {features:?}");
+    }
+    let simulation = features_for("quorate-simulation");
+    assert!(
+        simulation.contains(seeded),
+        "the simulation needs the feature, or this test compares nothing: {simulation:?}"
+    );
+}
+
+/// Every use of the switches in the library, and the module with them, must depend on the feature.
+#[test]
+fn code_of_seeded_bugs_depends_on_its_feature() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    let mut folders = vec![
+        root.join("src"),
+        root.join("nodes"),
+        root.join("cli/src"),
+        root.join("testbed/src"),
+    ];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    let mut uses = 0;
+    for path in files.iter().filter(|path| !path.ends_with("store/flaw.rs")) {
+        let text = std::fs::read_to_string(path).expect("a file");
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        for (at, line) in lines.iter().enumerate() {
+            if line.starts_with("//") || !line.to_lowercase().contains("flaw") {
+                continue;
+            }
+            uses += 1;
+            let before = at.checked_sub(1).map_or("", |before| lines[before]);
+            assert_eq!(
+                before,
+                "#[cfg(feature = \"seeded-bugs\")]",
+                "{}, line {}: {line}",
+                path.display(),
+                at + 1
+            );
+        }
+    }
+    assert_eq!(uses, 5, "the module, its export and three bugs");
 }

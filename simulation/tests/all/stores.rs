@@ -90,3 +90,17 @@ fn all_are_caught(is_played: impl Fn(u64) -> bool) {
         assert!(caught, "{flaw} must be caught within {within} seeds");
     }
 }
+
+/// `scripts/package` searches the released command for this text, to show that the command contains no seeded bugs.
+#[test]
+fn program_with_seeded_bugs_contains_the_text_that_the_package_check_searches_for() {
+    let program = std::env::current_exe()
+        .and_then(std::fs::read)
+        .expect("this program");
+    let check = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/package");
+    let check = std::fs::read_to_string(check).expect("the script");
+    let (_, text) = check.split_once("grep -q ").expect("a search");
+    let text = text.split_whitespace().next().expect("a text").as_bytes();
+    assert_eq!(text, [b"quorate-seeded", &b"-bugs"[..]].concat());
+    assert!(program.windows(text.len()).any(|part| part == text));
+}

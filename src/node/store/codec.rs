@@ -85,7 +85,7 @@ pub(super) enum Clock {
 /// Returns how long a client that reads a lease waits before it considers the lease expired: the duration `life` plus 1
 /// % plus 2 ms. All times are in microseconds.
 fn seen(life: u64) -> u64 {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seeded-bugs")]
     if super::flaw::has(super::flaw::StoreFlaw::EarlyEnd) {
         return life / 3;
     }

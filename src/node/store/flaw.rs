@@ -1,4 +1,5 @@
-//! Bugs that a simulation seeds in the driver of stores, to test that the simulation's checks detect them.
+//! Bugs that a simulation seeds in the driver of stores, to test that the simulation's checks detect them (feature
+//! `seeded-bugs`). No released program may contain this module.
 
 use std::cell::Cell;
 
@@ -15,6 +16,10 @@ pub enum StoreFlaw {
     /// If the store has no clock, a client considers another client's lease expired after a third of its duration.
     EarlyEnd,
 }
+
+/// Every program with this module contains this text, so that a test can search for it in a program.
+#[used]
+static MARK: [u8; 19] = *b"quorate-seeded-bugs";
 
 thread_local! {
     static FLAW: Cell<Option<StoreFlaw>> = const { Cell::new(None) };

@@ -9,7 +9,7 @@
 mod cache;
 mod codec;
 mod contract;
-#[cfg(feature = "testing")]
+#[cfg(feature = "seeded-bugs")]
 mod flaw;
 mod job;
 mod listening;
@@ -32,7 +32,7 @@ pub use contract::{
     Change, Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store,
     Traits, WaitLock, Wake,
 };
-#[cfg(feature = "testing")]
+#[cfg(feature = "seeded-bugs")]
 pub use flaw::{StoreFlaw, set_flaw};
 pub use node::StoreNode;
 pub use pace::{Pace, Pacer};

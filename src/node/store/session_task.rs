@@ -822,7 +822,7 @@ impl<S: Store> SessionTask<S> {
     fn abandon(&mut self, fault: &Fault) {
         let risky = std::mem::take(&mut self.risky);
         for name in &risky {
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seeded-bugs")]
             if super::flaw::has(super::flaw::StoreFlaw::Unsoiled) {
                 self.cache.mark_doubtful(name);
                 continue;

@@ -134,7 +134,7 @@ impl StoreTime {
         if self.own {
             Clock::Own { stamp }
         } else {
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seeded-bugs")]
             let slack = if super::flaw::has(super::flaw::StoreFlaw::NoSlack) {
                 0
             } else {
