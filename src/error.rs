@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::fork::FORKED;
 use crate::keys::RESERVED;
 use crate::node::{Fault, Note};
 use crate::outcome::LossCause;
@@ -87,17 +88,46 @@ pub enum BuildError {
     NoThread(String),
 }
 
-/// A blocking call was refused because it was made on a thread of a Tokio runtime. The call would block the other tasks
-/// of that thread, perhaps even the task that holds the lock. Nothing was sent.
+/// A blocking call was refused. Nothing was sent. There are two reasons:
+///
+/// - The call was made on a thread of a Tokio runtime. It would block the other tasks of that thread, perhaps even the
+///   task that holds the lock.
+/// - This process was forked from the process that built the `Redlock` ([`is_forked`](Self::is_forked)). The background
+///   thread, for which the call would wait, exists only in the parent process.
 #[cfg(feature = "blocking")]
 #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a blocking call on a thread of a Tokio runtime would block other tasks: use quorate::Redlock with .await, or a \
-     thread outside the runtime; in spawn_blocking, use in_spawn_blocking()"
-)]
-#[non_exhaustive]
-pub struct CannotBlock;
+#[error("{}", if *.forked { FORKED } else { ON_RUNTIME })]
+pub struct CannotBlock {
+    forked: bool,
+}
+
+#[cfg(feature = "blocking")]
+const ON_RUNTIME: &str = "a blocking call on a thread of a Tokio runtime would block other tasks: use quorate::Redlock \
+                          with .await, or a thread outside the runtime; in spawn_blocking, use in_spawn_blocking()";
+
+#[cfg(feature = "blocking")]
+impl CannotBlock {
+    pub(crate) const ON_RUNTIME: Self = Self { forked: false };
+    pub(crate) const FORKED: Self = Self { forked: true };
+
+    /// Whether the call was refused because this process was forked after the `Redlock` was built. Build a new `Redlock`
+    /// in this process.
+    pub fn is_forked(self) -> bool {
+        self.forked
+    }
+}
+
+#[cfg(feature = "blocking")]
+impl From<CannotBlock> for AcquireError {
+    fn from(refused: CannotBlock) -> Self {
+        if refused.forked {
+            Self::Forked
+        } else {
+            Self::CannotBlock(refused)
+        }
+    }
+}
 
 /// Why a lock was not acquired. Nothing is held. Keys that this acquire may have set on some masters are released in
 /// the background. A key that cannot be released expires after its ttl.
@@ -127,6 +157,9 @@ pub enum AcquireError {
     /// The options of this lock are invalid. Nothing was sent.
     InvalidOptions(BuildError),
     /// The blocking call was made on a thread of a Tokio runtime. Nothing was sent.
+    /// The `Redlock` was built before this process was forked, in the parent process. Nothing was sent. Build a new
+    /// `Redlock` in this process.
+    Forked,
     #[cfg(feature = "blocking")]
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
     CannotBlock(CannotBlock),
@@ -224,7 +257,7 @@ impl AcquireError {
             | Self::NoQuorum(missed)
             | Self::OtherMasters(missed)
             | Self::TooLate(missed) => &missed.reports,
-            Self::InvalidResource(_) | Self::InvalidOptions(_) => &[],
+            Self::InvalidResource(_) | Self::InvalidOptions(_) | Self::Forked => &[],
             #[cfg(feature = "blocking")]
             Self::CannotBlock(_) => &[],
         }
@@ -276,6 +309,7 @@ impl AcquireError {
             Self::InvalidResource(why) => return write!(f, "{why}"),
             Self::InvalidOptions(why) => return write!(f, "{why}"),
             #[cfg(feature = "blocking")]
+            Self::Forked => return f.write_str(FORKED),
             Self::CannotBlock(why) => return write!(f, "{why}"),
         };
         write!(f, "lock {:?} {what}", missed.resource)?;

@@ -6,12 +6,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::runtime::{Builder, Handle, Id, RuntimeFlavor};
+
+use crate::fork::{self, PerProcess};
 
 /// The time between two checks whether a runtime with one thread runs its tasks: 250 ms.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -23,7 +25,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// (1.5 s).
 const PATIENCE: Duration = Duration::from_millis(750);
 
-static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
+static BACKGROUND: PerProcess<Option<Handle>> = PerProcess::new();
 
 /// The tokio runtime of the caller; for a caller without one, the background runtime. `None` if the background runtime
 /// could not be started.
@@ -31,8 +33,8 @@ pub(crate) fn handle() -> Option<Handle> {
     Handle::try_current().ok().or_else(background)
 }
 
-/// The background runtime. It has a thread of its own, starts at the first call of this function, and lives as long as
-/// the process. `None` if the operating system refuses the thread or the file descriptors.
+/// The background runtime of this process. It has a thread of its own, starts at the first call of this function, and
+/// lives as long as the process. `None` if the operating system refuses the thread or the file descriptors.
 pub(crate) fn background() -> Option<Handle> {
     let start = || {
         let runtime = Builder::new_current_thread().enable_all().build().ok()?;
@@ -50,29 +52,31 @@ pub(crate) fn background() -> Option<Handle> {
 
 /// The library's own runtimes with one thread. Each thread runs tasks until its runtime ends, so the library does not
 /// check whether tasks still run.
-static DRIVEN: Mutex<Vec<Id>> = Mutex::new(Vec::new());
+static DRIVEN: PerProcess<Mutex<Vec<Id>>> = PerProcess::new();
+
+fn driven() -> MutexGuard<'static, Vec<Id>> {
+    let driven = DRIVEN.get_or_init(Mutex::default);
+    driven.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// While this value exists, the library does not check whether the runtime with this id runs its tasks.
 pub(crate) struct Driven(Id);
 
 impl Driven {
     pub(crate) fn new(runtime: &Handle) -> Self {
-        let mut driven = DRIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-        driven.push(runtime.id());
+        driven().push(runtime.id());
         Self(runtime.id())
     }
 }
 
 impl Drop for Driven {
     fn drop(&mut self) {
-        let mut driven = DRIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-        driven.retain(|id| *id != self.0);
+        driven().retain(|id| *id != self.0);
     }
 }
 
 fn is_driven(runtime: &Handle) -> bool {
-    let driven = DRIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    driven.contains(&runtime.id())
+    driven().contains(&runtime.id())
 }
 
 /// Spawns a task in the caller's runtime or, without one, in the background runtime. Returns `false` if there is no
@@ -80,6 +84,7 @@ fn is_driven(runtime: &Handle) -> bool {
 ///
 /// If the runtime stops, the task is dropped before its end. The task's `Drop` must then start a new task.
 pub(crate) fn spawn(task: BoxFuture<'static, ()>) -> bool {
+    let task = fork::bound(task);
     let Some(host) = handle() else {
         return false;
     };
@@ -150,7 +155,12 @@ impl Drop for Run {
 }
 
 /// The runtimes that this module watches, each with the tasks that it runs for the library.
-static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+static WATCHED: PerProcess<Mutex<Vec<Watched>>> = PerProcess::new();
+
+fn watched() -> MutexGuard<'static, Vec<Watched>> {
+    let watched = WATCHED.get_or_init(Mutex::default);
+    watched.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 struct Watched {
     runtime: Id,
@@ -159,7 +169,7 @@ struct Watched {
 
 /// Records `task` as a task of the runtime `host`. Starts to watch this runtime if it is not watched yet.
 fn watch(watcher: &Handle, host: &Handle, task: &Arc<Hosted>) {
-    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut watched = watched();
     let known = watched.iter_mut().find(|one| one.runtime == host.id());
     if let Some(known) = known {
         known.tasks.push(Arc::downgrade(task));
@@ -175,7 +185,7 @@ fn watch(watcher: &Handle, host: &Handle, task: &Arc<Hosted>) {
 /// Returns the library's tasks in the runtime `host` that have neither ended nor been moved to another runtime. If
 /// there are none, removes `host` from the watched runtimes.
 fn tasks_of(host: &Handle) -> Vec<Arc<Hosted>> {
-    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut watched = watched();
     let Some(at) = watched.iter().position(|one| one.runtime == host.id()) else {
         return Vec::new();
     };
@@ -295,10 +305,7 @@ mod tests {
         let dropped = endless(&runtime);
         drop(runtime);
         assert!(dropped.try_recv().is_ok());
-        let is_watched = || {
-            let watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
-            watched.iter().any(|one| one.runtime == id)
-        };
+        let is_watched = || watched().iter().any(|one| one.runtime == id);
         let until = std::time::Instant::now() + Duration::from_secs(30);
         while is_watched() {
             assert!(

@@ -57,6 +57,14 @@
 //! systems, the clock stops during a suspension. After the suspension, a holder can then use an expired lock, as after
 //! a pause of the process.
 //!
+//! # Forked processes
+//!
+//! Build the `Redlock` after the last `fork`. In a process that was forked after the `Redlock` was built, the background
+//! tasks of the `Redlock` do not run, and its connections belong to the parent process. So each acquire fails at once
+//! with [`AcquireError::Forked`]. A copy of a guard there is not valid ([`LossCause::Forked`]), and does not release the
+//! lock of the parent when it is dropped. A new `Redlock` works. Starting another program, for example with
+//! `std::process::Command`, is no such fork.
+//!
 //! # Tracing
 //!
 //! Spans and events of target `quorate`:
@@ -103,6 +111,8 @@ mod clock;
 mod config;
 mod error;
 mod hold;
+#[doc(hidden)]
+pub mod fork;
 mod hosting;
 mod keys;
 mod kinds;

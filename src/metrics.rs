@@ -193,7 +193,8 @@ mod enabled {
             LossCause::Expired => Some(LossCause::TakenAway),
             LossCause::TakenAway => Some(LossCause::MaxHold),
             LossCause::MaxHold => Some(LossCause::Released),
-            LossCause::Released => None,
+            LossCause::Released => Some(LossCause::Forked),
+            LossCause::Forked => None,
         })
     }
 

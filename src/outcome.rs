@@ -63,6 +63,9 @@ pub enum LossCause {
     MaxHold,
     /// The guard was released or dropped.
     Released,
+    /// This process was forked from the process that holds the lock. The lock stays with that process, and this guard
+    /// neither renews nor releases it.
+    Forked,
 }
 
 impl LossCause {
@@ -73,6 +76,7 @@ impl LossCause {
             Self::TakenAway => "taken_away",
             Self::MaxHold => "max_hold",
             Self::Released => "released",
+            Self::Forked => "forked",
         }
     }
 }
@@ -84,6 +88,7 @@ impl fmt::Display for LossCause {
             Self::TakenAway => "a majority of masters reports that this client no longer holds it",
             Self::MaxHold => "it was held for max_hold, the longest allowed time",
             Self::Released => "it was released",
+            Self::Forked => "it belongs to the process from which this process was forked",
         })
     }
 }

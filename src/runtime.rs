@@ -13,6 +13,7 @@ use rand::rngs::SysRng;
 use tokio::runtime::Handle;
 
 use crate::clock;
+use crate::fork;
 use crate::hosting::{self, background, handle};
 use crate::protocol::instant::Instant;
 
@@ -127,11 +128,12 @@ impl Runtime for Tokio {
             return hosting::spawn(task);
         }
         // If the runtime is being shut down, it drops the task immediately.
+        let task = fork::bound(task);
         handle().map(|handle| handle.spawn(task)).is_some()
     }
 
     fn take_over(&self, make: MakeTask) -> bool {
-        let spawn = |handle: Handle| handle.spawn(async { make().await });
+        let spawn = |handle: Handle| handle.spawn(fork::bound(Box::pin(async { make().await })));
         background().map(spawn).is_some()
     }
 

@@ -80,7 +80,7 @@ impl Election {
     /// thread of a Tokio runtime.
     pub fn campaign(&self, note: impl Into<NoteText>) -> Result<Leadership, AcquireError> {
         let leads = self.home.wait(self.election.campaign(note));
-        let leads = leads.map_err(AcquireError::CannotBlock)??;
+        let leads = leads.map_err(AcquireError::from)??;
         Ok(Leadership {
             kept: Kept::new(leads, &self.home),
         })

@@ -13,6 +13,7 @@ use tokio::runtime::{Builder, EnterGuard, Handle};
 use tokio::sync::oneshot;
 
 use crate::error::{BuildError, CannotBlock};
+use crate::fork::Process;
 use crate::hosting::Driven;
 use crate::redlock::Redlock;
 
@@ -32,6 +33,7 @@ struct Background {
     runtime: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    process: Process,
 }
 
 thread_local! {
@@ -72,11 +74,17 @@ impl Home {
             runtime: runtime.and_then(|made| made).map_err(no_thread)?,
             stop: Some(stop),
             thread: Some(thread),
+            process: Process::this(),
         };
         Ok(Self {
             background: Arc::new(background),
             anywhere: false,
         })
+    }
+
+    /// Whether the background thread exists only in the parent of this process.
+    pub(super) fn is_forked(&self) -> bool {
+        self.background.process.is_other()
     }
 
     pub(super) fn anywhere(&self) -> Self {
@@ -99,13 +107,18 @@ impl Home {
 
     /// Waits for the future on the calling thread; the background thread drives timers and sockets.
     pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, CannotBlock> {
+        if self.is_forked() {
+            // The future may own guards, whose locks belong to the parent process.
+            std::mem::forget(future);
+            return Err(CannotBlock::FORKED);
+        }
         let nested = WAITS.get();
         if !self.anywhere && !nested && Handle::try_current().is_ok() {
             // Enter the background runtime. If the future drops guards, the background thread then releases their
             // locks.
             let _in = self.enter();
             drop(future);
-            return Err(CannotBlock);
+            return Err(CannotBlock::ON_RUNTIME);
         }
         let _in = self.enter();
         let _waits = Waits::from_now_on(nested);
@@ -174,6 +187,11 @@ impl Wake for Parked {
 
 impl Drop for Background {
     fn drop(&mut self) {
+        if self.process.is_other() {
+            // Waiting for a thread of the parent process would never end.
+            std::mem::forget((self.stop.take(), self.thread.take()));
+            return;
+        }
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }

@@ -45,6 +45,11 @@ impl<G> Kept<G> {
 
 impl<G> Drop for Kept<G> {
     fn drop(&mut self) {
+        if self.home.is_forked() {
+            // The held value belongs to the parent process.
+            std::mem::forget(self.held.take());
+            return;
+        }
         let _in = self.home.enter();
         self.held = None;
     }

@@ -33,6 +33,12 @@
 //! threads of `spawn_blocking` use the handle of [`Redlock::in_spawn_blocking`]. Guards and handles may be dropped on
 //! any thread.
 //!
+//! # Forked processes
+//!
+//! The background thread does not exist in a process that was forked after the `Redlock` was built. There, all calls
+//! that would wait fail at once: an acquire with [`AcquireError::Forked`](crate::AcquireError::Forked), other calls with
+//! a [`CannotBlock`] whose [`is_forked`](CannotBlock::is_forked) is true. Build a new `Redlock` in this process.
+//!
 //! # The end of the thread
 //!
 //! The background thread ends when the last handle, lock request and guard are dropped. The last drop waits until the

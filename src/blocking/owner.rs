@@ -45,7 +45,7 @@ impl Owner {
     /// Those of [`Redlock::acquire`](super::Redlock::acquire).
     pub fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<OwnedGuard, AcquireError> {
         let guard = self.home.wait(self.owner.acquire(resource));
-        let guard = guard.map_err(AcquireError::CannotBlock)??;
+        let guard = guard.map_err(AcquireError::from)??;
         Ok(OwnedGuard {
             kept: Kept::new(guard, &self.home),
         })

@@ -117,7 +117,7 @@ impl LockRequest {
     /// Those of [`Redlock::acquire`](super::Redlock::acquire).
     pub fn acquire(self) -> Result<LockGuard, AcquireError> {
         let guard = self.home.wait(self.request.acquire());
-        let guard = guard.map_err(AcquireError::CannotBlock)??;
+        let guard = guard.map_err(AcquireError::from)??;
         Ok(LockGuard::new(guard, &self.home))
     }
 
@@ -129,7 +129,7 @@ impl LockRequest {
     /// Those of [`Redlock::try_acquire`](super::Redlock::try_acquire).
     pub fn try_acquire(self) -> Result<TryAcquire, AcquireError> {
         let found = self.home.wait(self.request.try_acquire());
-        Ok(match found.map_err(AcquireError::CannotBlock)?? {
+        Ok(match found.map_err(AcquireError::from)?? {
             tried::TryAcquire::Acquired(guard) => {
                 TryAcquire::Acquired(LockGuard::new(guard, &self.home))
             }

@@ -46,7 +46,7 @@ fn wait<T>(
     asked: impl Future<Output = Result<T, ValueError>>,
 ) -> Result<T, ValueError> {
     let said = home.wait(asked);
-    said.map_err(|refused| ValueError::NotAcquired(AcquireError::CannotBlock(refused)))?
+    said.map_err(|refused| ValueError::NotAcquired(AcquireError::from(refused)))?
 }
 
 impl Quota {

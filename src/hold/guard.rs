@@ -85,7 +85,15 @@ impl LockGuard {
 
     /// Why the lock ended; `None` while it is held.
     pub(crate) fn ended(&self) -> Option<LossCause> {
+        if self.is_forked() {
+            return Some(LossCause::Forked);
+        }
         self.held.ended(self.core.coordinator.now())
+    }
+
+    /// Whether this process was forked from the one that holds the lock.
+    fn is_forked(&self) -> bool {
+        self.core.coordinator.process.is_other()
     }
 
     /// The name of the locked resource, without the key prefix. For a lock on several resources: the name of the first
@@ -176,10 +184,12 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn remaining(&self) -> Duration {
-        let now = self.core.coordinator.now();
-        match self.held.ended(now) {
+        match self.ended() {
             Some(_) => Duration::ZERO,
-            None => self.held.valid_until().saturating_since(now),
+            None => {
+                let now = self.core.coordinator.now();
+                self.held.valid_until().saturating_since(now)
+            }
         }
     }
 
@@ -225,7 +235,13 @@ impl LockGuard {
     pub fn lost(&self) -> impl Future<Output = LossCause> + Send + use<> {
         let held = self.held.clone();
         let runtime = self.core.coordinator.runtime.clone();
-        async move { held.lost(&*runtime).await }
+        let process = self.core.coordinator.process;
+        async move {
+            if process.is_other() {
+                return LossCause::Forked;
+            }
+            held.lost(&*runtime).await
+        }
     }
 
     /// Extends the lock once, to `ttl` from now; never shortens it. The background renewal continues. The fencing token
@@ -252,6 +268,9 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub async fn extend(&self, ttl: Duration) -> Result<(), ExtendError> {
+        if self.is_forked() {
+            return Err(ExtendError::Lost(LossCause::Forked));
+        }
         self.core
             .options
             .check_ttl(ttl)
@@ -281,9 +300,13 @@ impl LockGuard {
     pub async fn release(mut self) -> Released {
         let was_valid = self.is_valid();
         self.released = true;
-        self.core.renewal.forget(&self.id);
+        if !self.is_forked() {
+            self.core.renewal.forget(&self.id);
+        }
         let fan_out = self.core.coordinator.release(&self.held.claim);
-        self.held.end(LossCause::Released);
+        if !self.is_forked() {
+            self.held.end(LossCause::Released);
+        }
         // Wait for at most the ttl. After this time, the keys have expired even if no majority has answered.
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
@@ -341,7 +364,11 @@ pub fn look(guard: &LockGuard) -> Option<Instant> {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if !self.released {
+        if self.is_forked() {
+            // The lock belongs to the parent process. Leak what the fields refer to: dropping it may need a mutex that
+            // another thread of the parent held during the fork.
+            std::mem::forget((self.held.clone(), self.core.clone()));
+        } else if !self.released {
             self.core.renewal.forget(&self.id);
             self.core
                 .coordinator

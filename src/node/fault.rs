@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fork::FORKED;
+
 /// Why a master gave no usable answer. A fault is neither a grant nor a refusal.
 ///
 /// The texts in a fault come from the master or from the operating system. They never contain a password.
@@ -61,6 +63,11 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The fault of every request in a process that was forked from the one that built the `Redlock`. Nothing was sent.
+    pub(crate) fn forked() -> Self {
+        Self::Unsupported(FORKED.into())
+    }
+
     /// True if the master did not answer in time. False if the master or the network reported an error, for example a
     /// refused connection.
     pub fn is_silence(&self) -> bool {

@@ -377,6 +377,9 @@ impl LockRequest {
 
     fn check(&self) -> Result<(), AcquireError> {
         let core = &self.core;
+        if core.coordinator.process.is_other() {
+            return Err(AcquireError::Forked);
+        }
         if self.kind != Kind::Key {
             check_resource(&core.coordinator.prefix, &self.resource)?;
         }

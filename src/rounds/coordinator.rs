@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::fan_out::{Collect, FanOut};
+use crate::fork::Process;
 use crate::node::{Claim, Node, NodeName, Phase, Reply, ReplySink, Request, Token};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::Configuration;
@@ -39,6 +40,8 @@ pub(crate) struct Coordinator {
     /// How many microseconds the masters' clocks are ahead of this client's wall clock: one estimate for all masters.
     /// Used to propose fencing tokens.
     pub(super) offset: AtomicI64,
+    /// The process in which these masters can be used.
+    pub(crate) process: Process,
 }
 
 /// The masters, and the rule that decides which of them are a majority.
@@ -101,6 +104,7 @@ impl Coordinator {
             retry,
             met: AtomicBool::new(false),
             offset: AtomicI64::new(0),
+            process: Process::this(),
         }
     }
 

@@ -15,6 +15,8 @@ mod deadline;
 mod election;
 mod foreign;
 mod forgotten;
+#[cfg(feature = "blocking")]
+mod fork;
 mod from_env;
 mod full;
 mod hostile;

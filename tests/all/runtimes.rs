@@ -18,7 +18,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// A minimal executor without tokio: it polls a future on the current thread until the future is ready.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

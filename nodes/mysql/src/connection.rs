@@ -17,7 +17,8 @@ use std::task::{Context, Poll};
 #[cfg(feature = "tls-rustls")]
 use mysql_async::ClientIdentity;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, OptsBuilder, Row, SslOpts};
+use mysql_async::{Conn, OptsBuilder, Row};
+use quorate::fork::PerProcess;
 use quorate::node::Fault;
 
 use crate::fault::{fault, of_login};
@@ -174,7 +175,7 @@ impl Drop for Opening {
 
 /// Drops a connection on a thread without a Tokio runtime, so that `mysql_async` only closes the socket.
 fn close(what: Box<dyn Send>) {
-    static CLOSER: OnceLock<Option<Sender<Box<dyn Send>>>> = OnceLock::new();
+    static CLOSER: PerProcess<Option<Sender<Box<dyn Send>>>> = PerProcess::new();
     let closer = CLOSER.get_or_init(|| {
         let (sender, queue) = mpsc::channel::<Box<dyn Send>>();
         let closing = move || queue.into_iter().for_each(drop);

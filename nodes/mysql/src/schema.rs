@@ -1,9 +1,10 @@
 //! Creates and checks the schema, and reads what a server reports about itself when a session begins.
 
 use std::fmt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use quorate::fork::PerProcess;
 use quorate::node::store::Greeting;
 use quorate::node::{Fault, ServerRun};
 use rand::RngExt;
@@ -448,7 +449,7 @@ fn row(said: &mut [Outcome], at: usize) -> Option<mysql_async::Row> {
 
 /// Returns the name that this process uses for the server. It is the same for all databases of the server.
 fn one_name(name: String, report: &RunReport) -> String {
-    static NAMES: OnceLock<Mutex<Names>> = OnceLock::new();
+    static NAMES: PerProcess<Mutex<Names>> = PerProcess::new();
     let names = NAMES.get_or_init(Mutex::default);
     let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
     format!("mysql {}", names.of(name, report))

@@ -13,6 +13,7 @@ use super::link::{Link, Stage};
 use super::refusal::down;
 use super::shared::Shared;
 use super::socket::Socket;
+use crate::fork;
 use crate::hosting;
 use crate::node::Fault;
 use crate::node::actor::pending_releases::PendingReleases;
@@ -110,7 +111,7 @@ impl Actor {
             return;
         };
         if let Some(background) = hosting::background() {
-            background.spawn(run(self.shared.clone(), pending));
+            background.spawn(fork::bound(Box::pin(run(self.shared.clone(), pending))));
         } else {
             let fault = Fault::Down("no tokio runtime is running".into());
             self.shared.mailbox.fail(&fault);

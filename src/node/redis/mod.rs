@@ -48,6 +48,7 @@ use super::actor::mailbox::Queued;
 use super::actor::pending_releases::PendingReleases;
 use super::change::{ChangeOrder, ChangeSeen};
 use super::{Fault, Node, NodeName, Reply, Request, Subscriber};
+use crate::fork::Process;
 use crate::hosting;
 use crate::node::Scope;
 use crate::node::inspection::Inspection;
@@ -56,12 +57,16 @@ use crate::runtime::{self, BoxFuture};
 /// The handle of one master. When the handle is dropped, the actor sends the remaining requests and then ends.
 pub(crate) struct RedisNode {
     shared: Arc<Shared>,
+    process: Process,
 }
 
 impl RedisNode {
     pub(crate) fn new(address: Address, options: Arc<NodeOptions>) -> Self {
         let shared = Arc::new(Shared::new(address, options));
-        Self { shared }
+        Self {
+            shared,
+            process: Process::this(),
+        }
     }
 }
 
@@ -71,6 +76,9 @@ impl Node for RedisNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
+        if self.process.is_other() {
+            return reply.answer(Err(Fault::forked()));
+        }
         let mailbox = &self.shared.mailbox;
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
@@ -95,8 +103,12 @@ impl Node for RedisNode {
     }
 
     fn idle(&self) -> BoxFuture<()> {
-        let shared = self.shared.clone();
-        Box::pin(async move { shared.mailbox.idle().await })
+        let (shared, process) = (self.shared.clone(), self.process);
+        Box::pin(async move {
+            if !process.is_other() {
+                shared.mailbox.idle().await;
+            }
+        })
     }
 
     fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
@@ -114,6 +126,8 @@ impl Node for RedisNode {
 
 impl Drop for RedisNode {
     fn drop(&mut self) {
-        self.shared.mailbox.close();
+        if !self.process.is_other() {
+            self.shared.mailbox.close();
+        }
     }
 }

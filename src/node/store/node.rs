@@ -8,6 +8,7 @@ use super::contract::Store;
 use super::look::look;
 use super::shared::Shared;
 use super::{names, session_task, wake_ups};
+use crate::fork::Process;
 use crate::node::actor::joined::split;
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
@@ -24,13 +25,17 @@ use crate::runtime::{self, BoxFuture};
 /// a second.
 pub struct StoreNode<S: Store> {
     shared: Arc<Shared<S>>,
+    process: Process,
 }
 
 impl<S: Store> StoreNode<S> {
     /// Creates a master on this store. The master connects to the store when it gets its first request.
     pub fn new(store: S) -> Self {
         let shared = Arc::new(Shared::new(store));
-        Self { shared }
+        Self {
+            shared,
+            process: Process::this(),
+        }
     }
 
     fn push(&self, session: usize, request: Request, reply: Reply) {
@@ -80,6 +85,9 @@ impl<S: Store> Node for StoreNode<S> {
     }
 
     fn send(&self, request: Request, reply: Reply) {
+        if self.process.is_other() {
+            return reply.answer(Err(Fault::forked()));
+        }
         wake_ups::listen(&self.shared, &request);
         if self.shared.mailboxes.len() == 1 {
             return self.push(0, request, reply);
@@ -97,8 +105,11 @@ impl<S: Store> Node for StoreNode<S> {
     }
 
     fn idle(&self) -> BoxFuture<()> {
-        let shared = self.shared.clone();
+        let (shared, process) = (self.shared.clone(), self.process);
         Box::pin(async move {
+            if process.is_other() {
+                return;
+            }
             for mailbox in &shared.mailboxes {
                 mailbox.idle().await;
             }
@@ -113,6 +124,9 @@ impl<S: Store> Node for StoreNode<S> {
 
 impl<S: Store> Drop for StoreNode<S> {
     fn drop(&mut self) {
+        if self.process.is_other() {
+            return;
+        }
         for mailbox in &self.shared.mailboxes {
             mailbox.close();
         }

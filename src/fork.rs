@@ -1,0 +1,152 @@
+//! Keeps a `Redlock` with the process that built it, if this process forks, for example in a web server with a process
+//! for each worker.
+//!
+//! A forked process has copies of all values of its parent, but only one of its threads, and it shares the parent's
+//! sockets. So it must neither wait for the parent's background threads, nor send anything on the parent's connections:
+//! a release from there would end the lock of the parent. Therefore everything that belongs to a `Redlock` stays with the
+//! process that built it:
+//!
+//! - An acquire in another process fails with an error that says so, before it takes any mutex: another thread of the
+//!   parent may have held the mutex during the fork, and this thread does not exist here.
+//! - A node refuses every request in another process.
+//! - A task of the library that runs in another process (if the parent forked on the thread of its runtime) does nothing
+//!   any more. It is not even dropped, because that would remove the parent's sockets from the event queue of the
+//!   runtime, which the processes share.
+//! - A guard that is dropped in another process releases nothing.
+
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+
+/// Why a `Redlock` cannot be used in this process.
+pub(crate) const FORKED: &str = "this process was forked from the process that built this Redlock, whose locks and \
+                                 connections stay with that process: build a new Redlock in this process";
+
+/// The process that made a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process(u32);
+
+impl Process {
+    /// The process that calls this function.
+    pub fn this() -> Self {
+        Self(std::process::id())
+    }
+
+    /// Whether the calling process is another one, because it was forked.
+    pub fn is_other(self) -> bool {
+        self != Self::this()
+    }
+}
+
+/// A static value that each process makes for itself: a forked process does not see the value of its parent.
+pub struct PerProcess<T> {
+    process: OnceLock<Process>,
+    value: OnceLock<T>,
+    /// The values of processes that were forked from this one.
+    forked: OnceLock<Box<PerProcess<T>>>,
+}
+
+impl<T> PerProcess<T> {
+    /// Makes no value yet.
+    pub const fn new() -> Self {
+        Self {
+            process: OnceLock::new(),
+            value: OnceLock::new(),
+            forked: OnceLock::new(),
+        }
+    }
+
+    /// The value of this process. Makes the value at the first call.
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        let mut one = self;
+        while one.process.get_or_init(Process::this).is_other() {
+            one = one.forked.get_or_init(Box::default);
+        }
+        one.value.get_or_init(make)
+    }
+}
+
+impl<T> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Makes a task that does nothing in another process than this one.
+pub(crate) fn bound(task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+    Box::pin(Bound {
+        process: Process::this(),
+        task: Some(task),
+    })
+}
+
+struct Bound {
+    process: Process,
+    task: Option<BoxFuture<'static, ()>>,
+}
+
+impl Future for Bound {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.process.is_other() {
+            return Poll::Pending;
+        }
+        let Some(task) = &mut self.task else {
+            return Poll::Ready(());
+        };
+        let polled = task.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.task = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if self.process.is_other() {
+            std::mem::forget(self.task.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_of_another_process_is_not_used() {
+        let ours = PerProcess::new();
+        assert_eq!((*ours.get_or_init(|| 1), *ours.get_or_init(|| 2)), (1, 1));
+        let inherited = PerProcess::new();
+        inherited.process.get_or_init(|| Process(0));
+        inherited.value.get_or_init(|| 1);
+        let again = (*inherited.get_or_init(|| 2), *inherited.get_or_init(|| 3));
+        assert_eq!(again, (2, 2));
+    }
+
+    #[test]
+    fn task_of_another_process_is_neither_run_nor_dropped() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let task = |sender: std::sync::mpsc::Sender<()>| -> BoxFuture<'static, ()> {
+            Box::pin(async move { sender.send(()).expect("sent") })
+        };
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut other = Bound {
+            process: Process(0),
+            task: Some(task(sender.clone())),
+        };
+        assert!(Pin::new(&mut other).poll(&mut context).is_pending());
+        drop(other);
+        assert!(bound(task(sender)).as_mut().poll(&mut context).is_ready());
+        assert_eq!(receiver.try_recv(), Ok(()));
+        // The task of the other process still owns its sender.
+        assert_eq!(
+            receiver.try_recv(),
+            Err(std::sync::mpsc::TryRecvError::Empty)
+        );
+    }
+}

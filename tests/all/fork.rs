@@ -1,0 +1,257 @@
+//! Tests of processes that are forked while they have a `Redlock`.
+//!
+//! Each test starts this test program again, with one of the tests below that play a part in a process of its own: a
+//! fork copies only one thread, and must not copy a test program in which other tests run.
+
+use std::io::{BufRead as _, BufReader};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fork::{Fork, fork, waitpid};
+use quorate::{AcquireError, LossCause, Redlock, RedlockBuilder, RestartGuard, Wait};
+use quorate_testbed::Masters;
+
+use crate::support::{holders, masters};
+
+/// The variable that tells the program which part it plays; it contains the URLs of the masters.
+const MASTERS: &str = "QUORATE_TEST_FORK";
+/// No part may take longer. A part takes about three seconds; a hang would last for ever.
+const LIMIT: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_millis(1200);
+
+fn builder(urls: &str) -> RedlockBuilder {
+    Redlock::builder()
+        .masters(urls.split(','))
+        .restart_guard(RestartGuard::Off)
+        .node_timeout(Duration::from_millis(250))
+        .ttl(TTL)
+        .wait(Wait::For(Duration::from_secs(20)))
+}
+
+/// Starts this test program with only the test `part`.
+fn start(part: &str, masters: &Masters) -> Child {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
+    command.args([
+        "--exact",
+        &format!("fork::{part}"),
+        "--nocapture",
+        "--test-threads=1",
+    ]);
+    command.env(MASTERS, masters.urls().join(","));
+    command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.spawn().expect("it starts")
+}
+
+/// Waits until the program has ended, and returns what it has printed.
+fn end(mut program: Child) -> String {
+    let until = Instant::now() + LIMIT;
+    while program.try_wait().expect("a status").is_none() {
+        if Instant::now() > until {
+            let _ = program.kill();
+            panic!("the program must end: a call in a forked process hangs");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = program.wait_with_output().expect("its output");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+/// Forks. The child runs `child` with its copy of `held`, and exits with 0 if it returns true. In the parent, returns
+/// `held` and the exit status of the child.
+fn in_child<T>(held: T, child: impl FnOnce(T) -> bool) -> (T, Option<i32>) {
+    match fork().expect("a fork") {
+        Fork::Child => {
+            let watchdog = std::thread::spawn(|| {
+                std::thread::sleep(LIMIT / 2);
+                eprintln!("the child hangs");
+                std::process::exit(9);
+            });
+            // The test harness of the parent is not here to report a panic.
+            let ok = catch_unwind(AssertUnwindSafe(|| child(held))).unwrap_or(false);
+            drop(watchdog);
+            std::process::exit(i32::from(!ok));
+        }
+        Fork::Parent(pid) => (held, waitpid(pid).ok()),
+    }
+}
+
+#[test]
+fn blocking_redlock_of_the_parent_is_refused_in_a_forked_process() {
+    let masters = masters(3);
+    let said = end(start("part_with_blocking_calls", &masters));
+    assert!(said.contains("child: 0"), "{said}");
+    assert!(said.contains("parent still holds: true"), "{said}");
+}
+
+#[test]
+fn part_with_blocking_calls() {
+    use quorate::blocking::TryAcquire;
+    let Ok(urls) = std::env::var(MASTERS) else {
+        return;
+    };
+    let redlock = builder(&urls).build_blocking().expect("built");
+    let guard = redlock.acquire("held").expect("acquired");
+    let permit = redlock.semaphore("seats", 2).acquire().expect("acquired");
+    let leading = redlock
+        .election("leader")
+        .campaign("parent")
+        .expect("elected");
+    let owned = redlock.owner("me").expect("an owner");
+    let of_owner = owned.acquire("owned").expect("acquired");
+    let all = (redlock, owned, guard, permit, leading, of_owner);
+    let (all, status) = in_child(all, |(redlock, owned, guard, permit, leading, of_owner)| {
+        let began = Instant::now();
+        let error = redlock.try_acquire("other").expect_err("refused");
+        assert_eq!(error, AcquireError::Forked);
+        assert!(error.to_string().contains("forked"), "{error}");
+        let errors = [
+            redlock.acquire("other").err(),
+            redlock.semaphore("seats", 2).acquire().err(),
+            redlock.election("leader").campaign("child").err(),
+            owned.acquire("owned").err(),
+        ];
+        assert_eq!(errors, [const { Some(AcquireError::Forked) }; 4]);
+        let refused = redlock.status("held").expect_err("refused").to_string();
+        assert!(refused.contains("forked"), "{refused}");
+        let refused = redlock
+            .quota("units")
+            .left()
+            .err()
+            .map(|error| error.to_string());
+        assert!(refused.is_some_and(|why| why.contains("forked")));
+        assert!(redlock.inspect().is_err() && redlock.list("").is_err());
+        assert!(redlock.flush(TTL).is_err_and(|refused| refused.is_forked()));
+        assert_eq!(guard.loss(), Some(LossCause::Forked));
+        assert!(!guard.is_valid() && !leading.is_valid() && guard.remaining().is_zero());
+        assert!(guard.extend(TTL).is_err() && guard.wait_lost(TTL).is_err());
+        assert!(permit.release().is_err());
+        drop((guard, leading, of_owner, owned, redlock));
+        assert!(began.elapsed() < LIMIT / 4, "no call may wait");
+        // A new client works here, and meets the locks of the parent.
+        let own = builder(&urls).build_blocking().expect("built");
+        for _ in 0..5 {
+            let held = own.try_acquire("held").expect("the masters answer");
+            assert!(
+                matches!(held, TryAcquire::Held(_)),
+                "the parent holds the lock"
+            );
+            std::thread::sleep(TTL / 2);
+        }
+        let campaign = own.election("leader").wait(Wait::None).campaign("child");
+        assert!(
+            matches!(campaign, Err(AcquireError::HeldByOther(_))),
+            "{campaign:?}"
+        );
+        own.acquire("other").is_ok()
+    });
+    println!("child: {}", status.unwrap_or(-1));
+    // A release by the child would have been noticed by a renewal.
+    let (_redlock, _owned, guard, permit, leading, of_owner) = all;
+    let held = [
+        guard.is_valid(),
+        permit.is_valid(),
+        leading.is_valid(),
+        of_owner.is_valid(),
+    ];
+    println!("parent still holds: {}", held == [true; 4]);
+    assert_eq!(status, Some(0));
+}
+
+#[test]
+fn redlock_of_the_parent_is_refused_in_a_forked_process_without_a_runtime() {
+    let masters = masters(3);
+    let said = end(start("part_without_a_runtime", &masters));
+    assert!(said.contains("child: 0"), "{said}");
+    assert!(said.contains("parent still holds: true"), "{said}");
+}
+
+/// The library's background runtime runs the tasks of the parent. The child gets a background runtime of its own.
+#[test]
+fn part_without_a_runtime() {
+    use crate::runtimes::block_on;
+    let Ok(urls) = std::env::var(MASTERS) else {
+        return;
+    };
+    let redlock = builder(&urls).build().expect("built");
+    let guard = block_on(redlock.acquire("held")).expect("acquired");
+    let ((_redlock, guard), status) = in_child((redlock, guard), |(redlock, guard)| {
+        let error = block_on(redlock.acquire("other")).expect_err("refused");
+        assert_eq!(error, AcquireError::Forked);
+        let seen = block_on(redlock.status("held")).expect("a status");
+        assert!(format!("{seen:?}").contains("forked"), "{seen:?}");
+        block_on(redlock.flush());
+        assert_eq!(block_on(guard.lost()), LossCause::Forked);
+        let released = block_on(guard.release());
+        assert!(!released.was_valid && released.on == 0, "{released:?}");
+        drop(redlock);
+        let own = builder(&urls).build().expect("built");
+        let held = block_on(own.lock("held").wait(Wait::None).acquire());
+        assert!(
+            matches!(held, Err(AcquireError::HeldByOther(_))),
+            "{held:?}"
+        );
+        std::thread::sleep(2 * TTL);
+        block_on(own.acquire("other")).is_ok()
+    });
+    println!("child: {}", status.unwrap_or(-1));
+    println!("parent still holds: {}", guard.is_valid());
+    assert_eq!(status, Some(0));
+}
+
+/// The parent forks on the thread of its runtime, and ends. The child goes on with a copy of the runtime, in which the
+/// copies of the library's tasks have the parent's sockets.
+#[test]
+fn forked_process_does_not_renew_the_locks_of_its_parent() {
+    let masters = masters(3);
+    let mut program = start("part_on_the_thread_of_the_runtime", &masters);
+    let output = BufReader::new(program.stdout.take().expect("a pipe"));
+    let said = output.lines().map_while(Result::ok);
+    let said = said.filter_map(|line| line.strip_prefix("child ").map(str::to_owned));
+    let mut said = said.take(2);
+    let (child, refused) = (said.next().expect("its id"), said.next());
+    assert!(program.wait().expect("its end").success());
+    // The lock ends within a TTL of 1.2 s. The child runs its copy of the runtime for a minute.
+    let until = Instant::now() + LIMIT / 3;
+    while holders(&masters, "held") > 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let held_on = holders(&masters, "held");
+    let killed = Command::new("kill").args(["-KILL", &child]).status();
+    assert!(
+        killed.expect("kill runs").success(),
+        "the child must still run"
+    );
+    assert_eq!(held_on, 0, "the child renews the lock of its parent");
+    assert_eq!(refused.as_deref(), Some("is refused: true"));
+}
+
+#[test]
+fn part_on_the_thread_of_the_runtime() {
+    let Ok(urls) = std::env::var(MASTERS) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let redlock = builder(&urls).build().expect("built");
+        let guard = redlock.acquire("held").await.expect("acquired");
+        let Fork::Child = fork().expect("a fork") else {
+            // End without a release, after the next renewal.
+            tokio::time::sleep(TTL).await;
+            std::process::exit(0);
+        };
+        // The test harness has begun a line.
+        println!("\nchild {}", std::process::id());
+        let refused = redlock.try_acquire("other").await;
+        let refused = matches!(refused, Err(AcquireError::Forked)) && !guard.is_valid();
+        println!("child is refused: {refused}");
+        drop((guard, redlock));
+        tokio::time::sleep(LIMIT).await;
+        std::process::exit(0);
+    });
+}
