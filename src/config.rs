@@ -79,13 +79,25 @@ impl Settings {
                 wrong(&name(key), format!("cannot read {shown}: {error}"))
             })
         };
+        // Another file, for example a pipe, can be read only once.
+        let is_kept = |path: &Path| path.metadata().is_ok_and(|found| found.is_file());
         let mut tls = crate::tls::Tls::default();
         if let Some(path) = &self.ca_file {
-            tls = tls.root_pem(read("ca_file", path)?);
+            let text = read("ca_file", path)?;
+            tls = if is_kept(path) {
+                tls.root_file(path)
+            } else {
+                tls.root_pem(text)
+            };
         }
         match (&self.client_cert, &self.client_key) {
             (Some(cert), Some(key)) => {
-                tls = tls.client_pem(read("client_cert", cert)?, read("client_key", key)?);
+                let text = (read("client_cert", cert)?, read("client_key", key)?);
+                tls = if is_kept(cert) && is_kept(key) {
+                    tls.client_files(cert, key)
+                } else {
+                    tls.client_pem(text.0, text.1)
+                };
             }
             (None, None) => {}
             (Some(_), None) => {
@@ -241,6 +253,9 @@ mod tests {
             ("QUORATE_ORDER", "lifo", "fair or unordered"),
             ("QUORATE_RESTART_GUARD", "half", "after-first-contact"),
             ("QUORATE_CA_FILE", "/no/such/file", ""),
+            ("QUORATE_TTL", "redis://u:s3cret pw@a", "'redis://***'"),
+            ("QUORATE_MAX_HOLD", "u:s3cret@a", "'***'"),
+            ("QUORATE_CA_FILE", "redis://u:s3cret@a", ""),
         ] {
             let rest = (name != MASTERS.0).then_some(MASTERS);
             let all: Vec<_> = rest.into_iter().chain([(name, value)]).collect();
@@ -253,9 +268,6 @@ mod tests {
         let none = from(&[]).expect_err("no masters").to_string();
         assert!(none.starts_with("QUORATE_MASTERS is not set"), "{none}");
     }
-            ("QUORATE_TTL", "redis://u:s3cret pw@a", "'redis://***'"),
-            ("QUORATE_MAX_HOLD", "u:s3cret@a", "'***'"),
-            ("QUORATE_CA_FILE", "redis://u:s3cret@a", ""),
 
     #[cfg(unix)]
     #[test]

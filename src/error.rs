@@ -22,8 +22,9 @@ pub enum BuildError {
     /// More than 64 masters were named.
     #[error("{0} masters given, at most 64 are supported; 3 or 5 are usual")]
     TooManyMasters(usize),
-    /// A master's address cannot be parsed. The message contains no credentials.
-    #[error("master {master:?}: {why}")]
+    /// A master's address cannot be used. The message contains nothing of the address but its scheme, because nobody can
+    /// know where the password begins and ends in an address with errors.
+    #[error("master {master}: {why}")]
     BadMaster {
         /// The position of the master in the list of masters, and the scheme of its address.
         master: String,
@@ -156,10 +157,10 @@ pub enum AcquireError {
     InvalidResource(InvalidResource),
     /// The options of this lock are invalid. Nothing was sent.
     InvalidOptions(BuildError),
-    /// The blocking call was made on a thread of a Tokio runtime. Nothing was sent.
     /// The `Redlock` was built before this process was forked, in the parent process. Nothing was sent. Build a new
     /// `Redlock` in this process.
     Forked,
+    /// The blocking call was made on a thread of a Tokio runtime. Nothing was sent.
     #[cfg(feature = "blocking")]
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
     CannotBlock(CannotBlock),
@@ -308,8 +309,8 @@ impl AcquireError {
             Self::TooLate(missed) => (missed, "was granted too slowly: no validity was left"),
             Self::InvalidResource(why) => return write!(f, "{why}"),
             Self::InvalidOptions(why) => return write!(f, "{why}"),
-            #[cfg(feature = "blocking")]
             Self::Forked => return f.write_str(FORKED),
+            #[cfg(feature = "blocking")]
             Self::CannotBlock(why) => return write!(f, "{why}"),
         };
         write!(f, "lock {:?} {what}", missed.resource)?;

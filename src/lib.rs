@@ -90,6 +90,7 @@
 //! | `master refuses this client's configuration` | warn | `node`, `fault` |
 //! | `master has lost its generation marker ..` | warn | `node` |
 //! | `no wake-up messages: waiters use only timers` | warn | `node`, `why` |
+//! | `changed TLS files cannot be used ..` | warn | `why` |
 //! | `an even number of masters ..` | warn | `masters` |
 //! | `a tokio runtime has stopped running tasks ..` | debug | `tasks` (the number of tasks) |
 //!
@@ -110,9 +111,9 @@ mod change;
 mod clock;
 mod config;
 mod error;
-mod hold;
 #[doc(hidden)]
 pub mod fork;
+mod hold;
 mod hosting;
 mod keys;
 mod kinds;
@@ -137,9 +138,14 @@ mod node;
 mod options;
 mod outcome;
 mod protocol;
+#[doc(hidden)]
+pub mod redact;
 mod redlock;
 mod repeats;
 mod report;
+#[doc(hidden)]
+#[cfg(any(test, feature = "tls-rustls"))]
+pub mod reread;
 mod resource;
 mod retry;
 mod rounds;
@@ -148,8 +154,6 @@ mod rounds;
 pub mod runtime;
 #[cfg(not(any(test, feature = "testing", feature = "node")))]
 #[allow(
-#[doc(hidden)]
-pub mod redact;
     unreachable_pub,
     reason = "public for crates that add other kinds of masters"
 )]

@@ -1,8 +1,9 @@
 //! Tests of `rediss://` masters with a private certificate authority and client certificates, and of `mysqls://`
 //! masters.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::common::{bare, done};
 use quorate_testbed::{Error, MariaDb, MariaDbOptions, Masters, ServerOptions, Tls, not_run};
@@ -198,4 +199,201 @@ fn database_user_that_requires_a_certificate_logs_in_with_cert_and_key() {
         assert_eq!(refused.code, Some(code), "{master}: {refused:?}");
         assert!(refused.err.contains(says), "{master}: {refused:?}");
     }
+}
+
+/// A holder whose command ends when the file `stop` exists, and a waiter for the same lock. Both run with these
+/// variables.
+struct HolderAndWaiter {
+    holder: Child,
+    waiter: Child,
+    stop: PathBuf,
+}
+
+impl HolderAndWaiter {
+    fn start(dir: &Path, variables: &[(&str, String)]) -> Self {
+        let (stop, ready) = (dir.join("stop"), dir.join("ready"));
+        let run = |wait: &str, command: &str| {
+            let mut run = bare();
+            run.envs(variables.iter().map(|(name, value)| (name, value)));
+            run.env("QUORATE_NODE_TIMEOUT", "500ms")
+                .env("QUORATE_CONNECT_TIMEOUT", "2s");
+            run.args([
+                "run", "--ttl", "4s", "--wait", wait, "r", "--", "sh", "-c", command,
+            ]);
+            run.stdout(Stdio::piped()).stderr(Stdio::piped());
+            run.spawn().expect("starts")
+        };
+        let held = format!(
+            "touch {}; while [ ! -e {} ]; do sleep 0.05; done",
+            ready.display(),
+            stop.display()
+        );
+        let holder = run("20s", &held);
+        until("the lock is held", || ready.exists());
+        let waiter = run("120s", "true");
+        // The waiter has found the lock held, and its connections are open.
+        std::thread::sleep(Duration::from_secs(1));
+        Self {
+            holder,
+            waiter,
+            stop,
+        }
+    }
+
+    /// Lets the holder end, and returns what holder and waiter printed. Both must have had the lock.
+    fn end(self) -> [Output; 2] {
+        std::fs::write(self.stop, "").expect("written");
+        [self.holder, self.waiter].map(|process| process.wait_with_output().expect("its end"))
+    }
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !is() {
+        assert!(Instant::now() < limit, "timed out: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Copies the certificates from one folder into another, as an operator replaces them: each file gets its new content in
+/// one step.
+fn install(from: &Path, to: &Path) {
+    for name in ["ca.pem", "one.pem", "one.key"] {
+        let new = to.join(format!("{name}.new"));
+        std::fs::copy(from.join(name), &new).expect("copied");
+        std::fs::rename(new, to.join(name)).expect("renamed");
+    }
+}
+
+/// The TTL is 4 s, so that a holder without new connections has lost its lock after that time.
+const LONGER_THAN_THE_TTL: Duration = Duration::from_secs(6);
+
+/// Replaces bad files, and then all certificates and their authority, while one process holds a lock and another one
+/// waits for it. `reload` makes the servers read their files again, and closes all connections.
+fn replace_all(
+    live: &Path,
+    other: &Path,
+    locks: HolderAndWaiter,
+    disconnect: impl Fn(),
+    reload: impl Fn(),
+) {
+    let good = std::fs::read(live.join("ca.pem")).expect("a file");
+    std::fs::write(live.join("ca.pem"), "half a fi").expect("written");
+    for _ in 0..3 {
+        disconnect();
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    std::thread::sleep(LONGER_THAN_THE_TTL);
+    std::fs::write(live.join("ca.pem"), good).expect("written");
+    install(other, live);
+    reload();
+    disconnect();
+    std::thread::sleep(LONGER_THAN_THE_TTL);
+    for process in locks.end() {
+        let said = String::from_utf8_lossy(&process.stderr);
+        assert_eq!(process.status.code(), Some(0), "{said}");
+        let warnings = said.matches("changed TLS files cannot be used").count();
+        assert!(
+            (1..=3).contains(&warnings),
+            "one warning for each master: {said}"
+        );
+    }
+}
+
+#[test]
+fn locks_survive_the_replacement_of_all_certificates_of_redis_masters() {
+    let test = "locks_survive_the_replacement_of_all_certificates_of_redis_masters";
+    let [live, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    if !certificates(live.path()) || !certificates(other.path()) {
+        return not_run(test, "no openssl here");
+    }
+    let file = |name: &str| live.path().join(name);
+    let tls = Tls {
+        cert: file("one.pem"),
+        key: file("one.key"),
+        ca: file("ca.pem"),
+        client_certs: true,
+    };
+    let masters = match Masters::start_with(3, |_| ServerOptions::new().tls(tls.clone())) {
+        Ok(masters) => masters,
+        Err(Error::Exited { log, .. })
+            if log.contains("tls-port") || log.contains("TLS support") =>
+        {
+            return not_run(test, "this server does not support TLS");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let path = |name: &str| file(name).display().to_string();
+    let variables = [
+        ("QUORATE_MASTERS", masters.urls().join(",")),
+        ("QUORATE_RESTART_GUARD", "off".to_owned()),
+        ("QUORATE_CA_FILE", path("ca.pem")),
+        ("QUORATE_CLIENT_CERT", path("one.pem")),
+        ("QUORATE_CLIENT_KEY", path("one.key")),
+    ];
+    let locks = HolderAndWaiter::start(live.path(), &variables);
+    let each = |words: &[&str]| {
+        for master in &masters {
+            master.command(words).expect("a reply");
+        }
+    };
+    let disconnect = || {
+        each(&["CLIENT", "KILL", "TYPE", "normal"]);
+        each(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    };
+    let reload = || {
+        let [cert, key, ca] = ["one.pem", "one.key", "ca.pem"].map(path);
+        each(&[
+            "CONFIG",
+            "SET",
+            "tls-cert-file",
+            &cert,
+            "tls-key-file",
+            &key,
+            "tls-ca-cert-file",
+            &ca,
+        ]);
+    };
+    replace_all(live.path(), other.path(), locks, disconnect, reload);
+}
+
+#[test]
+fn locks_survive_the_replacement_of_all_certificates_of_a_database() {
+    let test = "locks_survive_the_replacement_of_all_certificates_of_a_database";
+    if let Err(why) = MariaDb::available() {
+        return not_run(test, &why.to_string());
+    }
+    let [live, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    if !certificates(live.path()) || !certificates(other.path()) {
+        return not_run(test, "no openssl here");
+    }
+    let file = |name: &str| live.path().join(name).display().to_string();
+    let options = MariaDbOptions::new()
+        .arg(format!("--ssl-ca={}", file("ca.pem")))
+        .arg(format!("--ssl-cert={}", file("one.pem")))
+        .arg(format!("--ssl-key={}", file("one.key")));
+    let server = MariaDb::start(options).unwrap_or_else(|error| panic!("{error}"));
+    let sql = |text: &str| server.sql(text).unwrap_or_else(|error| panic!("{error}"));
+    sql(
+        "CREATE USER locks@127.0.0.1 IDENTIFIED BY 's3cret' REQUIRE X509; GRANT ALL ON *.* TO locks@127.0.0.1",
+    );
+    let url = server.url_of("locks:s3cret", "locks");
+    let url = url.replace("mysql://", "mysqls://");
+    let files = ["ca", "cert", "key"]
+        .iter()
+        .zip(["ca.pem", "one.pem", "one.key"]);
+    let files: String = files
+        .map(|(option, name)| format!("&{option}={}", file(name)))
+        .collect();
+    let url = format!("{url}?timeout=1s{files}");
+    let prepared = done(bare().args(["prepare-server", &url]));
+    assert_eq!(prepared.code, Some(0), "{prepared:?}");
+    let variables = [
+        ("QUORATE_MASTERS", url),
+        ("QUORATE_RESTART_GUARD", "off".to_owned()),
+    ];
+    let locks = HolderAndWaiter::start(live.path(), &variables);
+    let disconnect = || drop(sql("KILL USER locks@127.0.0.1"));
+    let reload = || drop(sql("FLUSH SSL"));
+    replace_all(live.path(), other.path(), locks, disconnect, reload);
 }

@@ -8,14 +8,14 @@
 //!   command. So [`Connection`] drops its connection on a thread without a Tokio runtime, where no task can start.
 
 use std::future::Future;
-#[cfg(feature = "tls-rustls")]
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::mpsc::{self, Sender};
 use std::task::{Context, Poll};
 
 #[cfg(feature = "tls-rustls")]
 use mysql_async::ClientIdentity;
+#[cfg(feature = "tls-rustls")]
+use mysql_async::SslOpts;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder, Row};
 use quorate::fork::PerProcess;
@@ -50,7 +50,8 @@ impl Connection {
     /// Opens a connection to this address. If `database` is true, the connection uses the database of the address;
     /// otherwise it uses none.
     pub(crate) async fn open(address: &Address, database: bool) -> Result<Self, Fault> {
-        let conn = Conn::new(options(address, database));
+        let options = options(address, database);
+        let conn = Conn::new(with_tls(options, address).await);
         let conn = Opening(Some(conn)).await;
         let conn = conn.map_err(|error| of_login(&error, address.advice()))?;
         let conn = Some(conn);
@@ -109,33 +110,37 @@ fn options(address: &Address, database: bool) -> OptsBuilder {
         // Set `max_allowed_packet` and `wait_timeout`. Otherwise `mysql_async` queries the server for both values while
         // it connects.
         .max_allowed_packet(Some(LARGEST_PACKET))
-        .wait_timeout(Some(28_800));
+        .wait_timeout(Some(28_800))
+}
+
+/// Adds the settings for TLS. The files may have been replaced since the last connection.
+#[cfg(feature = "tls-rustls")]
+async fn with_tls(options: OptsBuilder, address: &Address) -> OptsBuilder {
     if !address.tls {
         return options;
     }
-    let tls = match address.ca.clone() {
+    let Some(files) = &address.files else {
+        return options.ssl_opts(SslOpts::default());
+    };
+    let pem = files.current().await;
+    let tls = match pem.ca.clone() {
         None => SslOpts::default(),
         Some(ca) => SslOpts::default()
             .with_root_certs(vec![ca.into()])
             .with_disable_built_in_roots(true),
     };
-    options.ssl_opts(with_certificate(tls, address))
+    let client = pem.cert.clone().zip(pem.key.clone());
+    let identity = |(cert, key): (Vec<u8>, Vec<u8>)| ClientIdentity::new(cert.into(), key.into());
+    options.ssl_opts(tls.with_client_identity(client.map(identity)))
 }
 
-#[cfg(feature = "tls-rustls")]
-fn with_certificate(tls: SslOpts, address: &Address) -> SslOpts {
-    let files = address.cert.clone().zip(address.key.clone());
-    let identity = |(cert, key): (PathBuf, PathBuf)| ClientIdentity::new(cert.into(), key.into());
-    tls.with_client_identity(files.map(identity))
-}
-
+/// Without the feature, no URL asks for TLS.
 #[cfg(not(feature = "tls-rustls"))]
-fn with_certificate(tls: SslOpts, _: &Address) -> SslOpts {
-    tls
+async fn with_tls(options: OptsBuilder, _: &Address) -> OptsBuilder {
+    options
 }
 
 impl Drop for Connection {
-/// Without the feature, no URL asks for TLS.
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
             close(Box::new(conn));

@@ -2,9 +2,15 @@
 
 use std::fmt;
 use std::path::PathBuf;
+#[cfg(feature = "tls-rustls")]
+use std::sync::Arc;
+#[cfg(feature = "tls-rustls")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+#[cfg(feature = "tls-rustls")]
+use quorate::reread::Reread;
 use url::{Host, Url};
 
 /// The default timeout of one request. It is longer than for a Redis server, because a commit waits for the server's
@@ -46,6 +52,10 @@ pub(crate) struct Address {
     /// private key, is then also `None`.
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
+    /// The contents of these files, which follow changes of the files. `None` if the URL names no files, or if it was
+    /// only parsed.
+    #[cfg(feature = "tls-rustls")]
+    pub(crate) files: Option<Arc<Reread<Arc<Pem>>>>,
     /// The path of the server's Unix socket; the host and the port are then not used. `None` to connect over TCP.
     pub(crate) socket: Option<String>,
 }
@@ -53,12 +63,34 @@ pub(crate) struct Address {
 impl Address {
     /// Parses a URL, and checks the files that it names.
     pub(crate) fn open(url: &str) -> Result<Self, BadUrl> {
-        let address = Self::read(url)?;
-        address.check_files()?;
+        #[cfg_attr(
+            not(feature = "tls-rustls"),
+            expect(unused_mut, reason = "only URLs with TLS name files")
+        )]
+        let mut address = Self::read(url)?;
+        #[cfg(feature = "tls-rustls")]
+        if address.ca.is_some() || address.cert.is_some() {
+            let names = address.clone();
+            let files = [&address.ca, &address.cert, &address.key];
+            let files = files.into_iter().flatten().cloned().collect();
+            let first = AtomicBool::new(true);
+            let load = move || {
+                let pem = names.read_files().map_err(|bad| bad.0)?;
+                // At the start, the first connection reports what else is wrong with the files. Later, they replace
+                // files that could be used.
+                if !first.swap(false, Ordering::Relaxed) {
+                    pem.check()?;
+                }
+                Ok(Arc::new(pem))
+            };
+            address.files = Some(Reread::new(files, None, load).map_err(bad)?);
+        }
         Ok(address)
     }
 
     pub(crate) fn read(url: &str) -> Result<Self, BadUrl> {
+        let url = url.trim();
+        check_characters(url)?;
         check_hosts(url)?;
         let url = Url::parse(url).map_err(|why| bad(format!("not a URL: {why}")))?;
         let tls = match url.scheme() {
@@ -89,8 +121,6 @@ impl Address {
                 .transpose()?,
             host,
             port: url.port().unwrap_or(3306),
-        let url = url.trim();
-        check_characters(url)?;
             database: database(url.path())?,
             timeout: TIMEOUT,
             lanes: LANES,
@@ -98,6 +128,8 @@ impl Address {
             ca: None,
             cert: None,
             key: None,
+            #[cfg(feature = "tls-rustls")]
+            files: None,
             socket: None,
         };
         if address.user.is_empty() {
@@ -122,37 +154,21 @@ impl Address {
         Ok(address)
     }
 
-    /// Checks that the files can be read, and that they contain what the client needs. Otherwise every connection would
-    /// fail with the same error.
-    fn check_files(&self) -> Result<(), BadUrl> {
-        let files = [
-            ("ca", &self.ca, "", ""),
-            (
-                "cert",
-                &self.cert,
-                "certificate",
-                "-----BEGIN CERTIFICATE-----",
-            ),
-            ("key", &self.key, "private key", "PRIVATE KEY-----"),
-        ];
-        for (option, file, what, wanted) in files {
-            let Some(file) = file else { continue };
-            let named = format!("the option {option} names the file {}", file.display());
-            let read = std::fs::read(file);
-            let read = read.map_err(|why| bad(format!("{named}, which cannot be read: {why}")))?;
-            let read = String::from_utf8_lossy(&read);
-            if !read.contains(wanted) {
-                return Err(bad(format!(
-                    "{named}, which contains no {what} in PEM form"
-                )));
-            }
-            if option == "key" && read.contains("ENCRYPTED") {
-                return Err(bad(format!(
-                    "{named}, whose key is encrypted: store it without a passphrase"
-                )));
-            }
-        }
-        Ok(())
+    /// Reads the files, and checks that they contain what the client needs. Otherwise every connection would fail with
+    /// the same error.
+    #[cfg(feature = "tls-rustls")]
+    fn read_files(&self) -> Result<Pem, BadUrl> {
+        let read = |option, file: &Option<PathBuf>, what, wanted| match file {
+            Some(file) => read_file(option, file, what, wanted).map(Some),
+            None => Ok(None),
+        };
+        let begin = "-----BEGIN CERTIFICATE-----";
+        let pem = Pem {
+            ca: read("ca", &self.ca, "certificate", begin)?,
+            cert: read("cert", &self.cert, "certificate", begin)?,
+            key: read("key", &self.key, "private key", "PRIVATE KEY-----")?,
+        };
+        Ok(pem)
     }
 
     /// Advice for a refused login: a change of the URL that may help. `None` if no change is likely to help.
@@ -227,6 +243,73 @@ impl Address {
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name())
+    }
+}
+
+/// The contents of the files that a URL names.
+#[cfg(feature = "tls-rustls")]
+pub(crate) struct Pem {
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) cert: Option<Vec<u8>>,
+    pub(crate) key: Option<Vec<u8>>,
+}
+
+#[cfg(feature = "tls-rustls")]
+impl Pem {
+    fn check(&self) -> Result<(), String> {
+        let mut tls = quorate::Tls::default();
+        if let Some(ca) = &self.ca {
+            tls = tls.root_pem(ca.clone());
+        }
+        if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
+            tls = tls.client_pem(cert.clone(), key.clone());
+        }
+        tls.check()
+    }
+}
+
+#[cfg(feature = "tls-rustls")]
+fn read_file(
+    option: &str,
+    file: &std::path::Path,
+    what: &str,
+    wanted: &str,
+) -> Result<Vec<u8>, BadUrl> {
+    let shown = file.to_string_lossy();
+    let named = format!(
+        "the option {option} names the file {}",
+        quorate::redact::value(&shown)
+    );
+    let read = std::fs::read(file);
+    let read = read.map_err(|why| bad(format!("{named}, which cannot be read: {why}")))?;
+    let text = String::from_utf8_lossy(&read);
+    if !text.contains(wanted) {
+        return Err(bad(format!(
+            "{named}, which contains no {what} in PEM form"
+        )));
+    }
+    if option == "key" && text.contains("ENCRYPTED") {
+        return Err(bad(format!(
+            "{named}, whose key is encrypted: store it without a passphrase"
+        )));
+    }
+    Ok(read)
+}
+
+/// Returns an error if the URL has a character that the URL parser removes without an error, or an `@` at a place that
+/// may belong to the password: the text after the host is shown in reports, so it must be clear where it begins.
+fn check_characters(url: &str) -> Result<(), BadUrl> {
+    if url.contains(char::is_control) {
+        return Err(bad(
+            "a tab, line break or other control character is not allowed: in a password, write %09 for a tab and %0A for a line break",
+        ));
+    }
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    match rest.split_once(['/', '?', '#']) {
+        Some((_, after)) if after.contains('@') => Err(bad(
+            "an `@` follows a `/`, `?` or `#`: in a password, write %2F for /, %3F for ?, %23 for # and %40 for @",
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -354,6 +437,10 @@ mod tests {
             ("mysql://u:secret@h1:1,h2:2/d", "a URL of its own"),
             ("mysql://u:secret@h1,h2", "a URL of its own"),
             ("mysql://u:secret@h/d#x", "#"),
+            ("mysql://u:se\tcret@h/d", "%09"),
+            ("mysql://u:secret/@h/d", "%2F for /"),
+            ("mysql://u:p@h/secret@x", "%40 for @"),
+            ("mysqls://u:1?ca=secret@h/d", "%3F for ?"),
         ];
         for (url, why) in cases {
             let said = Address::read(url).unwrap_err().to_string();
@@ -423,7 +510,3 @@ mod tests {
         }
     }
 }
-            ("mysql://u:se\tcret@h/d", "%09"),
-            ("mysql://u:secret/@h/d", "%2F for /"),
-            ("mysql://u:p@h/secret@x", "%40 for @"),
-            ("mysqls://u:1?ca=secret@h/d", "%3F for ?"),

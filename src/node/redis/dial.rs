@@ -109,12 +109,13 @@ async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 
 #[cfg(feature = "tls-rustls")]
 async fn tls(shared: &Shared, host: &str, stream: TcpStream) -> Result<Socket, Fault> {
-    let Some(config) = shared.options.tls.clone() else {
+    let Some(files) = &shared.options.tls else {
         return Err(Fault::Down("TLS is not configured".into()));
     };
     let name = rustls::pki_types::ServerName::try_from(host.to_owned())
         .map_err(|_| Fault::Down("TLS cannot check a host name of this form".into()))?;
-    let connector = tokio_rustls::TlsConnector::from(config);
+    // The certificates may have been replaced since the last connection.
+    let connector = tokio_rustls::TlsConnector::from(files.current().await);
     let stream = connector.connect(name, stream).await.map_err(down)?;
     Ok(Socket::new(stream))
 }

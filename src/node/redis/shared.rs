@@ -13,6 +13,8 @@ use crate::node::actor::markers::Markers;
 use crate::node::actor::trust::{Acquaintance, Roster};
 use crate::protocol::marker::Configuration;
 use crate::repeats::Repeats;
+#[cfg(feature = "tls-rustls")]
+use crate::reread::Reread;
 use crate::settings::RestartGuard;
 
 /// The settings that are the same for all masters of one `Redlock`.
@@ -34,7 +36,7 @@ pub(crate) struct NodeOptions {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) dial: Option<Dial>,
     #[cfg(feature = "tls-rustls")]
-    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+    pub(crate) tls: Option<Arc<Reread<Arc<rustls::ClientConfig>>>>,
 }
 
 impl NodeOptions {

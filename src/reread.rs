@@ -1,0 +1,250 @@
+//! A value that is made from files, and is made again when the files have changed: certificates that are replaced while
+//! the program runs.
+
+use std::future::Future;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long [`Reread::current`] waits for the files. After this time it returns the previous value, so that a file
+/// system that hangs does not prevent connections.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// A file that was changed less than this time before it was read may change again without a new time of change,
+/// because file systems record this time in steps. Such a file is read again at the next use.
+const SETTLED_AFTER: u128 = 2_000_000_000;
+
+/// Makes the value from the files, or says why it cannot.
+type Load<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
+
+/// A value that is made from files. Each use looks whether the files have changed. If the new files cannot be used, the
+/// previous value stays in use, and one warning is logged.
+pub struct Reread<T> {
+    files: Vec<PathBuf>,
+    /// For a value that also comes from other files than these: the value is made again if it is older than this.
+    every: Option<Duration>,
+    load: Load<T>,
+    state: Mutex<State<T>>,
+    /// Whether the files are being read now.
+    busy: AtomicBool,
+}
+
+struct State<T> {
+    value: T,
+    loaded: Instant,
+    /// The files as they were when they were read last. `None` if they must be read again even if they look the same.
+    seen: Option<Vec<Stamp>>,
+    /// The reason of the last warning; `None` if the files could be used since.
+    warned: Option<String>,
+}
+
+/// Numbers of which one changes if a file is replaced or written; `None` if there is no file.
+type Stamp = Option<[i128; 5]>;
+
+impl<T: Clone + Send + 'static> Reread<T> {
+    /// Makes the value for the first time, and waits for the files.
+    ///
+    /// # Errors
+    ///
+    /// The error of `load`.
+    pub fn new(
+        files: Vec<PathBuf>,
+        every: Option<Duration>,
+        load: impl Fn() -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, String> {
+        let stamps = stamps(&files);
+        let state = State {
+            value: load()?,
+            loaded: Instant::now(),
+            seen: is_settled(&stamps).then_some(stamps),
+            warned: None,
+        };
+        Ok(Arc::new(Self {
+            files,
+            every,
+            load: Box::new(load),
+            state: Mutex::new(state),
+            busy: AtomicBool::new(false),
+        }))
+    }
+
+    /// The value, after a look at the files. The files are read on another thread. If this takes too long, returns the
+    /// previous value; the next call after its end returns the new one.
+    pub fn current(self: &Arc<Self>) -> impl Future<Output = T> + Send + use<T> {
+        let this = self.clone();
+        async move {
+            if !this.busy.swap(true, Ordering::AcqRel) {
+                let busy = Busy(this.clone());
+                let look = tokio::task::spawn_blocking(move || busy.0.look());
+                let _ = tokio::time::timeout(PATIENCE, look).await;
+            }
+            let value = this.state().value.clone();
+            value
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self) {
+        let stamps = stamps(&self.files);
+        let is_known = {
+            let state = self.state();
+            let is_old = self
+                .every
+                .is_some_and(|every| state.loaded.elapsed() >= every);
+            !is_old && state.seen.as_ref() == Some(&stamps)
+        };
+        if is_known {
+            return;
+        }
+        // Not under the mutex: callers must not wait for the files.
+        let loaded = (self.load)();
+        let mut state = self.state();
+        state.seen = is_settled(&stamps).then_some(stamps);
+        state.loaded = Instant::now();
+        match loaded {
+            Ok(value) => {
+                state.value = value;
+                state.warned = None;
+            }
+            Err(why) => {
+                if state.warned.as_ref() != Some(&why) {
+                    tracing::warn!(
+                        why,
+                        "changed TLS files cannot be used: new connections use the previous ones"
+                    );
+                }
+                state.warned = Some(why);
+            }
+        }
+    }
+}
+
+/// While this value exists, the files are being read. It is also dropped if the thread panics, or if the runtime ends
+/// before it has run.
+struct Busy<T>(Arc<Reread<T>>);
+
+impl<T> Drop for Busy<T> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
+    let stamp = |file: &PathBuf| {
+        let found = std::fs::metadata(file).ok()?;
+        let nanos =
+            |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+        Some([
+            i128::from(found.dev()),
+            i128::from(found.ino()),
+            i128::from(found.size()),
+            nanos(found.mtime(), found.mtime_nsec()),
+            nanos(found.ctime(), found.ctime_nsec()),
+        ])
+    };
+    files.iter().map(stamp).collect()
+}
+
+/// Whether each file was changed long enough ago that every later change gets another time.
+fn is_settled(stamps: &[Stamp]) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_nanos());
+    let is_settled = |stamp: &Stamp| {
+        let times = stamp.as_ref().map_or(&[][..], |stamp| &stamp[3..]);
+        let old = |time: &i128| u128::try_from(*time).unwrap_or(0) + SETTLED_AFTER < now;
+        times.iter().all(old)
+    };
+    stamps.iter().all(is_settled)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn file(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("quorate-reread-{}-{name}", std::process::id()))
+    }
+
+    fn text(path: &PathBuf) -> Result<String, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        if text.contains("bad") {
+            return Err(format!("{text} is not good"));
+        }
+        Ok(text)
+    }
+
+    fn reread(path: &PathBuf) -> Arc<Reread<String>> {
+        let from = path.clone();
+        Reread::new(vec![path.clone()], None, move || text(&from)).expect("a good file")
+    }
+
+    #[tokio::test]
+    async fn changed_file_is_used_and_a_bad_or_missing_file_keeps_the_previous_value() {
+        let path = file("changed");
+        std::fs::write(&path, "one").expect("written");
+        let live = reread(&path);
+        assert_eq!(live.current().await, "one");
+        // The same length, and within the same step of the time of change.
+        std::fs::write(&path, "two").expect("written");
+        assert_eq!(live.current().await, "two");
+        std::fs::write(&path, "bad").expect("written");
+        assert_eq!(live.current().await, "two");
+        assert_eq!(live.state().warned.as_deref(), Some("bad is not good"));
+        std::fs::remove_file(&path).expect("removed");
+        assert_eq!(live.current().await, "two");
+        std::fs::write(&path, "three").expect("written");
+        assert_eq!(live.current().await, "three");
+        assert_eq!(live.state().warned, None);
+        let _ = std::fs::remove_file(&path);
+    }
+
+    #[tokio::test]
+    async fn unchanged_file_is_not_read_again() {
+        let path = file("unchanged");
+        std::fs::write(&path, "one").expect("written");
+        let reads = Arc::new(AtomicUsize::new(0));
+        let (from, count) = (path.clone(), reads.clone());
+        let live = Reread::new(vec![path.clone()], None, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            text(&from)
+        });
+        let live = live.expect("a good file");
+        // Let the file look as if it had been written long ago.
+        live.state().seen = Some(stamps(&live.files));
+        for _ in 0..3 {
+            assert_eq!(live.current().await, "one");
+        }
+        assert_eq!(reads.load(Ordering::Relaxed), 1);
+        let _ = std::fs::remove_file(&path);
+    }
+
+    #[tokio::test]
+    async fn file_system_that_hangs_does_not_delay_more_than_one_use() {
+        let (release, hangs) = std::sync::mpsc::channel::<()>();
+        let hangs = Mutex::new(hangs);
+        let first = AtomicBool::new(true);
+        let live = Reread::new(Vec::new(), Some(Duration::ZERO), move || {
+            if !first.swap(false, Ordering::Relaxed) {
+                let _ = hangs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                return Ok(2);
+            }
+            Ok(1)
+        });
+        let live = live.expect("a value");
+        assert_eq!(live.current().await, 1);
+        assert!(live.busy.load(Ordering::Acquire));
+        assert_eq!(live.current().await, 1);
+        drop(release);
+        while live.busy.load(Ordering::Acquire) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(live.current().await, 2);
+    }
+}
