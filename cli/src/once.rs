@@ -31,7 +31,7 @@ follow the calendar, in UTC or in the time zone of --tz. Other periods, such as 
 
 The command runs under the exclusive lock NAME (quorate help command), by default at most once per period: the masters
 record the period as done before the command runs. So a command that fails or crashes does not run again in this
-period. If the command does not exist or is not executable, the period is not recorded.
+period. If the command cannot be executed, the period is not recorded.
 
 With --at-least, the masters record the period as done after the command has exited with 0. If the command fails or
 crashes, the next call runs it again. So the command must be safe to repeat.
@@ -50,7 +50,7 @@ Examples:
     quorate once --status --per day nightly-report
 
 JSON fields (stable): once, state (held, never, done, failed, unknown), done, period, holder, run (host, pid, began,
-ended, exit_code). If state is held, run describes the holder.";
+ended, exit_code; of the holder if state is held).";
 
 /// The exit codes of `quorate once`, with their meanings.
 pub(crate) const CODES: [Meaning; 9] = [
@@ -97,6 +97,15 @@ pub(crate) struct OnceArgs {
     /// Run the command again if it failed earlier in this period
     #[arg(long, env = "QUORATE_AT_LEAST", value_parser = clap::builder::BoolishValueParser::new())]
     at_least: bool,
+
+    /// Exit with N if already done [default: 0]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "QUORATE_DONE_EXIT_CODE",
+        hide_short_help = true
+    )]
+    done_exit_code: Option<u8>,
 
     /// Create the record; all masters must be reachable
     #[arg(long, help_heading = RECORD, conflicts_with_all = ["drop", "status", "command", "shell"])]
@@ -150,8 +159,11 @@ pub(crate) fn run(args: OnceArgs) -> Outcome {
             "--per is missing: give the length of a period, for example --per 24h",
         ));
     };
-    let at_least = args.at_least;
-    let period = Period { range, at_least };
+    let period = Period {
+        range,
+        at_least: args.at_least,
+        done_exit_code: args.done_exit_code.unwrap_or(exit::OK),
+    };
     run::run_once(args.job, KindArgs::default(), Some(period))
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Period {
     /// `--at-least`: if the command fails or crashes, a later `quorate once` runs it again in the same period. If
     /// false, the command runs at most once per period.
     pub(crate) at_least: bool,
+    /// `--done-exit-code`: the exit code if the period was already recorded as done.
+    pub(crate) done_exit_code: u8,
 }
 
 /// The data to store on the masters after the command has ended.

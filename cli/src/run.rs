@@ -255,7 +255,8 @@ pub(crate) fn words(shell: Option<OsString>, command: Vec<OsString>) -> Vec<OsSt
 
 /// How `quorate run` ends if quorate itself did not fail.
 enum WayOut {
-    /// `quorate run` exits with this code: the exit code of the command, or 0 if `quorate once` had nothing to run.
+    /// `quorate run` exits with this code: the exit code of the command, or `Period::done_exit_code` if `quorate once`
+    /// had nothing to run.
     Code(u8),
     /// `quorate run` kills itself with this signal. It is one of:
     ///
@@ -287,7 +288,8 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
     plan.exporter.borrow_mut().held(number);
     let Some(unrecorded) = begin(plan, &guard, &mut signals).await? else {
         guard.release().await;
-        return Ok(WayOut::Code(exit::OK));
+        let code = plan.once.as_ref().map(|period| period.done_exit_code);
+        return Ok(WayOut::Code(code.unwrap_or(exit::OK)));
     };
     let captured = plan.output_on_failure.then(Captured::new).transpose();
     let captured = captured.map_err(|why| {
@@ -376,7 +378,10 @@ async fn begin<'a>(
     guard: &'a LockGuard,
     signals: &mut Signals,
 ) -> Result<Option<Unrecorded<'a>>, Failure> {
-    let Some(Period { range, at_least }) = &plan.once else {
+    let Some(Period {
+        range, at_least, ..
+    }) = &plan.once
+    else {
         return Ok(Some(Unrecorded::Nothing));
     };
     let at_least = *at_least;

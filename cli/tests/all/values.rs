@@ -178,6 +178,43 @@ fn quorate_once_on_several_machines_runs_its_command_once_per_period() {
     assert_tidy(&masters, "nightly");
 }
 
+/// With `--quiet`, no line says whether this machine ran the command, so only the exit code can.
+#[test]
+fn option_done_exit_code_distinguishes_a_period_that_was_done_from_a_run() {
+    let masters = masters(3);
+    let created = ask(&masters, &["once", "--create", "job"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("job.prom");
+    let once = |options: &[&str]| {
+        let mut words = vec!["once", "--quiet", "--per", LONG];
+        words.extend(options);
+        words.extend(["job", "--", "echo", "ran"]);
+        let mut once = with(&masters, &words);
+        once.env("QUORATE_METRICS_FILE", &file);
+        once
+    };
+    let first = done(&mut once(&["--done-exit-code", "3"]));
+    assert_eq!((first.code, &*first.out), (Some(0), "ran\n"), "{first:?}");
+    for (options, variable, code) in [
+        (&["--done-exit-code", "3"][..], None, 3),
+        (&[][..], Some("4"), 4),
+        (&[][..], None, 0),
+    ] {
+        let mut again = once(options);
+        again.envs(variable.map(|code| ("QUORATE_DONE_EXIT_CODE", code)));
+        let again = done(&mut again);
+        assert_eq!(
+            (again.code, &*again.out, &*again.err),
+            (Some(code), "", ""),
+            "{options:?} {variable:?}"
+        );
+        let metrics = std::fs::read_to_string(&file).expect("metrics");
+        let not_due = r#"quorate_run_outcome{resource="job",outcome="not_due"} 1"#;
+        assert!(metrics.contains(not_due), "{metrics}");
+    }
+}
+
 #[test]
 fn quorate_once_repeats_a_failed_command_only_with_the_option_at_least() {
     let masters = masters(3);
