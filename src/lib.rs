@@ -1,32 +1,47 @@
-//! A Redlock quorum lock over N independent Redis or Valkey masters.
+//! A distributed lock, built on Redlock: a majority of independent masters (Redis, Valkey, MySQL, MariaDB or ZooKeeper)
+//! grants each lock.
 //!
-//! A client holds the lock while a majority of the masters grants it. The lock survives the failure of a minority of
-//! the masters, and its holder is notified in time when the lock is lost. Every holder gets a fencing token. Systems
-//! that check the token are safe even from a holder that was paused.
+//! Waiting clients queue, a holder is notified before its lock ends, and every lock comes with a fencing token.
 //!
 //! ```no_run
+//! # async fn close_books(fence: Option<u64>) -> u64 { 0 }
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use quorate::Redlock;
 //!
 //! let redlock = Redlock::builder()
 //!     .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
-//!     .build()?; // never connects, so a service can start while masters are down
+//!     .build()?; // does not connect, so masters may be down when a service starts
 //!
-//! let guard = redlock.acquire("nightly-report").await?;
-//! // Renewed in the background. Pass the fencing token to every system that you write to.
-//! println!("held, fencing token {:?}", guard.fencing_token());
-//! guard.release().await;
+//! // `scope` renews the lock while the closure runs. If the lock is lost, `scope` drops the closure's future.
+//! let sum = redlock
+//!     .scope("month-end", async |guard| {
+//!         // The database rejects every token below the largest token that it has seen.
+//!         close_books(guard.fencing_token()).await
+//!     })
+//!     .await?;
 //! # Ok(()) }
 //! ```
 //!
 //! # What it promises
 //!
-//! At most one client at a time believes that it holds a resource. This guarantee has two conditions: at most a
-//! minority of the masters fails, and clocks stay within the configured [`Drift`].
+//! - **One holder.** At most one client holds a lock at a time, as long as no clock jumps, clocks drift apart by at
+//!   most 1 % of the TTL plus 2 ms while one TTL passes, and no master loses locks except by a restart; a process that
+//!   was paused for longer than its TTL still believes for a moment that it holds the lock.
+//! - **Rising tokens.** Every later holder of a lock gets a larger fencing token, even if clocks are wrong, as long as
+//!   the masters keep their fencing counters; if a restart erases the counters, tokens still rise as long as the
+//!   restart guard is on and the masters' clocks differ by less than `max_ttl`.
+//! - **A minority may fail.** Locks are granted and renewed while a minority of the masters is dead, hung or
+//!   unreachable; if no majority answers, nobody gets a lock, and the error is "no quorum" instead of "held by
+//!   another".
+//! - **Notice of a loss.** If the masters stop answering, the holder is notified before its lock expires; if an
+//!   operator force-releases the lock, the holder is notified at its next renewal, a third of the TTL later at most; a
+//!   paused process is notified only when it continues.
 //!
-//! There is one exception. If a process is paused until its lease has expired, it still believes for a moment after the
-//! pause that it holds the lock.
-//! So pass the [fencing token](LockGuard::fencing_token) to every system to which the holder writes.
+//! `docs/promises.md` explains each condition, and `docs/safety.md` answers the known objections to Redlock. The drift
+//! is a setting ([`Drift`]), and so are [`RestartGuard`] and [`max_ttl`](RedlockBuilder::max_ttl).
+//!
+//! Pass the [fencing token](LockGuard::fencing_token) to every system to which the holder writes. Only such a system
+//! can stop a holder that was paused, by rejecting every token below the largest token that it has seen.
 //!
 //! # A tour
 //!
@@ -84,7 +99,7 @@
 //! | `value written` | debug | `resource`, `writing` |
 //! | `value removed` | debug | `resource` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
-//! | `master restarted recently ..` | warn | `node`, `uptime_s` |
+//! | `master restarted recently ..` | warn | `node`; `uptime_s` for Redis and Valkey |
 //! | `master reports an impossible uptime ..` | warn | `node` |
 //! | `another address led to this server before ..` | warn | `node` |
 //! | `master refuses this client's configuration` | warn | `node`, `fault` |

@@ -43,8 +43,8 @@ pub struct Scenario {
     pub guarded: bool,
     /// The TTL of a lock.
     pub ttl: Duration,
-    /// The longest TTL that a client may use. It must exceed two seconds (see "Promises and assumptions" in
-    /// docs/protocol.md).
+    /// The longest TTL that a client may use. It must exceed two seconds (see "Rising tokens" in
+    /// docs/promises.md).
     pub max_ttl: Duration,
     /// The longest pause of a client between two attempts.
     pub pause: Duration,

@@ -23,10 +23,22 @@ use crate::{
     name = "quorate",
     version,
     long_about = "Run commands under a lock that a majority of independent masters (Redis, Valkey, MySQL, ZooKeeper) grants.\n\n\
-        The lock survives as long as a majority of the masters is up. quorate renews the lock while the command \
-        runs. If quorate cannot renew the lock, it stops the command before the lock expires.\n\n\
-        If the machine is paused, quorate cannot stop the command in time. Therefore, the resource that the command \
-        writes to should reject fencing tokens that are smaller than its largest token so far.",
+        quorate renews the lock while the command runs, and stops the command when it is notified of a loss. What it \
+        promises:\n\n\
+        One holder. At most one client holds a lock at a time, as long as no clock jumps, clocks drift apart by at \
+        most 1 % of the TTL plus 2 ms while one TTL passes, and no master loses locks except by a restart; a process \
+        that was paused for longer than its TTL still believes for a moment that it holds the lock.\n\n\
+        Rising tokens. Every later holder of a lock gets a larger fencing token, even if clocks are wrong, as long as \
+        the masters keep their fencing counters; if a restart erases the counters, tokens still rise as long as the \
+        restart guard is on and the masters' clocks differ by less than max_ttl.\n\n\
+        A minority may fail. Locks are granted and renewed while a minority of the masters is dead, hung or \
+        unreachable; if no majority answers, nobody gets a lock, and the error is \"no quorum\" instead of \"held by \
+        another\".\n\n\
+        Notice of a loss. If the masters stop answering, the holder is notified before its lock expires; if an \
+        operator force-releases the lock, the holder is notified at its next renewal, a third of the TTL later at \
+        most; a paused process is notified only when it continues.\n\n\
+        The resource that the command writes to should reject every token that is smaller than the largest token it \
+        has seen: only the resource can stop a process that was paused.",
     after_help = "Try it without any setup:  quorate demo\n\nMost common use:           quorate run nightly-report -- ./report.sh",
     after_long_help = manual::after_help(),
     arg_required_else_help = true,

@@ -43,6 +43,7 @@ mod passwords;
 mod paused;
 mod permit_line;
 mod progress;
+mod promises;
 mod proposals;
 mod quorums;
 mod quota;

@@ -293,3 +293,31 @@ fn every_command_that_a_page_mentions_exists() {
         "the pages must contain more than 50 quorate commands, but only {seen} were found"
     );
 }
+
+/// The same comparison for the README and the rustdoc of the library is in `tests/all/promises.rs`.
+#[test]
+fn help_states_the_promises_of_the_page_word_for_word() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/promises.md");
+    let page = std::fs::read_to_string(page).expect("a page");
+    let words = |text: &str| {
+        let plain = text.replace(['*', '`'], "");
+        plain.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let shown = words(&help("", "100"));
+    let mut promises = vec![String::new()];
+    for line in page.lines() {
+        match line.strip_prefix('>') {
+            Some(line) => promises.last_mut().expect("a promise").push_str(line),
+            None => promises.push(String::new()),
+        }
+    }
+    promises.retain(|promise| !promise.is_empty());
+    assert_eq!(promises.len(), 4, "{promises:#?}");
+    for promise in promises {
+        let promise = words(&promise);
+        assert!(
+            shown.contains(&promise),
+            "quorate --help must contain this promise of docs/promises.md: {promise}\n{shown}"
+        );
+    }
+}

@@ -1,4 +1,4 @@
-//! The checkers of the promises in docs/protocol.md ("Promises and assumptions"), one file for each rule.
+//! The checkers of the promises in docs/promises.md, one file for each rule.
 //!
 //! A checker receives facts as they happen, and returns an error if its rule is broken. A fact is,
 //! for example, that a client has obtained a lock, or that a master has executed a request. After every event, a
