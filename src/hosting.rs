@@ -5,13 +5,16 @@
 //! in the background runtime.
 
 use std::future::Future;
+use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::runtime::{Builder, Handle, Id, RuntimeFlavor};
+use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor};
+
+use crate::panics;
 
 use crate::fork::{self, PerProcess};
 
@@ -25,7 +28,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// (1.5 s).
 const PATIENCE: Duration = Duration::from_millis(750);
 
-static BACKGROUND: PerProcess<Option<Handle>> = PerProcess::new();
+static BACKGROUND: PerProcess<Mutex<Option<Handle>>> = PerProcess::new();
 
 /// The tokio runtime of the caller; for a caller without one, the background runtime. `None` if the background runtime
 /// could not be started.
@@ -37,7 +40,7 @@ pub(crate) fn handle() -> Option<Handle> {
 /// lives as long as the process. `None` if the operating system refuses the thread or the file descriptors.
 pub(crate) fn background() -> Option<Handle> {
     let start = || {
-        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+        let runtime = one_thread().ok()?;
         let handle = runtime.handle().clone();
         let driven = Driven::new(&handle);
         let run = move || {
@@ -47,7 +50,27 @@ pub(crate) fn background() -> Option<Handle> {
         let thread = std::thread::Builder::new().name("quorate-background".to_owned());
         thread.spawn(run).ok().map(|_| handle)
     };
-    BACKGROUND.get_or_init(start).clone()
+    // If the operating system refuses, the next call tries again.
+    let background = BACKGROUND.get_or_init(Mutex::default);
+    let mut background = background.lock().unwrap_or_else(PoisonError::into_inner);
+    if background.is_none() {
+        *background = start();
+    }
+    background.clone()
+}
+
+/// Creates a tokio runtime with one thread, with timers and I/O.
+///
+/// # Errors
+///
+/// If the operating system refuses the file descriptors.
+pub fn one_thread() -> std::io::Result<Runtime> {
+    // If tokio's feature `signal` is on and no file descriptor is free, `build` panics. So first find out whether as many
+    // are free as it opens. Another thread may take them meanwhile: so also catch the panic.
+    let free: std::io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
+    drop(free?);
+    let built = panics::caught(|| Builder::new_current_thread().enable_all().build());
+    built.unwrap_or_else(|panic| Err(std::io::Error::other(panics::text(&panic))))
 }
 
 /// The library's own runtimes with one thread. Each thread runs tasks until its runtime ends, so the library does not
@@ -240,8 +263,6 @@ fn is_paused(host: &Handle) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{self, Receiver, Sender};
-
-    use tokio::runtime::Runtime;
 
     use super::*;
 

@@ -107,6 +107,7 @@
 //! | `no wake-up messages: waiters use only timers` | warn | `node`, `why` |
 //! | `changed TLS files cannot be used ..` | warn | `why` |
 //! | `an even number of masters ..` | warn | `masters` |
+//! | `internal failure: locks that were due are not renewed` | error | `why` (the text of the panic) |
 //! | `a tokio runtime has stopped running tasks ..` | debug | `tasks` (the number of tasks) |
 //!
 //! No span or event contains a password.
@@ -152,6 +153,7 @@ pub mod node;
 mod node;
 mod options;
 mod outcome;
+mod panics;
 mod protocol;
 #[doc(hidden)]
 pub mod redact;
@@ -192,6 +194,8 @@ pub use config::{list, text};
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
+#[doc(hidden)]
+pub use hosting::one_thread;
 pub use kinds::election::{Election, Leader, Leadership, Observation};
 pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::semaphore::SemaphoreStatus;
@@ -203,6 +207,8 @@ pub use node::note::{MAX_NOTE_LEN, NoteText};
 pub use node::right::{MissingRight, Purpose};
 pub use node::{Fault, Hold, KeyState, NodeName, Note, Phase, Token, Waiter};
 pub use outcome::LossCause;
+#[doc(hidden)]
+pub use panics::catches_panics;
 pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
 pub use redlock::Redlock;

@@ -59,8 +59,7 @@ use crate::waiting::local_line::LocalLines;
 ///
 /// # Panics
 ///
-/// The methods panic if the caller's tokio runtime has no timers or no I/O (`enable_all` turns on both). Without a
-/// tokio runtime they panic if the operating system refuses to start the background thread.
+/// The methods panic if the caller's tokio runtime has no timers or no I/O (`enable_all` turns on both).
 #[derive(Clone)]
 pub struct Redlock {
     pub(crate) core: Arc<Core>,

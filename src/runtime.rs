@@ -51,6 +51,9 @@ pub trait Runtime: Send + Sync + 'static {
 /// that passed during a suspension is noticed within this time.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
+/// The longest sleep in a thread without a timer: 1 ms. It blocks the thread, so it is short.
+const SHORT_NAP: Duration = Duration::from_millis(1);
+
 /// Wraps a future that uses timers or sockets of tokio, so that any executor can poll it. If the caller has no tokio
 /// runtime, these timers and sockets belong to the background runtime.
 pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
@@ -112,10 +115,14 @@ impl Runtime for Tokio {
                 if left.is_zero() {
                     return;
                 }
+                let Some(handle) = handle() else {
+                    // The operating system refuses the background runtime. Sleep in the caller's thread, and try again.
+                    std::thread::sleep(left.min(SHORT_NAP));
+                    pause().await;
+                    continue;
+                };
                 let nap = {
-                    let handle = handle();
-                    // If `handle` is `None`, `sleep` panics (see the documentation of `Redlock`).
-                    let _entered = handle.as_ref().map(Handle::enter);
+                    let _entered = handle.enter();
                     tokio::time::sleep(left.min(LONGEST_NAP))
                 };
                 nap.await;

@@ -51,6 +51,8 @@ const DECIDING: &[&str] = &[
     "src/node/redis/loaded.rs",
     "src/node/redis/encode.rs",
     "src/node/redis/decode.rs",
+    "src/node/actor/panicked.rs",
+    "src/node/redis/connecting.rs",
     "src/node/redis/refusal.rs",
     "src/node/redis/denied.rs",
     "src/scripts/**/*.lua",

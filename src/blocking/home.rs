@@ -9,12 +9,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, EnterGuard, Handle};
+use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
 use crate::error::{BuildError, CannotBlock};
 use crate::fork::Process;
-use crate::hosting::Driven;
+use crate::hosting::{self, Driven};
 use crate::redlock::Redlock;
 
 /// How long the background thread may take to send the last releases before it ends, in addition to the node timeout.
@@ -50,7 +50,7 @@ impl Home {
         // The runtime is created and dropped on the background thread, because threads of a Tokio runtime may not drop
         // another runtime.
         let run = move || {
-            let runtime = match Builder::new_current_thread().enable_all().build() {
+            let runtime = match hosting::one_thread() {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(started.send(Err(error))),
             };

@@ -17,6 +17,7 @@ use super::schedule::{Due, OPEN, Renewal, SOON, ScheduleId, What, next_due};
 use crate::metrics;
 use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
 use crate::outcome::LossCause;
+use crate::panics;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Extension, Terms, retry_at};
 use crate::repeats::warn_seldom;
@@ -104,7 +105,12 @@ async fn run(mut ends: Ends) {
         };
         let now = driver.now();
         let due = owner.schedule().take_due(now);
-        send(&owner, &driver, due, now);
+        // A panic must not end the renewal of all other locks. The locks of this batch expire if it was not sent, and
+        // their holders notice this by their own timers.
+        if let Err(panic) = panics::caught(|| send(&owner, &driver, due, now)) {
+            let why = panics::text(&panic);
+            tracing::error!(%why, "internal failure: locks that were due are not renewed");
+        }
         let next = {
             let mut schedule = owner.schedule();
             let next = schedule.next(now);

@@ -107,6 +107,9 @@ impl Fault {
 
     /// Whether the request certainly changed nothing on the master. Either the client never sent the request, or the
     /// master refused the request before it executed any part.
+    ///
+    /// This is false for [`Unsupported`](Self::Unsupported) and [`Denied`](Self::Denied): a script may have executed some
+    /// of its commands before the server refused another command.
     pub fn left_nothing(&self) -> bool {
         matches!(
             self,
@@ -117,7 +120,6 @@ impl Fault {
                 | Self::Quarantined(_)
                 | Self::Withdrawn
                 | Self::Loading
-                | Self::Unsupported(_)
                 | Self::Unprepared(_)
                 | Self::OtherMasters(_)
                 | Self::SameServer(_)
@@ -228,7 +230,7 @@ mod tests {
         ("busy", false, true),
         ("wrong_type", false, true),
         ("denied", false, false),
-        ("unsupported", true, false),
+        ("unsupported", false, false),
         ("unprepared", true, false),
         ("other_masters", true, false),
         ("same_server", true, false),

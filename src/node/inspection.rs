@@ -112,6 +112,14 @@ impl Inspection {
         }
     }
 
+    /// Creates an inspection that found nothing but this fault.
+    pub(crate) fn failed(node: NodeName, fault: Fault) -> Self {
+        Self {
+            fault: Some(fault),
+            ..Self::new(node)
+        }
+    }
+
     /// The value of the server's setting called `name`; `None` if the setting was not read.
     pub fn setting(&self, name: &str) -> Option<&str> {
         let found = self.settings.iter().find(|(other, _)| other == name);

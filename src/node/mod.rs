@@ -36,6 +36,8 @@ mod value;
 pub(crate) mod waiter_id;
 mod wake;
 
+#[doc(hidden)]
+pub use crate::panics::{Panic, caught, caught_in, text as panic_text};
 pub use answer::{Answer, Extended, Hold, KeyState, QueueInfo, Waiter};
 pub use change::{ChangeOrder, ChangeSeen};
 pub use claim::{Claim, Fairness, Ticket};

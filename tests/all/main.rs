@@ -53,6 +53,7 @@ mod redis_node;
 #[cfg(feature = "redis")]
 mod redis_types;
 mod references;
+mod refusals;
 mod renewal;
 mod repository;
 mod requests;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&[&str]; 13] = [
     &["protocol"],
     &[
-        "clock", "fork", "hosting", "runtime", "repeats", "retry", "settings", "resource",
-        "outcome", "limit", "keys", "metrics", "redact", "reread", "sync",
+        "clock", "fork", "hosting", "panics", "runtime", "repeats", "retry", "settings",
+        "resource", "outcome", "limit", "keys", "metrics", "redact", "reread", "sync",
     ],
     &["node"],
     &["report"],

@@ -103,6 +103,12 @@ impl Acquaintance {
         }
     }
 
+    /// Whether this process has had a connection to the master.
+    pub(in crate::node) fn is_met(&self) -> bool {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.run.is_some() || seen.last.is_some() || seen.first_run.is_some()
+    }
+
     /// Whether `run` is the run id that the first connection reported.
     pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);

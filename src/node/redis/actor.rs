@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant as Tick, Sleep};
 
+use super::connecting::broken;
 use super::dial::dial;
 use super::link::{Link, Stage};
 use super::refusal::down;
@@ -16,7 +17,9 @@ use super::socket::Socket;
 use crate::fork;
 use crate::hosting;
 use crate::node::Fault;
+use crate::node::actor::panicked::Panicked;
 use crate::node::actor::pending_releases::PendingReleases;
+use crate::panics::{self, Panic};
 use crate::protocol::instant::Instant;
 
 /// The number of reads from the socket after which the task yields. Without this limit, a master that never stops
@@ -35,7 +38,17 @@ pub(super) fn run(
     // Create the actor here, not at the first poll. A runtime that is shutting down may drop the task without a poll,
     // and the actor's `drop` must then answer the queued requests.
     let mut actor = Actor::new(shared, pending);
-    std::future::poll_fn(move |cx| actor.poll(cx))
+    std::future::poll_fn(move |cx| {
+        // After one panic, the link connects again. After a second panic in the same poll, the task ends, and its
+        // requests are answered; the next request starts a new task.
+        for _ in 0..2 {
+            match panics::caught(|| actor.poll(cx)) {
+                Ok(polled) => return polled,
+                Err(panic) => actor.panicked(&panic),
+            }
+        }
+        Poll::Ready(())
+    })
 }
 
 type Dialing = Pin<Box<dyn Future<Output = Result<Socket, Fault>> + Send>>;
@@ -49,6 +62,7 @@ struct Actor {
     timer: Option<Pin<Box<Sleep>>>,
     /// The time at which the timer fires; `None` if the timer is not set.
     armed: Option<Instant>,
+    panicked: Panicked,
     /// Whether the task has yielded so that other tasks can queue requests. One write then sends all of them.
     gathering: bool,
 }
@@ -100,6 +114,7 @@ impl Actor {
             socket: None,
             timer: None,
             armed: None,
+            panicked: Panicked::default(),
             gathering: false,
         }
     }
@@ -116,6 +131,16 @@ impl Actor {
             let fault = Fault::Down("no tokio runtime is running".into());
             self.shared.mailbox.fail(&fault);
         }
+    }
+
+    /// Handles a panic of this task: drops the connection, and connects again after a pause.
+    fn panicked(&mut self, panic: &Panic) {
+        self.socket = None;
+        self.dialing = None;
+        (self.timer, self.armed, self.gathering) = (None, None, false);
+        let now = self.clock.now();
+        let fault = self.panicked.fault(panic, self.link.lived(now));
+        self.link.crash(fault, now);
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -233,7 +258,10 @@ impl Actor {
             match socket.poll_read(self.link.input(), cx) {
                 Poll::Pending => return (received, false),
                 Poll::Ready(Ok(())) => received |= self.link.receive(self.clock.now()),
-                Poll::Ready(Err(error)) => self.link.cut(down(error), self.clock.now()),
+                Poll::Ready(Err(error)) => {
+                    let fault = broken(error, self.shared.acquaintance.is_met());
+                    self.link.cut(fault, self.clock.now());
+                }
             }
         }
         (received, true)

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::connecting::NotResp;
 use super::resp::{LARGEST, Malformed, Value, parse};
 
 /// The initial size of a buffer in bytes. When a buffer has become empty, its memory is reduced if it is larger than
@@ -112,7 +113,7 @@ impl Input {
                 Ok(Some(value))
             }
             Ok(None) => Ok(None),
-            Err(Malformed) => Err(io::Error::other("the reply is not valid RESP")),
+            Err(Malformed) => Err(NotResp::of(&self.bytes[self.start..self.end])),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::task::Poll;
 
 use super::buffers::{Input, Output};
+use super::connecting::{Greeted, Progress, before_first_answer, broken};
 use super::dial::dial;
 use super::handshake::{Handshake, Negotiated, Step, hello, hello_answer};
 use super::refusal::down;
@@ -13,6 +14,9 @@ use super::shared::Shared;
 use super::socket::Socket;
 use crate::node::Fault;
 use crate::protocol::instant::Instant;
+
+/// How many connections are opened to find out whether a server that closes them is a proxy.
+const TRIES: usize = 3;
 
 pub(super) struct Conversation {
     socket: Socket,
@@ -23,27 +27,57 @@ pub(super) struct Conversation {
 impl Conversation {
     /// Connects and completes the whole handshake. The time limit is one connect timeout for connecting, and another
     /// one for the handshake.
+    ///
+    /// If the server closes the connection before it answers, connects again, to find out whether it is a proxy that
+    /// does not know HELLO.
     pub(super) async fn begin(
         shared: &std::sync::Arc<Shared>,
     ) -> Result<(Self, Negotiated), Fault> {
+        let mut greeted = Greeted::default();
+        let mut first = None;
+        for _ in 0..TRIES {
+            match Self::shake_hands(shared, &mut greeted).await {
+                Ok(done) => return Ok(done),
+                Err(fault) if !fault.passes_by_itself() || !greeted.probes() => return Err(fault),
+                Err(fault) => drop(first.get_or_insert(fault)),
+            }
+        }
+        Err(first.unwrap_or(Fault::Stalled))
+    }
+
+    async fn shake_hands(
+        shared: &std::sync::Arc<Shared>,
+        greeted: &mut Greeted,
+    ) -> Result<(Self, Negotiated), Fault> {
         let mut talk = Self::dial(shared).await?;
-        in_time(shared, async {
-            let mut handshake = Handshake::begin(shared, talk.out());
+        let mut handshake = Handshake::begin(shared, greeted.probes(), talk.out());
+        let done = in_time(shared, async {
             loop {
-                let step = talk
-                    .next(|value| handshake.note(shared, &value, Instant::now()))
-                    .await??;
-                let done = match step {
+                let progress = handshake.progress();
+                let said = talk.reply(|value| handshake.note(shared, &value, Instant::now()));
+                let met = shared.acquaintance.is_met();
+                let step = said.await.map_err(|error| match progress {
+                    Progress::Nothing => before_first_answer(error, met),
+                    Progress::Probed | Progress::Greeted => broken(error, met),
+                });
+                let done = match step?? {
                     Step::Waits => false,
+                    Step::Probed => {
+                        handshake.greet(shared, talk.out());
+                        false
+                    }
                     Step::Turns => !handshake.turn(shared, talk.out(), Instant::now())?,
                     Step::Done => true,
                 };
                 if done {
-                    return Ok((talk, handshake.done()));
+                    return Ok(());
                 }
             }
-        })
-        .await
+        });
+        match done.await {
+            Ok(()) => Ok((talk, handshake.done())),
+            Err(fault) => Err(greeted.ended(handshake.progress(), fault)),
+        }
     }
 
     /// Connects and authenticates, without the rest of the handshake. So this also works if the server refuses another

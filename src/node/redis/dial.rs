@@ -11,6 +11,8 @@ use redis::ConnectionAddr;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 
+#[cfg(feature = "tls-rustls")]
+use super::connecting::broken;
 use super::refusal::down;
 use super::shared::Shared;
 use super::socket::Socket;
@@ -116,7 +118,9 @@ async fn tls(shared: &Shared, host: &str, stream: TcpStream) -> Result<Socket, F
         .map_err(|_| Fault::Down("TLS cannot check a host name of this form".into()))?;
     // The certificates may have been replaced since the last connection.
     let connector = tokio_rustls::TlsConnector::from(files.current().await);
-    let stream = connector.connect(name, stream).await.map_err(down)?;
+    let met = shared.acquaintance.is_met();
+    let stream = connector.connect(name, stream).await;
+    let stream = stream.map_err(|error| broken(error, met))?;
     Ok(Socket::new(stream))
 }
 

@@ -9,10 +9,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::connecting::Progress;
 use super::deletion::Deletion;
 use super::loaded::Scripts;
 use super::many::least_acquires;
-use super::refusal::{not_admitted, server_fault};
+use super::refusal::{NO_HELLO, Quoting, listed, not_admitted, server_fault, unguarded};
 use super::resp::{Command, Value};
 use super::script::{Script, Set};
 use super::shared::Shared;
@@ -54,6 +55,7 @@ pub(super) struct Negotiated {
 pub(super) struct Handshake {
     /// The commands of the handshake that are not answered yet, in the order of sending.
     asked: VecDeque<Asked>,
+    progress: Progress,
     second: bool,
     scripts: Scripts,
     info: Vec<u8>,
@@ -83,6 +85,8 @@ enum Seen {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
+    /// A command that every server and proxy answers, perhaps with an error. HELLO follows after the reply.
+    Probe,
     Hello,
     Database,
     /// Sets the names of the library and the process in `CLIENT LIST`. An error is ignored: some servers do not have
@@ -107,16 +111,47 @@ enum Asked {
 pub(super) enum Step {
     /// More replies to the last message are outstanding.
     Waits,
+    /// The probe was answered. The first message can be written ([`Handshake::greet`]).
+    Probed,
     /// All replies to the first message have arrived. The second message can be written.
     Turns,
     Done,
 }
 
 impl Handshake {
+    /// Begins a handshake: writes the first message, or the probe before it ([`Greeted`](super::connecting::Greeted)).
+    pub(super) fn begin(shared: &Shared, probes: bool, out: &mut Vec<u8>) -> Self {
+        let mut handshake = Self {
+            asked: VecDeque::new(),
+            progress: Progress::Nothing,
+            second: false,
+            scripts: Scripts::of(shared.options.configuration),
+            info: Vec::new(),
+            untold: None,
+            id: None,
+            quarantined_until: NEVER_GUARDED,
+            vote: None,
+            memory: Memory::of(None, false),
+            marker: None,
+            unnamed: false,
+            refused: None,
+            unmarked: None,
+            restored: None,
+        };
+        if probes {
+            Command::words(out, &["GET", MASTERS]);
+            handshake.asked.push_back(Asked::Probe);
+        } else {
+            handshake.greet(shared, out);
+        }
+        handshake
+    }
+
     /// Writes the first message of the handshake.
-    pub(super) fn begin(shared: &Shared, out: &mut Vec<u8>) -> Self {
+    pub(super) fn greet(&mut self, shared: &Shared, out: &mut Vec<u8>) {
+        let asked = &mut self.asked;
         hello(shared, out);
-        let mut asked = VecDeque::from([Asked::Hello]);
+        asked.push_back(Asked::Hello);
         let database = shared.address.info.redis_settings().db();
         if database != 0 {
             Command::words(out, &["SELECT", &database.to_string()]);
@@ -137,27 +172,15 @@ impl Handshake {
         // old marker by their names.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Marker);
-        let scripts = Scripts::of(shared.options.configuration);
-        let loaded = scripts.load(Set::Plain, shared.options.max_ttl, out);
+        let loaded = self.scripts.load(Set::Plain, shared.options.max_ttl, out);
         asked.extend(loaded.map(Asked::Script));
         Command::words(out, &["CLIENT", "ID"]);
         asked.push_back(Asked::Id);
-        Self {
-            asked,
-            second: false,
-            scripts,
-            info: Vec::new(),
-            untold: None,
-            id: None,
-            quarantined_until: NEVER_GUARDED,
-            vote: None,
-            memory: Memory::of(None, false),
-            marker: None,
-            unnamed: false,
-            refused: None,
-            unmarked: None,
-            restored: None,
-        }
+    }
+
+    /// How far the handshake has got.
+    pub(super) fn progress(&self) -> Progress {
+        self.progress
     }
 
     /// Handles one reply. The first fault ends the handshake. Later replies are then ignored, because their faults may
@@ -180,7 +203,15 @@ impl Handshake {
                     "the master sent a message before the client subscribed to any channel",
                 ));
             }
-            (Asked::Hello, value) => hello_answer(shared, value)?,
+            (Asked::Probe, _) => {
+                self.progress = Progress::Probed;
+                self.asked.pop_front();
+                return Ok(Step::Probed);
+            }
+            (Asked::Hello, value) => {
+                self.progress = Progress::Greeted;
+                hello_answer(shared, value)?;
+            }
             (Asked::Name, Value::Error(_)) => self.unnamed = true,
             (
                 Asked::Courtesy | Asked::Name | Asked::Kill,
@@ -197,20 +228,7 @@ impl Handshake {
             }
             (Asked::Script(script), value) => self.scripts.loaded(script, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
-            (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
-                // A user without the right to subscribe can still take locks. Waiters of this process then poll by
-                // timer.
-                Fault::Denied(why) => {
-                    let node = shared.address.name();
-                    warn_seldom!(
-                        (shared.repeats, &why, now),
-                        %node,
-                        %why,
-                        "no wake-up messages: waiters use only timers"
-                    );
-                }
-                fault => return Err(fault),
-            },
+            (Asked::Subscription, Value::Error(error)) => not_subscribed(shared, error, now)?,
             (_, Value::Error(error)) => return Err(server_fault(error)),
             (asked, _) => {
                 return Err(malformed(&format!(
@@ -356,14 +374,18 @@ impl Handshake {
         if shared.options.restart_guard == RestartGuard::Off {
             return Ok(NEVER_GUARDED);
         }
-        if let Some(fault) = &self.untold {
-            return Err(fault.clone());
+        match &self.untold {
+            Some(Fault::Unsupported(_)) => {
+                return Err(unguarded("the server does not have the command INFO"));
+            }
+            Some(fault) => return Err(fault.clone()),
+            None => {}
         }
         let uptime = self.field("uptime_in_seconds");
         let (Some(run), Some(uptime)) = (self.field("run_id"), uptime.and_then(numbers::uptime))
         else {
-            return Err(malformed(
-                "INFO does not contain the run_id and uptime that the restart guard needs",
+            return Err(unguarded(
+                "INFO does not contain run_id and uptime_in_seconds",
             ));
         };
         let max_ttl = shared.options.max_ttl;
@@ -394,6 +416,24 @@ impl Handshake {
             );
         }
         Ok(until)
+    }
+}
+
+/// Handles an error in answer to SUBSCRIBE. A client that cannot subscribe can still take locks: the user has no right
+/// to subscribe, or the server does not have the command. Waiters of this process then poll by timer.
+fn not_subscribed(shared: &Shared, error: &[u8], now: Instant) -> Result<(), Fault> {
+    match server_fault(error) {
+        Fault::Denied(why) | Fault::Unsupported(why) => {
+            let node = shared.address.name();
+            warn_seldom!(
+                (shared.repeats, &why, now),
+                %node,
+                %why,
+                "no wake-up messages: waiters use only timers"
+            );
+            Ok(())
+        }
+        fault => Err(fault),
     }
 }
 
@@ -456,39 +496,19 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
 /// not quote the reply, because servers may quote a part of the password.
 fn hello_fault(error: &[u8], secret: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
-    let lower = text.to_ascii_lowercase();
-    if text.starts_with("NOPROTO") || lower.contains("unknown command") {
-        return Fault::Unsupported(
-            "the server does not support RESP3: use Redis 6 or newer, or Valkey".into(),
-        );
+    if text.to_ascii_lowercase().starts_with("err unknown command") {
+        return Fault::Unsupported(NO_HELLO.into());
     }
     if !secret {
         return server_fault(error);
     }
-    if lower.contains("max number of clients") {
-        return Fault::Server("ERR max number of clients reached".into());
-    }
-    if lower.contains("without any password configured") {
-        return Fault::Denied(
-            "this master has no password set, but the client sent one: remove it from the URL"
-                .into(),
+    listed(&text, None, Quoting::Nothing).unwrap_or_else(|| {
+        let code = if text.starts_with("ERR ") { "ERR" } else { "an error" };
+        let why = format!(
+            "{code} in answer to HELLO; the error text is hidden, because it can contain the password"
         );
-    }
-    let code = text.split(' ').next().unwrap_or_default();
-    match (code, server_fault(code.as_bytes())) {
-        ("WRONGPASS", _) => Fault::Denied("WRONGPASS: user or password refused".into()),
-        ("NOAUTH", _) => Fault::Denied("NOAUTH: a user and password are needed".into()),
-        ("NOPERM", _) => Fault::Denied("NOPERM: this user may not run HELLO".into()),
-        ("DENIED", _) => Fault::Denied("DENIED: the master is in protected mode".into()),
-        (_, Fault::Server(_)) => {
-            let code = if code == "ERR" { code } else { "an error" };
-            let why = format!(
-                "{code} in answer to HELLO; the error text is hidden, because it can contain the password"
-            );
-            Fault::Server(why.into())
-        }
-        (_, fault) => fault,
-    }
+        Fault::Server(why.into())
+    })
 }
 
 #[cfg(test)]

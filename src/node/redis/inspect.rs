@@ -39,9 +39,9 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
             found.quarantined = (!left.is_zero()).then_some(left);
             Some(connection)
         }
-        // The server answers, but this user lacks a right for the handshake. Inspect everything else over a connection
-        // without the full handshake.
-        Err(fault @ Fault::Denied(_)) => {
+        // The server answers, but this user lacks a right for the handshake, or the server lacks a command. Inspect
+        // everything else over a connection without the full handshake.
+        Err(fault @ (Fault::Denied(_) | Fault::Unsupported(_))) => {
             found.fault = Some(fault);
             Conversation::introduce(shared).await.ok()
         }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffers::{Input, Output};
+use super::connecting::{Greeted, Progress, before_first_answer};
 use super::deletion::Deletion;
 use super::handshake::{Handshake, Step};
 use super::online::Online;
@@ -61,6 +62,8 @@ pub(super) struct Link {
     never_try: bool,
     /// Whether another link continues the work of this one.
     handed_over: bool,
+    /// Recognizes a proxy that closes each connection in answer to HELLO.
+    greeted: Greeted,
 }
 
 enum State {
@@ -111,6 +114,7 @@ impl Link {
             batch: Vec::new(),
             never_try: false,
             handed_over: false,
+            greeted: Greeted::default(),
         }
     }
 
@@ -171,7 +175,9 @@ impl Link {
         };
         self.input.clear();
         self.output.clear();
-        let handshake = Box::new(Handshake::begin(&self.shared, self.output.commands()));
+        let handshake =
+            Handshake::begin(&self.shared, self.greeted.probes(), self.output.commands());
+        let handshake = Box::new(handshake);
         let until = self.extend_patience(until, now);
         self.state = State::Handshaking { until, handshake };
         self.tick(now);
@@ -196,6 +202,21 @@ impl Link {
         }
     }
 
+    /// Called after a panic of the task that drives the link.
+    pub(super) fn crash(&mut self, fault: Fault, now: Instant) {
+        if !matches!(self.state, State::Over) {
+            self.lose(fault, now);
+        }
+    }
+
+    /// How long the current connection has lasted; `None` if there is none.
+    pub(super) fn lived(&self, now: Instant) -> Option<Duration> {
+        match &self.state {
+            State::Online(online) => Some(online.lived(now)),
+            _ => None,
+        }
+    }
+
     /// Handles the received bytes. Returns `true` if they completed a reply, or if the connection was lost.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         match self.listen(now) {
@@ -212,13 +233,22 @@ impl Link {
         loop {
             match &mut self.state {
                 State::Handshaking { handshake, .. } => {
-                    let Some(value) = self.input.next().map_err(down)? else {
+                    let met = self.shared.acquaintance.is_met();
+                    let unreadable = |error| match handshake.progress() {
+                        Progress::Nothing => before_first_answer(error, met),
+                        Progress::Probed | Progress::Greeted => down(error),
+                    };
+                    let Some(value) = self.input.next().map_err(unreadable)? else {
                         return Ok(received);
                     };
                     received = true;
                     let ready = match handshake.note(&self.shared, &value, now)? {
                         Step::Waits => false,
                         Step::Done => true,
+                        Step::Probed => {
+                            handshake.greet(&self.shared, self.output.commands());
+                            false
+                        }
                         Step::Turns => {
                             if !self.input.is_empty() {
                                 let why = "the master sent more replies than there were handshake requests";
@@ -263,6 +293,7 @@ impl Link {
     fn ready(&mut self, now: Instant) {
         let over = State::Over;
         if let State::Handshaking { handshake, .. } = std::mem::replace(&mut self.state, over) {
+            self.greeted.succeeded();
             tracing::debug!(node = %self.shared.address.name(), "connected");
             let mut negotiated = handshake.done();
             if self.never_try {
@@ -385,6 +416,10 @@ impl Link {
         let node = self.shared.address.name();
         let stalled = matches!(fault, Fault::Stalled);
         let mut lived = None;
+        let fault = match &self.state {
+            State::Handshaking { handshake, .. } => self.greeted.ended(handshake.progress(), fault),
+            _ => fault,
+        };
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             let text = format!("connection lost: {fault}");
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "connection lost");
@@ -405,6 +440,7 @@ impl Link {
         self.fault = match (lived, fault) {
             (None, fault)
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
+            (Some(_), fault) if !fault.passes_by_itself() => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
         // A master often restarts quickly, so let requests wait one node timeout for the next connection. Refuse them

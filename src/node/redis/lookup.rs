@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
 
+use crate::panics;
+
 /// Looks up host names. A lookup cannot be cancelled, and blocks a thread until the name server answers. So only one
 /// lookup runs at a time.
 #[derive(Default)]
@@ -27,9 +29,16 @@ impl Lookup {
             lookup: self,
             question: self.slot().take(),
         };
-        let question = asking.question.get_or_insert_with(|| {
-            tokio::task::spawn_blocking(move || Ok(name.to_socket_addrs()?.collect()))
-        });
+        if asking.question.is_none() {
+            // `spawn_blocking` panics if the operating system refuses another thread.
+            let look = move || Ok(name.to_socket_addrs()?.collect());
+            let started = panics::caught(|| tokio::task::spawn_blocking(look));
+            let started = started.map_err(|panic| io::Error::other(panics::text(&panic)));
+            asking.question = Some(started?);
+        }
+        let Some(question) = &mut asking.question else {
+            return Err(io::ErrorKind::Other.into());
+        };
         let answer = Pin::new(question).await;
         asking.question = None;
         let addresses: Vec<_> = answer.map_err(io::Error::other)??;

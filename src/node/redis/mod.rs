@@ -9,6 +9,7 @@ mod address;
 mod buffers;
 mod call;
 mod change;
+mod connecting;
 mod conversation;
 mod decode;
 mod deletion;
@@ -45,6 +46,7 @@ use std::time::Duration;
 
 use self::shared::Shared;
 use super::actor::mailbox::Queued;
+use super::actor::panicked::while_inspecting;
 use super::actor::pending_releases::PendingReleases;
 use super::change::{ChangeOrder, ChangeSeen};
 use super::{Fault, Node, NodeName, Reply, Request, Subscriber};
@@ -52,6 +54,7 @@ use crate::fork::Process;
 use crate::hosting;
 use crate::node::Scope;
 use crate::node::inspection::Inspection;
+use crate::panics;
 use crate::runtime::{self, BoxFuture};
 
 /// The handle of one master. When the handle is dropped, the actor sends the remaining requests and then ends.
@@ -119,7 +122,11 @@ impl Node for RedisNode {
 
     fn inspect(&self, scope: &Scope) -> BoxFuture<Inspection> {
         let (shared, scope) = (self.shared.beside(), scope.clone());
-        let inspect = async move { inspect::inspect(&Arc::new(shared), &scope).await };
+        let name = self.shared.address.name().clone();
+        let inspect = async move {
+            let found = panics::caught_in(inspect::inspect(&Arc::new(shared), &scope)).await;
+            found.unwrap_or_else(|panic| Inspection::failed(name, while_inspecting(&panic)))
+        };
         Box::pin(runtime::in_runtime(inspect))
     }
 }

@@ -49,10 +49,7 @@ impl<'a> Raised<'a> {
         if !said.iter().any(|said| text.starts_with(said)) {
             return None;
         }
-        // Subtract 1 because line numbers begin at 1, and 1 for the line of constants above the source.
-        let line = self.line.and_then(|line| line.checked_sub(2));
-        let line = line.and_then(|line| source?.lines().nth(line));
-        let call = line.and_then(Call::read);
+        let call = self.call(source);
         let what = match Denied::of(text) {
             Denied::Command => match command(text).or(call.map(|call| call.command)) {
                 Some(name) => format!("run {}", name.to_ascii_uppercase()),
@@ -69,7 +66,40 @@ impl<'a> Raised<'a> {
             "no right to {what} within the script; `quorate doctor` names all missing rights"
         ))
     }
+
+    /// The name of the command that the server does not have, in capitals; `None` if the error does not show it.
+    /// `source` is the source of the script that raised the error.
+    pub(super) fn missing(&self, source: Option<&str>) -> Option<String> {
+        let quoted = || {
+            let (_, rest) = self.text.split_once(['\'', '`'])?;
+            Some(rest.split_once(['\'', '`'])?.0)
+        };
+        // An error that a script raised names no command.
+        let name = match self.call(source) {
+            Some(call) => call.command,
+            None => quoted()?,
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '|');
+        let fits = !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_name);
+        fits.then(|| name.to_ascii_uppercase())
+    }
+
+    /// The call in the line of the script that raised the error.
+    fn call<'s>(&self, source: Option<&'s str>) -> Option<Call<'s>> {
+        // Subtract 1 because line numbers begin at 1, and 1 for the line of constants above the source.
+        let line = self.line?.checked_sub(2)?;
+        Call::read(source?.lines().nth(line)?)
+    }
+
+    /// Whether the error begins with a code. Before Redis 7, some errors of scripts have none.
+    pub(super) fn has_code(&self) -> bool {
+        let code = self.text.split(' ').next().unwrap_or_default();
+        !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase())
+    }
 }
+
+/// The longest command name that an error shows, in bytes.
+const LONGEST_NAME: usize = 32;
 
 /// Splits `rest` into a line number at its beginning and the text after it; `None` if there is no number.
 fn place(rest: &str) -> Option<(usize, &str)> {

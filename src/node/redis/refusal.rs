@@ -1,4 +1,10 @@
-//! Converts error replies and broken connections into faults.
+//! The table of the errors with which a server refuses a command, and the conversion of these errors into faults.
+//!
+//! Each row of [`ROWS`] says how the client recognizes an error, which fault it becomes, and what helps. The page
+//! `docs/refusals.md` shows the same rows; a test compares them.
+//!
+//! If only a change of the configuration helps, the row has the fault `Denied` or `Unsupported`: an acquire then stops
+//! waiting as soon as such faults make a majority impossible ([`Fault::passes_by_itself`]).
 
 use std::sync::Arc;
 
@@ -13,6 +19,246 @@ use crate::protocol::marker::{Admission, Configuration, Marker};
 /// The prefix of a script's error if the master's generation marker does not admit the client. The text of the marker
 /// follows the prefix.
 pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
+
+/// How an error of the server is recognized. An error begins with a code in capitals, usually followed by a space and a
+/// text.
+#[derive(Clone, Copy, Debug)]
+enum Sign {
+    /// The error begins with one of these codes.
+    Code(&'static [&'static str]),
+    /// The code is `ERR`, and the text begins with one of these beginnings. Upper and lower case do not matter.
+    Text(&'static [&'static str]),
+    /// The code is `ERR`, and the text contains one of these parts. Upper and lower case do not matter.
+    Part(&'static [&'static str]),
+}
+
+/// The fault that a refusal becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Becomes {
+    WrongType,
+    Loading,
+    ReadOnly,
+    OutOfMemory,
+    Misconf,
+    Busy,
+    Denied,
+    Unsupported,
+    Server,
+    /// The command is missing on the server: the fault is `Unsupported`, and its text names the command.
+    Missing,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+struct Row {
+    sign: Sign,
+    becomes: Becomes,
+    /// The remedy. The texts of the faults `Denied`, `Unsupported` and `Server` contain this.
+    remedy: &'static str,
+}
+
+/// Why a node of a cluster can never be a master, whatever the state of the cluster is. So the client does not wait
+/// until the cluster has recovered: the next refusal would then be `MOVED`.
+const CLUSTER: &str = "this server is a node of a cluster, which stores only some of the keys: use servers with cluster-enabled no";
+
+/// The text of the fault of a server without the command HELLO, or without the protocol version that the client needs.
+pub(super) const NO_HELLO: &str =
+    "the server does not support RESP3: use Redis 6 or newer, or Valkey";
+
+/// The first row whose sign fits an error decides. An error without a row is the fault `Server`, which time can repair.
+static ROWS: [Row; 19] = [
+    Row {
+        sign: Sign::Code(&["WRONGTYPE"]),
+        becomes: Becomes::WrongType,
+        remedy: "delete the key that is not a lock, or wait until it expires",
+    },
+    Row {
+        sign: Sign::Code(&["LOADING"]),
+        becomes: Becomes::Loading,
+        remedy: "wait until the server has loaded its data set",
+    },
+    Row {
+        sign: Sign::Code(&["READONLY", "MASTERDOWN"]),
+        becomes: Becomes::ReadOnly,
+        remedy: "a failover can make this replica a master; otherwise name its master instead",
+    },
+    Row {
+        sign: Sign::Code(&["OOM"]),
+        becomes: Becomes::OutOfMemory,
+        remedy: "wait until keys expire, or raise maxmemory",
+    },
+    Row {
+        sign: Sign::Code(&["MISCONF"]),
+        becomes: Becomes::Misconf,
+        remedy: "make room on the disk of the server",
+    },
+    Row {
+        sign: Sign::Code(&["BUSY"]),
+        becomes: Becomes::Busy,
+        remedy: "wait until the script of another client has ended",
+    },
+    Row {
+        sign: Sign::Code(&["NOREPLICAS"]),
+        becomes: Becomes::Server,
+        remedy: "start the replicas that min-replicas-to-write demands",
+    },
+    Row {
+        sign: Sign::Text(&["max number of clients"]),
+        becomes: Becomes::Server,
+        remedy: "raise maxclients, or close connections of other clients",
+    },
+    Row {
+        sign: Sign::Code(&["NOAUTH"]),
+        becomes: Becomes::Denied,
+        remedy: "put a user and a password into the URL",
+    },
+    Row {
+        sign: Sign::Code(&["WRONGPASS"]),
+        becomes: Becomes::Denied,
+        remedy: "correct the user and the password in the URL",
+    },
+    Row {
+        sign: Sign::Part(&["without any password configured", "but no password is set"]),
+        becomes: Becomes::Denied,
+        remedy: "this server has no password set: remove the password from the URL, or set requirepass",
+    },
+    Row {
+        sign: Sign::Code(&["NOPERM"]),
+        becomes: Becomes::Denied,
+        remedy: "`quorate doctor` names all missing rights",
+    },
+    Row {
+        sign: Sign::Code(&["DENIED"]),
+        becomes: Becomes::Denied,
+        remedy: "the server is in protected mode: set a password, or protected-mode no",
+    },
+    Row {
+        sign: Sign::Code(&["NOPROTO"]),
+        becomes: Becomes::Unsupported,
+        remedy: NO_HELLO,
+    },
+    Row {
+        sign: Sign::Code(&["MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN", "TRYAGAIN"]),
+        becomes: Becomes::Unsupported,
+        remedy: CLUSTER,
+    },
+    Row {
+        sign: Sign::Text(&["Script attempted to access"]),
+        becomes: Becomes::Unsupported,
+        remedy: CLUSTER,
+    },
+    Row {
+        sign: Sign::Text(&[
+            "DB index is out of range",
+            "SELECT is not allowed in cluster mode",
+        ]),
+        becomes: Becomes::Unsupported,
+        remedy: "the database in the URL cannot be used: remove it from the URL, or raise databases on the server",
+    },
+    Row {
+        sign: Sign::Text(&[
+            "unknown command",
+            "unknown subcommand",
+            "unsupported command",
+            "command is not available",
+            "command not supported",
+        ]),
+        becomes: Becomes::Missing,
+        remedy: RESTORE,
+    },
+    Row {
+        sign: Sign::Text(&[
+            "Unknown Redis command called from",
+            "Unknown command called from",
+        ]),
+        becomes: Becomes::Missing,
+        remedy: RESTORE,
+    },
+];
+
+/// The remedy for a command that the server does not have.
+const RESTORE: &str = "restore its name (rename-command), or use a server that has it";
+
+impl Sign {
+    fn fits(self, code: &str, rest: &str) -> bool {
+        let rest = || rest.to_ascii_lowercase();
+        let lower = |text: &str| text.to_ascii_lowercase();
+        match self {
+            Self::Code(codes) => codes.contains(&code),
+            Self::Text(texts) => {
+                code == "ERR" && texts.iter().any(|text| rest().starts_with(&lower(text)))
+            }
+            Self::Part(texts) => {
+                code == "ERR" && texts.iter().any(|text| rest().contains(&lower(text)))
+            }
+        }
+    }
+
+    /// The sign as text, for a fault that must not quote the server.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Code(all) | Self::Text(all) | Self::Part(all) => all.first().unwrap_or(&"ERR"),
+        }
+    }
+}
+
+/// Whether the text of a fault may quote the error of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quoting {
+    Whole,
+    /// The error is the answer to a command with a password, and may contain a part of it.
+    Nothing,
+}
+
+impl Row {
+    fn fault(
+        &self,
+        raised: &Raised<'_>,
+        code: &str,
+        source: Option<&str>,
+        quoting: Quoting,
+    ) -> Fault {
+        let why = || -> Arc<str> {
+            let said = match (quoting, self.sign) {
+                (Quoting::Whole, _) => brief(raised.text),
+                (Quoting::Nothing, Sign::Code(_)) => code.into(),
+                (Quoting::Nothing, sign) => sign.name().into(),
+            };
+            format!("{said}: {}", self.remedy).into()
+        };
+        match self.becomes {
+            Becomes::WrongType => Fault::WrongType,
+            Becomes::Loading => Fault::Loading,
+            Becomes::ReadOnly => Fault::ReadOnly,
+            Becomes::OutOfMemory => Fault::OutOfMemory,
+            Becomes::Misconf => Fault::Misconf,
+            Becomes::Busy => Fault::Busy,
+            Becomes::Denied => Fault::Denied(why()),
+            Becomes::Unsupported => Fault::Unsupported(why()),
+            Becomes::Server => Fault::Server(why()),
+            Becomes::Missing => missing(raised.missing(source).as_deref()),
+        }
+    }
+}
+
+/// The fault of a server that does not have a command; `None` if its name is unknown.
+fn missing(command: Option<&str>) -> Fault {
+    let command = match command {
+        Some(name) => format!("the command {name}"),
+        None => "a command".to_owned(),
+    };
+    let why = format!("the server does not have {command}, which locks need: {RESTORE}");
+    Fault::Unsupported(why.into())
+}
+
+/// The fault of a server that does not report what the restart guard needs. `lacks` says what is missing.
+pub(super) fn unguarded(lacks: &str) -> Fault {
+    let why = format!(
+        "{lacks}, which the restart guard needs: use a server that reports it, or turn the restart guard off \
+         (restart_guard) if no restart loses data"
+    );
+    Fault::Unsupported(why.into())
+}
 
 /// Whether the error says that the master does not have the script, because of a restart or a SCRIPT FLUSH.
 pub(super) fn is_noscript(value: &Value<'_>) -> bool {
@@ -37,12 +283,6 @@ pub(super) fn is_denied_key(error: &[u8]) -> bool {
     text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key
 }
 
-/// The first words of the errors with which a server refuses the command SELECT.
-const NO_DATABASE: [&str; 2] = [
-    "DB index is out of range",
-    "SELECT is not allowed in cluster mode",
-];
-
 /// Converts an error reply into a fault. `script` is the script that the command ran; `None` for a plain command.
 pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
     let text = String::from_utf8_lossy(error);
@@ -57,28 +297,24 @@ pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
 /// Chooses the fault by the code at the beginning of an error. A code elsewhere in the error is ignored, because the
 /// error may quote any text.
 fn by_code(text: &str, source: Option<&str>) -> Fault {
+    listed(text, source, Quoting::Whole).unwrap_or_else(|| Fault::Server(brief(text)))
+}
+
+/// The fault of an error that the table contains; `None` if there is no row for it.
+pub(super) fn listed(text: &str, source: Option<&str>, quoting: Quoting) -> Option<Fault> {
     let raised = Raised::read(text);
     let (code, rest) = raised.text.split_once(' ').unwrap_or((raised.text, ""));
     if let ("ERR", Some(marker)) = (code, rest.strip_prefix(OTHER_MASTERS)) {
-        return Fault::OtherMasters(brief(marker));
+        return Some(Fault::OtherMasters(brief(marker)));
     }
-    match code {
-        "WRONGTYPE" => Fault::WrongType,
-        "LOADING" => Fault::Loading,
-        "READONLY" => Fault::ReadOnly,
-        "OOM" => Fault::OutOfMemory,
-        "MISCONF" => Fault::Misconf,
-        "BUSY" => Fault::Busy,
-        "NOAUTH" | "WRONGPASS" | "NOPERM" => Fault::Denied(brief(raised.text)),
-        // The server refused SELECT: it does not have the database that the URL names.
-        "ERR" if NO_DATABASE.iter().any(|why| rest.starts_with(why)) => Fault::Unsupported(brief(
-            &format!("the database in the URL cannot be used: {rest}"),
-        )),
-        _ => match raised.denied(source) {
-            Some(why) => Fault::Denied(brief(&why)),
-            None => Fault::Server(brief(text)),
-        },
+    if let Some(why) = raised.denied(source) {
+        return Some(Fault::Denied(brief(&why)));
     }
+    // Redis 6.2 reports an error of a script without the code `ERR`.
+    let rest = if raised.has_code() { rest } else { raised.text };
+    let code = if raised.has_code() { code } else { "ERR" };
+    let row = ROWS.iter().find(|row| row.sign.fits(code, rest))?;
+    Some(row.fault(&raised, code, source, quoting))
 }
 
 /// Why a master with this generation marker does not admit this client, with advice for the operator. `None` if the
@@ -191,5 +427,110 @@ mod tests {
         ] {
             assert_eq!(server_fault(text.as_bytes()).kind(), kind, "{text}");
         }
+    }
+
+    /// The errors of one row, one for each sign.
+    fn errors(row: &Row) -> Vec<String> {
+        let texts = |all: &[&str], before: &str| {
+            let error = |text: &&str| format!("{before}{text} 'x', and more");
+            all.iter().map(error).collect()
+        };
+        match row.sign {
+            Sign::Code(all) => texts(all, ""),
+            Sign::Text(all) => texts(all, "ERR "),
+            Sign::Part(all) => texts(all, "ERR AUTH "),
+        }
+    }
+
+    #[test]
+    fn every_error_in_the_table_becomes_the_fault_of_its_row() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/refusals.md");
+        let page = std::fs::read_to_string(page).expect("the page");
+        let (_, section) = page
+            .split_once("## Errors of Redis and Valkey\n")
+            .expect("a section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let shown = section.lines().filter(|line| line.starts_with("| "));
+        let shown: Vec<&str> = shown.skip(1).collect();
+        let mut rows = Vec::new();
+        for row in &ROWS {
+            let faults: Vec<Fault> = errors(row)
+                .iter()
+                .map(|error| server_fault(error.as_bytes()))
+                .collect();
+            let first = faults.first().expect("a sign");
+            for fault in &faults {
+                assert_eq!(fault.kind(), first.kind(), "{row:?}: {fault}");
+                let said = fault.to_string();
+                assert!(
+                    first.passes_by_itself() || said.contains(row.remedy),
+                    "{row:?}: {fault}"
+                );
+            }
+            let (Sign::Code(all) | Sign::Text(all) | Sign::Part(all)) = row.sign;
+            let before = match row.sign {
+                Sign::Code(_) => "",
+                Sign::Text(_) => "ERR ",
+                Sign::Part(_) => "ERR .. ",
+            };
+            let signs: Vec<String> = all.iter().map(|sign| format!("`{before}{sign}`")).collect();
+            let waits = if first.passes_by_itself() {
+                "yes"
+            } else {
+                "no"
+            };
+            let (signs, kind) = (signs.join(", "), first.kind());
+            rows.push(format!("| {signs} | {kind} | {waits} | {} |", row.remedy));
+        }
+        assert_eq!(
+            shown,
+            rows,
+            "docs/refusals.md must show:\n{}",
+            rows.join("\n")
+        );
+    }
+
+    #[test]
+    fn missing_command_is_named_whether_a_client_or_a_script_calls_it() {
+        let source = Some("-- a script\nlocal call = redis.call\ncall('TIME')\n");
+        for (error, source, name) in [
+            (
+                "ERR unknown command 'EVALSHA', with args beginning with: 'x' ",
+                None,
+                "EVALSHA",
+            ),
+            (
+                "ERR unknown command `evalsha`, with args beginning with: `x`, ",
+                None,
+                "EVALSHA",
+            ),
+            (
+                "ERR unknown subcommand 'LOAD'. Try SCRIPT HELP.",
+                None,
+                "LOAD",
+            ),
+            (
+                "ERR Unknown Redis command called from script script: c6, on @user_script:4.",
+                source,
+                "TIME",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:4: @user_script: 4: Unknown Redis command called \
+                 from Lua script",
+                source,
+                "TIME",
+            ),
+        ] {
+            let fault = by_code(error, source);
+            assert!(!fault.passes_by_itself(), "{error}: {fault}");
+            assert!(
+                !fault.left_nothing(),
+                "a part of the script may have run: {error}"
+            );
+            let said = format!("the command {name},");
+            assert!(fault.to_string().contains(&said), "{error}: {fault}");
+        }
+        let odd = by_code("ERR unknown command '\u{1b}[2J'", None).to_string();
+        assert!(odd.contains("does not have a command,"), "{odd}");
     }
 }

@@ -104,8 +104,15 @@ pub(super) const LARGEST: usize = 8 << 20;
 /// The limit keeps parsing cheap: each time bytes arrive, an incomplete reply is parsed again from its beginning.
 pub(super) const LINES: usize = 64 << 10;
 
+/// The first bytes of all kinds of values.
+const KINDS: &[u8; 15] = b"+-:$*_#,(!=%~>|";
+
 /// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if the reply is incomplete.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>, Malformed> {
+    // Do not wait for the end of the line: another protocol may have no lines.
+    if bytes.first().is_some_and(|first| !KINDS.contains(first)) {
+        return Err(Malformed);
+    }
     let mut reader = Reader {
         bytes,
         at: 0,

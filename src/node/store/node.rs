@@ -11,9 +11,11 @@ use super::{names, session_task, wake_ups};
 use crate::fork::Process;
 use crate::node::actor::joined::split;
 use crate::node::actor::mailbox::Queued;
+use crate::node::actor::panicked::while_inspecting;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
+use crate::panics::caught_in;
 use crate::runtime::{self, BoxFuture};
 
 /// A master that keeps its locks in a [`Store`]. It supports the same kinds of locks as a Redis master.
@@ -118,7 +120,15 @@ impl<S: Store> Node for StoreNode<S> {
 
     fn inspect(&self, _: &Scope) -> BoxFuture<Inspection> {
         let shared = self.shared.clone();
-        Box::pin(runtime::in_runtime(look(shared)))
+        Box::pin(runtime::in_runtime(async move {
+            let name = shared.store.name().clone();
+            let found = caught_in(look(shared)).await;
+            found.unwrap_or_else(|panic| {
+                let mut found = Inspection::failed(name, while_inspecting(&panic));
+                found.records = true;
+                found
+            })
+        }))
     }
 }
 

@@ -28,11 +28,13 @@ use super::wake_ups::deliver;
 use crate::limit::Limit;
 use crate::node::actor::back_off::{BackOff, STEADY};
 use crate::node::actor::mailbox::Queued;
+use crate::node::actor::panicked::Panicked;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::actor::trust::ServerVote;
 use crate::node::memory::Master;
 use crate::node::memory::items::Kind;
 use crate::node::{Answer, Claim, Fault, Page, Reply, Request, ServerRun};
+use crate::panics::caught_in;
 use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
 use crate::repeats::warn_seldom;
@@ -85,6 +87,7 @@ struct SessionTask<S: Store> {
     /// again, its items then get other stamps than before.
     stamp: u64,
     back_off: BackOff,
+    panicked: Panicked,
     /// Until this time, requests wait for a session. If `None`, requests are refused while there is no session.
     patience: Option<Instant>,
     /// The last time at which requests began to wait for a new session. If a session is lost within [`STEADY`] of this
@@ -138,6 +141,7 @@ impl<S: Store> SessionTask<S> {
             sweep: Sweep::new(now, seed),
             time: StoreTime::new(context.runtime.wall_micros(), now),
             back_off: BackOff::new(seed),
+            panicked: Panicked::default(),
             // The first requests wait for the first session, but not longer than the connect timeout.
             patience: Some(now + context.connect_timeout),
             patient_at: now,
@@ -164,13 +168,24 @@ impl<S: Store> SessionTask<S> {
 
     async fn connect_and_talk(&mut self) {
         while !self.is_over() {
-            let (fault, lived) = match self.connect().await {
+            // The driver of the store may panic: then this session has failed, and the task opens another one.
+            let connected = caught_in(self.connect()).await;
+            let connected =
+                connected.unwrap_or_else(|panic| Err(self.panicked.fault(&panic, None)));
+            let (fault, lived) = match connected {
                 Ok(mut online) => {
                     self.patience = None;
-                    let Err(fault) = self.talk(&mut online).await else {
-                        return;
-                    };
-                    (fault, Some(self.now().saturating_since(online.since)))
+                    let talked = caught_in(self.talk(&mut online)).await;
+                    let lived = Some(self.now().saturating_since(online.since));
+                    match talked {
+                        Ok(Ok(())) => return,
+                        Ok(Err(fault)) => (fault, lived),
+                        Err(panic) => {
+                            let fault = self.panicked.fault(&panic, lived);
+                            self.abandon(&Fault::Disconnected(fault.to_string().into()));
+                            (fault, lived)
+                        }
+                    }
                 }
                 Err(fault) => (fault, None),
             };
@@ -321,6 +336,7 @@ impl<S: Store> SessionTask<S> {
         self.fault = match (lived, fault) {
             (None, fault)
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
+            (Some(_), fault) if !fault.passes_by_itself() => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
         // Let requests wait for a new session. Refuse them if the server had stopped answering, or if requests have

@@ -11,7 +11,9 @@ use super::names;
 use super::shared::Shared;
 use crate::limit::Limit;
 use crate::node::actor::back_off::BackOff;
+use crate::node::actor::panicked::Panicked;
 use crate::node::{Fault, Request, Subscriber};
+use crate::panics::caught_in;
 use crate::repeats::warn_seldom;
 use crate::runtime::BoxFuture;
 use futures::future::{Either, select};
@@ -105,20 +107,15 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
     let mut seed = [0; 8];
     context.runtime.random(&mut seed);
     let mut back_off = BackOff::new(u64::from_le_bytes(seed));
+    let mut panicked = Panicked::default();
     while shared.listening.goes_on(context.runtime.now()) {
         let began = context.runtime.now();
-        let mut limit = Limit::new(&*context.runtime, began + context.connect_timeout);
-        let listening = shared.store.listen(subscriber.process.clone());
-        let (fault, lived) = match limit.wait(listening).await {
-            Some(Ok(mut listener)) => {
-                listener.follow(shared.listening.pacer.clone());
-                // Messages that were sent while nothing listened may be lost, so wake all waiters.
-                deliver_all(shared, subscriber, &[]);
-                let fault = pass_on(shared, subscriber, listener).await;
-                (fault, Some(context.runtime.now().saturating_since(began)))
-            }
-            Some(Err(fault)) => (Some(fault), None),
-            None => (Some(Fault::Down("no connection".into())), None),
+        let lived = || context.runtime.now().saturating_since(began);
+        let (fault, lived) = match caught_in(listen_once(shared, subscriber)).await {
+            Ok((fault, true)) => (fault, Some(lived())),
+            Ok((fault, false)) => (fault, None),
+            // The driver of the store has panicked: listen again after a pause.
+            Err(panic) => (Some(panicked.fault(&panic, Some(lived()))), None),
         };
         let Some(fault) = fault else { return };
         let node = shared.store.name();
@@ -132,6 +129,28 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
         let pause = back_off.pause(&fault, lived);
         let rests = context.runtime.sleep_until(context.runtime.now() + pause);
         select(rests, pin!(shared.listening.over.notified())).await;
+    }
+}
+
+/// Opens a listener, and passes on its messages until it fails. Returns the fault, which is `None` if this process needs
+/// no more wake-ups, and whether the listener was open.
+async fn listen_once<S: Store>(
+    shared: &Shared<S>,
+    subscriber: &Subscriber,
+) -> (Option<Fault>, bool) {
+    let context = shared.context();
+    let until = context.runtime.now() + context.connect_timeout;
+    let mut limit = Limit::new(&*context.runtime, until);
+    let listening = shared.store.listen(subscriber.process.clone());
+    match limit.wait(listening).await {
+        Some(Ok(mut listener)) => {
+            listener.follow(shared.listening.pacer.clone());
+            // Messages that were sent while nothing listened may be lost, so wake all waiters.
+            deliver_all(shared, subscriber, &[]);
+            (pass_on(shared, subscriber, listener).await, true)
+        }
+        Some(Err(fault)) => (Some(fault), false),
+        None => (Some(Fault::Down("no connection".into())), false),
     }
 }
 

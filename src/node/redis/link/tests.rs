@@ -917,9 +917,10 @@ fn dropped_link_answers_outstanding_and_queued_requests_with_a_fault() {
 }
 
 #[test]
-fn subscription_error_ends_the_handshake_unless_it_is_a_permission_error() {
+fn subscription_error_ends_the_handshake_unless_the_client_can_poll_instead() {
     for (refusal, goes_on) in [
         ("-NOPERM No permissions to access a channel\r\n", true),
+        ("-ERR unknown command 'SUBSCRIBE', with args\r\n", true),
         ("-ERR something else\r\n", false),
     ] {
         let mut bench = Bench::new();

@@ -1,0 +1,329 @@
+//! Classifies what goes wrong before the first answer of a Redis master: another protocol, TLS, a proxy that closes the
+//! connection.
+//!
+//! Some of these faults end by themselves: the server restarts, or a certificate is replaced. Others end only if the
+//! configuration changes: then the fault is [`Fault::Unsupported`], and an acquire does not wait for this master. The
+//! table [`ROWS`] lists all of them; `docs/refusals.md` shows it, and a test compares the two.
+
+use std::io;
+
+use super::refusal::down;
+use crate::node::Fault;
+
+/// An event while the client connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The first answer is an HTTP response.
+    Http,
+    /// The first answer is a TLS record, although the URL does not ask for TLS.
+    Tls,
+    /// The first answer does not belong to the protocol of Redis.
+    Foreign,
+    /// The server answers GET, but closes the connection when it receives HELLO.
+    ClosesAtHello,
+    /// The URL asks for TLS, and the server answers without TLS.
+    #[cfg_attr(
+        not(feature = "tls-rustls"),
+        allow(dead_code, reason = "an event of TLS")
+    )]
+    NoTls,
+    /// The server's certificate has expired, or is not valid yet.
+    #[cfg_attr(
+        not(feature = "tls-rustls"),
+        allow(dead_code, reason = "an event of TLS")
+    )]
+    CertificateDate,
+    /// The server's certificate was refused for another reason, in a process that had no connection before.
+    #[cfg_attr(
+        not(feature = "tls-rustls"),
+        allow(dead_code, reason = "an event of TLS")
+    )]
+    Certificate,
+    /// The server refused the TLS handshake, in a process that had no connection before.
+    #[cfg_attr(
+        not(feature = "tls-rustls"),
+        allow(dead_code, reason = "an event of TLS")
+    )]
+    TlsRefused,
+}
+
+/// One row of the table: whether an event can end by itself, and the text of its fault.
+struct Row {
+    event: Event,
+    /// The event as the page describes it.
+    #[cfg_attr(not(test), allow(dead_code, reason = "only the page shows this"))]
+    seen: &'static str,
+    passes: bool,
+    /// The text of the fault: the event and the remedy.
+    text: &'static str,
+}
+
+static ROWS: [Row; 8] = [
+    Row {
+        event: Event::Http,
+        seen: "the first answer is HTTP",
+        passes: false,
+        text: "the server speaks HTTP, not the protocol of Redis: correct the host and the port in the URL",
+    },
+    Row {
+        event: Event::Tls,
+        seen: "the first answer is a TLS record, although the URL does not ask for TLS",
+        passes: false,
+        text: "the server expects TLS: use rediss:// in the URL",
+    },
+    Row {
+        event: Event::Foreign,
+        seen: "the first answer belongs to another protocol",
+        passes: false,
+        text: "the server does not speak the protocol of Redis: correct the host and the port in the URL",
+    },
+    Row {
+        event: Event::ClosesAtHello,
+        seen: "the server answers GET, but closes two connections in a row when it receives HELLO",
+        passes: false,
+        text: "the server closes the connection in answer to HELLO, as the proxy twemproxy does: name the servers behind \
+               the proxy",
+    },
+    Row {
+        event: Event::NoTls,
+        seen: "the URL asks for TLS, and the server answers without TLS",
+        passes: false,
+        text: "the server does not use TLS: use redis:// in the URL, or turn TLS on at the server",
+    },
+    Row {
+        event: Event::CertificateDate,
+        seen: "the certificate of the server has expired, or is not valid yet",
+        passes: true,
+        text: "renew the certificate of the server, or correct the clock of this machine",
+    },
+    Row {
+        event: Event::Certificate,
+        seen: "the certificate of the server is refused for another reason, and this process had no connection before",
+        passes: false,
+        text: "correct the host name in the URL, the CA of this client (ca_file), or the certificate of the server",
+    },
+    Row {
+        event: Event::TlsRefused,
+        seen: "the server refuses the TLS handshake, and this process had no connection before",
+        passes: false,
+        text: "correct the certificate and the key of this client (client_cert, client_key), or the TLS settings of the server",
+    },
+];
+
+impl Event {
+    /// The fault of this event. `said` is the error of TLS, which the text quotes; `None` if there is none.
+    pub(super) fn fault(self, said: Option<&str>) -> Fault {
+        let row = ROWS.iter().find(|row| row.event == self);
+        let (passes, text) = row.map_or((true, ""), |row| (row.passes, row.text));
+        let why = match said {
+            Some(said) => format!("{said}: {text}"),
+            None => text.to_owned(),
+        };
+        if passes {
+            Fault::Down(why.into())
+        } else {
+            Fault::Unsupported(why.into())
+        }
+    }
+}
+
+/// The first bytes of an answer that does not belong to the protocol of Redis.
+#[derive(Debug, thiserror::Error)]
+#[error("the reply is not valid RESP")]
+pub(super) struct NotResp {
+    event: Event,
+}
+
+impl NotResp {
+    /// `bytes` begin with the part of the answer that cannot be parsed.
+    pub(super) fn of(bytes: &[u8]) -> io::Error {
+        let event = match bytes {
+            [b'H', b'T', b'T', b'P', ..] => Event::Http,
+            // A TLS alert, or a TLS handshake message.
+            [0x15 | 0x16, 3, ..] => Event::Tls,
+            _ => Event::Foreign,
+        };
+        io::Error::other(Self { event })
+    }
+}
+
+/// The fault of an error that happened before the first answer on a connection. `met` is the same as in [`broken`].
+pub(super) fn before_first_answer(error: io::Error, met: bool) -> Fault {
+    let foreign = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<NotResp>());
+    match foreign.map(|foreign| foreign.event) {
+        Some(event) => event.fault(None),
+        None => broken(error, met),
+    }
+}
+
+/// The fault of a connection that cannot be used because of `error`, which may be an error of TLS. `met` is whether this
+/// process has had a connection to the master before: then certificates are perhaps being replaced, which ends by
+/// itself.
+#[cfg(feature = "tls-rustls")]
+pub(super) fn broken(error: io::Error, met: bool) -> Fault {
+    use rustls::{CertificateError, Error};
+
+    let event = match error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<Error>())
+    {
+        None => return down(error),
+        Some(Error::InvalidMessage(_)) => Event::NoTls,
+        Some(Error::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        )) => Event::CertificateDate,
+        Some(_) if met => return down(error),
+        Some(Error::InvalidCertificate(_)) => Event::Certificate,
+        Some(Error::AlertReceived(_)) => Event::TlsRefused,
+        Some(_) => return down(error),
+    };
+    match down(error) {
+        Fault::Down(why) => event.fault(Some(&why)),
+        fault => fault,
+    }
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+pub(super) fn broken(error: io::Error, _: bool) -> Fault {
+    down(error)
+}
+
+/// How many connections in a row must be closed in answer to HELLO before the client takes the server for a proxy that
+/// does not know HELLO. A server that ends for another reason closes only one of them.
+const IN_A_ROW: u8 = 2;
+
+/// Recognizes a server that closes each connection in answer to HELLO.
+///
+/// A proxy such as HAProxy also closes a connection at once while the server behind it is down, and this ends by itself.
+/// So after a connection was closed before the first answer, the next handshake begins with a **probe**: it sends only
+/// GET, and sends HELLO after the answer.
+#[derive(Debug, Default)]
+pub(super) struct Greeted {
+    probes: bool,
+    closed: u8,
+}
+
+/// How far a handshake got before its connection was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    Nothing,
+    /// The server has answered the probe, and not HELLO.
+    Probed,
+    Greeted,
+}
+
+impl Greeted {
+    /// Whether the next handshake begins with a probe.
+    pub(super) fn probes(&self) -> bool {
+        self.probes
+    }
+
+    /// Handles the end of a connection during its handshake. Returns the fault of the master.
+    pub(super) fn ended(&mut self, progress: Progress, fault: Fault) -> Fault {
+        match (progress, &fault) {
+            (Progress::Nothing, Fault::Down(_)) => {
+                *self = Self {
+                    probes: true,
+                    closed: 0,
+                }
+            }
+            (Progress::Probed, Fault::Down(_)) => {
+                self.closed = self.closed.saturating_add(1);
+                if self.closed >= IN_A_ROW {
+                    return Event::ClosesAtHello.fault(None);
+                }
+            }
+            _ => *self = Self::default(),
+        }
+        fault
+    }
+
+    /// Handles the end of a handshake that succeeded.
+    pub(super) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_answer_shows_which_other_protocol_a_server_speaks() {
+        for (bytes, said) in [
+            (&b"HTTP/1.1 400 Bad Request\r\n"[..], "HTTP"),
+            (b"\x15\x03\x03\x00\x02\x02\x46", "rediss://"),
+            (b"\x16\x03\x01", "rediss://"),
+            (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak"),
+            (b"\x15\x07", "does not speak"),
+        ] {
+            let fault = before_first_answer(NotResp::of(bytes), false);
+            assert!(!fault.passes_by_itself(), "{fault}");
+            assert!(fault.to_string().contains(said), "{fault}");
+        }
+        let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed");
+        assert!(before_first_answer(closed, false).passes_by_itself());
+    }
+
+    #[test]
+    fn only_a_server_that_answers_the_probe_and_closes_at_hello_counts_as_a_proxy() {
+        let closed = || Fault::Down("connection closed".into());
+        let mut proxy = Greeted::default();
+        assert!(!proxy.probes());
+        assert_eq!(proxy.ended(Progress::Nothing, closed()), closed());
+        assert!(proxy.probes());
+        assert_eq!(proxy.ended(Progress::Probed, closed()), closed());
+        let fault = proxy.ended(Progress::Probed, closed());
+        assert!(fault.to_string().contains("twemproxy"), "{fault}");
+        assert!(!fault.passes_by_itself());
+        // A load balancer without a server behind it closes the probe as well.
+        let mut down = Greeted::default();
+        for _ in 0..10 {
+            assert_eq!(down.ended(Progress::Nothing, closed()), closed());
+        }
+        // Any other end between two closed connections begins again.
+        assert_eq!(down.ended(Progress::Probed, closed()), closed());
+        assert_eq!(down.ended(Progress::Nothing, closed()), closed());
+        assert_eq!(down.ended(Progress::Probed, closed()), closed());
+        down.succeeded();
+        assert!(!down.probes());
+    }
+
+    #[test]
+    fn page_lists_every_event() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/refusals.md");
+        let page = std::fs::read_to_string(page).expect("the page");
+        let (_, section) = page
+            .split_once("## While a client connects to Redis\n")
+            .expect("a section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let shown = section.lines().filter(|line| line.starts_with("| "));
+        let shown: Vec<&str> = shown.skip(1).collect();
+        let row = |row: &Row| {
+            let fault = row.event.fault(None);
+            let waits = if fault.passes_by_itself() {
+                "yes"
+            } else {
+                "no"
+            };
+            format!(
+                "| {} | {} | {waits} | {} |",
+                row.seen,
+                fault.kind(),
+                row.text
+            )
+        };
+        let rows: Vec<String> = ROWS.iter().map(row).collect();
+        assert_eq!(
+            shown,
+            rows,
+            "docs/refusals.md must show:\n{}",
+            rows.join("\n")
+        );
+    }
+}
