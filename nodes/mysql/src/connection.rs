@@ -9,6 +9,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 use std::task::{Context, Poll};
 
@@ -19,9 +20,9 @@ use mysql_async::SslOpts;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder, Row};
 use quorate::fork::PerProcess;
-use quorate::node::Fault;
+use quorate::node::{Fault, Panic, caught, caught_in, panic_text};
 
-use crate::fault::{fault, of_login};
+use crate::fault::{PLUGINS, fault, of_login};
 use crate::url::Address;
 
 /// The largest packet that this client sends or accepts: 64 MiB, in bytes.
@@ -52,8 +53,18 @@ impl Connection {
     pub(crate) async fn open(address: &Address, database: bool) -> Result<Self, Fault> {
         let options = options(address, database);
         let conn = Conn::new(with_tls(options, address).await);
-        let conn = Opening(Some(conn)).await;
-        let conn = conn.map_err(|error| of_login(&error, address.advice()))?;
+        let conn = match caught_in(Opening(Some(conn))).await {
+            Ok(conn) => conn,
+            // `mysql_async` panics if the server demands an authentication plugin for which a part of it is not
+            // compiled in.
+            Err(panic) if panic_text(&panic).contains(PLUGIN_PANIC) => {
+                return Err(no_plugin(&panic));
+            }
+            // The session task reports any other panic.
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        let conn = conn.map_err(|error| of_login(&error, address))?;
+        address.met.store(true, Ordering::Relaxed);
         let conn = Some(conn);
         Ok(Self { conn, asked: false })
     }
@@ -73,6 +84,17 @@ impl Connection {
         self.asked = false;
         Ok(outcomes)
     }
+}
+
+/// A part of the text of a panic of `mysql_async` about an authentication plugin.
+const PLUGIN_PANIC: &str = "authentication plugin";
+
+fn no_plugin(panic: &Panic) -> Fault {
+    let text = panic_text(panic);
+    let plugin = text.split('`').nth(1).unwrap_or("of the user");
+    Fault::Unsupported(
+        format!("this client does not have the authentication plugin {plugin}: {PLUGINS}").into(),
+    )
 }
 
 async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>> {
@@ -183,7 +205,12 @@ fn close(what: Box<dyn Send>) {
     static CLOSER: PerProcess<Option<Sender<Box<dyn Send>>>> = PerProcess::new();
     let closer = CLOSER.get_or_init(|| {
         let (sender, queue) = mpsc::channel::<Box<dyn Send>>();
-        let closing = move || queue.into_iter().for_each(drop);
+        // A panic while a connection is dropped must not end the thread.
+        let closing = move || {
+            for what in queue {
+                drop(caught(move || drop(what)));
+            }
+        };
         let thread = std::thread::Builder::new().name("quorate-mysql-closer".into());
         thread.spawn(closing).is_ok().then_some(sender)
     });

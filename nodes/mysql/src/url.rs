@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::path::PathBuf;
-#[cfg(feature = "tls-rustls")]
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 #[cfg(feature = "tls-rustls")]
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -58,6 +58,8 @@ pub(crate) struct Address {
     pub(crate) files: Option<Arc<Reread<Arc<Pem>>>>,
     /// The path of the server's Unix socket; the host and the port are then not used. `None` to connect over TCP.
     pub(crate) socket: Option<String>,
+    /// Whether this process has logged in to the server before.
+    pub(crate) met: Arc<AtomicBool>,
 }
 
 impl Address {
@@ -131,6 +133,7 @@ impl Address {
             #[cfg(feature = "tls-rustls")]
             files: None,
             socket: None,
+            met: Arc::default(),
         };
         if address.user.is_empty() {
             return Err(bad(

@@ -5,26 +5,78 @@ use zookeeper_client::Error;
 
 use crate::address::Address;
 
+/// One row of the table of errors.
+struct Row {
+    /// The names of the errors in ZooKeeper's protocol, for the page.
+    #[cfg_attr(not(test), allow(dead_code, reason = "only the page shows the names"))]
+    errors: &'static str,
+    fits: fn(&Error) -> bool,
+    becomes: Becomes,
+    /// The remedy, as the page shows it.
+    remedy: &'static str,
+}
+
+/// The fault that an error becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Becomes {
+    Denied,
+    Unprepared,
+    ReadOnly,
+    Busy,
+    Unsupported,
+    Server,
+    Disconnected,
+}
+
+/// The first row that fits decides. The page `docs/refusals.md` shows these rows; a test compares them.
+///
+/// If only a change of the configuration helps, the fault is `Denied`, `Unsupported` or `Unprepared`: an acquire stops
+/// waiting as soon as such faults make a majority impossible.
+#[rustfmt::skip]
+static ROWS: [Row; 9] = [
+    Row { errors: "NoAuth", fits: |error| matches!(error, Error::NoAuth), becomes: Becomes::Denied,
+        remedy: "put a user with access to the path into the URL, or change the ACL of the path" },
+    Row { errors: "AuthFailed, InvalidACL", fits: |error| matches!(error, Error::AuthFailed | Error::InvalidAcl),
+        becomes: Becomes::Denied, remedy: "correct the user and the password in the URL" },
+    Row { errors: "NoNode", fits: |error| matches!(error, Error::NoNode), becomes: Becomes::Unprepared,
+        remedy: "run `quorate prepare-server URL`" },
+    Row { errors: "NotReadOnly", fits: |error| matches!(error, Error::NotReadOnly), becomes: Becomes::ReadOnly,
+        remedy: "wait until a majority of the ensemble runs" },
+    Row { errors: "Throttled", fits: |error| matches!(error, Error::Throttled), becomes: Becomes::Busy,
+        remedy: "wait until the ensemble is less busy" },
+    Row { errors: "Unimplemented", fits: |error| matches!(error, Error::Unimplemented),
+        becomes: Becomes::Unsupported, remedy: "use ZooKeeper 3.5 or newer" },
+    Row { errors: "QuotaExceeded", fits: |error| matches!(error, Error::QuotaExceeded), becomes: Becomes::Server,
+        remedy: "raise the quota of the path (setquota)" },
+    Row { errors: "MarshallingError, BadArguments",
+        fits: |error| matches!(error, Error::MarshallingError | Error::BadArguments(_)), becomes: Becomes::Server,
+        remedy: "raise jute.maxbuffer" },
+    Row { errors: "every other error", fits: |_| true, becomes: Becomes::Disconnected,
+        remedy: "wait until a member of the ensemble answers" },
+];
+
 /// Classifies the error of a request as a fault of a master. `path` is the znode whose ACL applies: the parent znode if
 /// the request creates or deletes a znode, otherwise the znode itself.
 pub(crate) fn of_request(error: &Error, path: &str, address: &Address) -> Fault {
-    match error {
-        Error::NoAuth => Fault::Denied(
+    let row = ROWS.iter().find(|row| (row.fits)(error));
+    let (becomes, remedy) =
+        row.map_or((Becomes::Disconnected, ""), |row| (row.becomes, row.remedy));
+    let why = || format!("{error}: {remedy}").into();
+    match becomes {
+        Becomes::Denied if matches!(error, Error::NoAuth) => Fault::Denied(
             format!(
-                "the ACL of the znode {path} does not permit this request by the user in the URL"
+                "the ACL of the znode {path} does not permit this request by the user in the URL: {remedy}"
             )
             .into(),
         ),
-        Error::AuthFailed | Error::InvalidAcl => Fault::Denied(error.to_string().into()),
-        Error::NoNode => unprepared(address),
-        Error::NotReadOnly => Fault::ReadOnly,
-        Error::Throttled => Fault::Busy,
-        Error::Unimplemented => too_old(),
-        Error::QuotaExceeded | Error::MarshallingError | Error::BadArguments(_) => {
-            Fault::Server(error.to_string().into())
-        }
+        Becomes::Denied => Fault::Denied(why()),
+        Becomes::Unprepared => unprepared(address),
+        Becomes::ReadOnly => Fault::ReadOnly,
+        Becomes::Busy => Fault::Busy,
+        Becomes::Unsupported => too_old(),
+        Becomes::Server => Fault::Server(why()),
         // Treat every other error as a lost connection.
-        _ => Fault::Disconnected(error.to_string().into()),
+        Becomes::Disconnected => Fault::Disconnected(error.to_string().into()),
     }
 }
 
@@ -54,4 +106,74 @@ pub(crate) fn short_session(granted: std::time::Duration, address: &Address) -> 
         )
         .into(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> Address {
+        Address::parse("zk://127.0.0.1:2181/locks").expect("a URL")
+    }
+
+    /// An error for each name in the rows, except for the last row.
+    fn errors(name: &str) -> Error {
+        match name {
+            "NoAuth" => Error::NoAuth,
+            "AuthFailed" => Error::AuthFailed,
+            "InvalidACL" => Error::InvalidAcl,
+            "NoNode" => Error::NoNode,
+            "NotReadOnly" => Error::NotReadOnly,
+            "Throttled" => Error::Throttled,
+            "Unimplemented" => Error::Unimplemented,
+            "QuotaExceeded" => Error::QuotaExceeded,
+            "MarshallingError" => Error::MarshallingError,
+            "BadArguments" => Error::BadArguments(&"x"),
+            _ => Error::ConnectionLoss,
+        }
+    }
+
+    #[test]
+    fn every_error_in_the_table_becomes_the_fault_of_its_row() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/refusals.md");
+        let page = std::fs::read_to_string(path).expect("the page");
+        let (_, section) = page.split_once("## ZooKeeper\n").expect("a section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let shown: Vec<&str> = section
+            .lines()
+            .filter(|line| line.starts_with("| "))
+            .skip(1)
+            .collect();
+        let mut rows = Vec::new();
+        for row in &ROWS {
+            let faults: Vec<Fault> = row
+                .errors
+                .split(", ")
+                .map(|name| of_request(&errors(name), "/x", &address()))
+                .collect();
+            let kind = faults[0].kind();
+            assert!(
+                faults.iter().all(|fault| fault.kind() == kind),
+                "{}",
+                row.errors
+            );
+            let passes = faults[0].passes_by_itself();
+            if !passes {
+                let (text, remedy) = (faults[0].to_string(), row.remedy.replace(" URL`", ""));
+                let said = text.contains(&remedy) || text.contains("ZooKeeper 3.5");
+                assert!(said, "{text}");
+            }
+            let waits = if passes { "yes" } else { "no" };
+            rows.push(format!(
+                "| {} | {kind} | {waits} | {} |",
+                row.errors, row.remedy
+            ));
+        }
+        assert_eq!(
+            shown,
+            rows,
+            "docs/refusals.md must show:\n{}",
+            rows.join("\n")
+        );
+    }
 }

@@ -2,6 +2,7 @@
 
 mod common;
 mod locks;
+mod plugins;
 mod runs;
 mod store;
 mod unfit;
