@@ -177,16 +177,20 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
     builder.build().map_err(Failure::usage)
 }
 
+/// The failure of a process that the operating system refuses file descriptors or threads.
+pub(crate) fn no_resources(error: std::io::Error) -> Failure {
+    Failure::internal(format!(
+        "cannot start: {error}: raise the limits of open files and processes (ulimit -n, ulimit -u)"
+    ))
+}
+
 /// Runs the future on a new runtime in this thread, and returns its result.
 ///
 /// # Errors
 ///
 /// The error of the future, or an internal failure if no runtime can be created.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(Failure::internal)?;
+    let runtime = quorate::one_thread().map_err(no_resources)?;
     let outcome = runtime.block_on(future);
     // Do not wait for a pending DNS lookup: the name server may never reply (test
     // `run_exits_without_waiting_for_a_silent_name_server`).

@@ -148,7 +148,7 @@ impl Handed {
         let (metrics, news) = channel::<RunMetrics>();
         let (over, done) = channel();
         let address = args.statsd.map(resolve);
-        std::thread::spawn(move || {
+        let run = move || {
             for mut metrics in news {
                 if let Some(path) = &args.metrics_file
                     && let Err(error) = replace(path, &mut metrics)
@@ -162,7 +162,10 @@ impl Handed {
                 }
             }
             drop(over);
-        });
+        };
+        if let Err(error) = std::thread::Builder::new().spawn(run) {
+            say("the thread that writes them", &error);
+        }
         Self { metrics, done }
     }
 }
@@ -243,11 +246,13 @@ fn check(address: &str) -> Result<(), Failure> {
 /// Resolves the address of statsd in a separate thread, and returns the channel on which the result arrives.
 fn resolve(address: String) -> Receiver<io::Result<SocketAddr>> {
     let (tell, found) = channel();
-    std::thread::spawn(move || {
+    let run = move || {
         let all = address.to_socket_addrs();
         let first = all.and_then(|mut all| all.next().ok_or(io::ErrorKind::NotFound.into()));
         let _ = tell.send(first);
-    });
+    };
+    // If there is no thread for it, the receiver reports that the address is not known.
+    drop(std::thread::Builder::new().spawn(run));
     found
 }
 

@@ -61,7 +61,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         Fault::Denied(_) if master.missing.is_empty() => (
             "login",
             format!("refuses the login: {why}"),
-            "correct the user and the password in the URL of this master",
+            login_advice(&why),
         ),
         Fault::Denied(_) => (
             "acl",
@@ -69,9 +69,9 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
             "grant the rights that the next finding names",
         ),
         Fault::Unsupported(_) => (
-            "version",
+            unsupported_check(&why),
             format!("cannot be used: {why}"),
-            "use Valkey, or at least Redis 6.2, MariaDB 10.6, MySQL 8 or ZooKeeper 3.5",
+            advice_of(&why).unwrap_or(NEWER),
         ),
         Fault::Unprepared(_) => (
             "prepared",
@@ -105,6 +105,30 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         ),
     };
     add(Severity::Error, check, what, advice);
+}
+
+/// The advice for a fault without a remedy in its text.
+const NEWER: &str = "use Valkey, or at least Redis 6.2, MariaDB 10.6, MySQL 8 or ZooKeeper 3.5";
+
+/// The check to which a finding about the fault `Unsupported` belongs.
+fn unsupported_check(why: &str) -> &'static str {
+    if why.contains("is a node of a cluster") {
+        "cluster"
+    } else {
+        "version"
+    }
+}
+
+fn login_advice(why: &str) -> &str {
+    let without_password = ["this server has no password", "protected mode"];
+    let advice = advice_of(why).filter(|_| without_password.iter().any(|text| why.contains(text)));
+    advice.unwrap_or("correct the user and the password in the URL of this master")
+}
+
+/// The advice at the end of the text of a fault, after the last colon.
+fn advice_of(why: &str) -> Option<&str> {
+    let (_, advice) = why.strip_suffix(')')?.rsplit_once(": ")?;
+    Some(advice)
 }
 
 /// Adds findings about rights that the configured user of this master lacks.

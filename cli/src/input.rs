@@ -9,6 +9,8 @@ use nix::sys::stat::{fstat, stat};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use tokio::sync::oneshot;
 
+use crate::output;
+
 /// Time between two attempts to read from the terminal while this process is in the background.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -19,10 +21,14 @@ pub(crate) async fn ended() {
         return std::future::pending().await;
     }
     let (tell, ended) = oneshot::channel::<()>();
-    std::thread::spawn(move || {
+    let run = move || {
         read_to_the_end();
         drop(tell);
-    });
+    };
+    if let Err(error) = std::thread::Builder::new().spawn(run) {
+        output::complain(&format!("cannot read standard input to its end: {error}"));
+        return std::future::pending().await;
+    }
     let _ = ended.await;
 }
 

@@ -62,8 +62,33 @@ use args::Command;
 use exit::{Failure, Outcome};
 
 fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(panic));
+    let code = std::panic::catch_unwind(begin);
+    code.unwrap_or_else(|_| ExitCode::from(exit::SOFTWARE))
+}
+
+/// Prints one line about a panic. Prints nothing if the library reports the panic as an error of a master.
+fn panic(info: &std::panic::PanicHookInfo<'_>) {
+    if quorate::catches_panics() {
+        return;
+    }
+    let payload = info.payload();
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    let text = text.unwrap_or("a panic without a text");
+    // The rest of the text may show values, for example a password.
+    let text = text.split([':', '\n']).next().unwrap_or_default();
+    let place = info.location().map_or_else(String::new, |place| {
+        format!(" ({}:{})", place.file(), place.line())
+    });
+    output::complain(&format!(
+        "internal failure, please report it: {text}{place}"
+    ));
+}
+
+fn begin() -> ExitCode {
     if let Err(error) = process::repair_inherited() {
-        return finish(Err(Failure::internal(error)));
+        return finish(Err(config::no_resources(error)));
     }
     // If another `quorate` has started this process as a helper, do only the helper's work.
     if let Some(code) = process::helper::main() {

@@ -131,9 +131,7 @@ pub(crate) fn repair_inherited() -> io::Result<()> {
     SigSet::all().thread_unblock()?;
     if ignores(ignored(), Signal::SIGCHLD) {
         // The handler stays installed after this runtime is dropped.
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .build()?;
+        let runtime = quorate::one_thread()?;
         let _inside = runtime.enter();
         let _stays = signal(SignalKind::child())?;
     }

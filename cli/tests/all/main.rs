@@ -17,6 +17,7 @@ mod metrics;
 mod nodes;
 mod packaging;
 mod pages;
+mod refusals;
 mod run;
 mod scripts;
 mod start;

@@ -81,8 +81,14 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
     let doctor = quorate(true, &["doctor"]);
     assert!(doctor.out.contains("noeviction"), "{doctor:?}");
     assert!(!doctor.out.contains("reachable"), "{doctor:?}");
-    let stranger = quorate(false, &["run", "--wait", "500ms", "r", "--", "true"]);
+    // A process that had no connection before does not wait for another certificate.
+    let endless = ["run", "r", "--", "true"];
+    let stranger = quorate(false, &endless);
     assert_eq!(stranger.code, Some(69), "{stranger:?}");
+    assert!(stranger.err.contains("ca_file"), "{stranger:?}");
+    let doctor = quorate(false, &["doctor"]);
+    assert!(doctor.out.contains("ca_file"), "{doctor:?}");
+    a_process_that_had_no_connection_does_not_wait(&masters, &file("ca.pem"));
     let half = done(bare().args([
         "run",
         "--masters",
@@ -95,6 +101,28 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
     ]));
     assert_eq!(half.code, Some(64), "{half:?}");
     assert!(half.err.contains("--client-key"), "{half:?}");
+}
+
+/// Checks that `run` without a client certificate, and with TLS on a server without TLS, ends an endless wait.
+fn a_process_that_had_no_connection_does_not_wait(masters: &Masters, ca: &Path) {
+    let endless = ["run", "r", "--", "true"];
+    let url = &masters.urls()[0];
+    let of_one = |url: &str| {
+        let mut command = bare();
+        command.env("QUORATE_MASTERS", url);
+        command.env("QUORATE_CA_FILE", ca);
+        done(command.args(endless))
+    };
+    let nameless = of_one(url);
+    assert_eq!(nameless.code, Some(69), "{nameless:?}");
+    assert!(
+        nameless.err.contains("client_cert, client_key"),
+        "{nameless:?}"
+    );
+    let plain = Masters::start(1).expect("a server");
+    let plain = of_one(&plain.urls()[0].replace("redis://", "rediss://"));
+    assert_eq!(plain.code, Some(69), "{plain:?}");
+    assert!(plain.err.contains("does not use TLS"), "{plain:?}");
 }
 
 #[test]
