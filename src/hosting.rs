@@ -40,15 +40,18 @@ pub(crate) fn handle() -> Option<Handle> {
 /// lives as long as the process. `None` if the operating system refuses the thread or the file descriptors.
 pub(crate) fn background() -> Option<Handle> {
     let start = || {
-        let runtime = one_thread().ok()?;
-        let handle = runtime.handle().clone();
-        let driven = Driven::new(&handle);
+        let (started, starts) = std::sync::mpsc::channel();
+        // Create the runtime on its own thread: a thread of another runtime may not drop it if the start fails.
         let run = move || {
-            let _driven = driven;
-            runtime.block_on(std::future::pending::<()>());
+            let Ok(runtime) = one_thread() else { return };
+            let _driven = Driven::new(runtime.handle());
+            if started.send(runtime.handle().clone()).is_ok() {
+                runtime.block_on(std::future::pending::<()>());
+            }
         };
         let thread = std::thread::Builder::new().name("quorate-background".to_owned());
-        thread.spawn(run).ok().map(|_| handle)
+        thread.spawn(run).ok()?;
+        starts.recv().ok()
     };
     // If the operating system refuses, the next call tries again.
     let background = BACKGROUND.get_or_init(Mutex::default);

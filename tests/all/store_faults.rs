@@ -42,6 +42,8 @@ struct State {
     connects_in: u64,
     /// The name that the server reports for itself. `None` if it has none.
     server: Option<&'static str>,
+    /// The number of further connection attempts that panic, as a bug in a driver may.
+    panics: usize,
 }
 
 /// A session with the store, and the number of the server run in which the session began. The session ends when the
@@ -74,6 +76,15 @@ impl Books {
         secs(if self.state().young { 1 } else { 3600 })
     }
 
+    /// Panics if `State::panics` says so.
+    fn may_panic(&self) {
+        let mut state = self.state();
+        let panics = state.panics > 0;
+        state.panics = state.panics.saturating_sub(1);
+        drop(state);
+        assert!(!panics, "odd weather");
+    }
+
     fn redlock(&self) -> RedlockBuilder {
         Redlock::builder()
             .ttl(secs(4))
@@ -97,6 +108,7 @@ impl Store for Books {
     async fn connect(&self) -> Result<(BooksSession, Greeting), Fault> {
         let connects_in = self.state().connects_in;
         tokio::time::sleep(ms(connects_in)).await;
+        self.may_panic();
         let run = self.state().run;
         let mut greeting = Greeting::new(ServerRun::new(run.to_string()));
         if let Some(server) = self.state().server {
@@ -214,6 +226,40 @@ async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
         assert!(began.elapsed() < secs(20), "{resource} must become free");
         tokio::time::sleep(ms(5)).await;
     }
+}
+
+#[tokio::test]
+async fn panic_of_a_driver_is_a_fault_that_is_permanent_after_three_in_a_row() {
+    let books = Books::new(true);
+    let redlock = books.redlock().wait(quorate::Wait::Forever);
+    let redlock = redlock.build().expect("good settings");
+    // After two panics, the third connection succeeds.
+    books.state().panics = 2;
+    let guard = tokio::time::timeout(secs(20), redlock.acquire("x")).await;
+    guard
+        .expect("in time")
+        .expect("the lock must be free")
+        .release()
+        .await;
+    // The session ends, and each attempt to open another one panics.
+    books.state().panics = usize::MAX;
+    books.state().run += 1;
+    let ended = tokio::time::timeout(secs(20), redlock.acquire("x")).await;
+    let error = ended.expect("in time").map(drop).expect_err("no session");
+    let said = error.details();
+    assert!(
+        said.contains("internal failure of the client: odd weather"),
+        "{said}"
+    );
+    assert!(said.contains("waiting does not help"), "{said}");
+    books.state().panics = 0;
+    // Until the next connection attempt, the permanent fault ends each acquire.
+    let again = tokio::time::timeout(secs(20), async {
+        while redlock.acquire("x").await.is_err() {
+            tokio::time::sleep(ms(50)).await;
+        }
+    });
+    again.await.expect("the master must be used again");
 }
 
 #[tokio::test]

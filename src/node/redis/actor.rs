@@ -47,6 +47,7 @@ pub(super) fn run(
                 Err(panic) => actor.panicked(&panic),
             }
         }
+        actor.link.abandon();
         Poll::Ready(())
     })
 }

@@ -243,8 +243,8 @@ impl Greeted {
         fault
     }
 
-    /// Handles the end of a handshake that succeeded.
-    pub(super) fn succeeded(&mut self) {
+    /// Forgets earlier connections, because a handshake succeeded, or because no connection was made.
+    pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 }
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(down.ended(Progress::Probed, closed()), closed());
         assert_eq!(down.ended(Progress::Nothing, closed()), closed());
         assert_eq!(down.ended(Progress::Probed, closed()), closed());
-        down.succeeded();
+        down.forget();
         assert!(!down.probes());
     }
 

@@ -209,6 +209,11 @@ impl Link {
         }
     }
 
+    /// Ends the link after repeated panics. The next request starts another link.
+    pub(super) fn abandon(&mut self) {
+        self.state = State::Over;
+    }
+
     /// How long the current connection has lasted; `None` if there is none.
     pub(super) fn lived(&self, now: Instant) -> Option<Duration> {
         match &self.state {
@@ -293,7 +298,7 @@ impl Link {
     fn ready(&mut self, now: Instant) {
         let over = State::Over;
         if let State::Handshaking { handshake, .. } = std::mem::replace(&mut self.state, over) {
-            self.greeted.succeeded();
+            self.greeted.forget();
             tracing::debug!(node = %self.shared.address.name(), "connected");
             let mut negotiated = handshake.done();
             if self.never_try {
@@ -418,6 +423,10 @@ impl Link {
         let mut lived = None;
         let fault = match &self.state {
             State::Handshaking { handshake, .. } => self.greeted.ended(handshake.progress(), fault),
+            State::Dialing { .. } => {
+                self.greeted.forget();
+                fault
+            }
             _ => fault,
         };
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
