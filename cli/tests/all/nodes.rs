@@ -73,7 +73,7 @@ fn run_accepts_mixed_kinds_of_masters_but_no_invalid_url() {
 
     for (url, why) in [
         ("mysql://", "mysql://"),
-        ("zk://h1++h2/locks", "h1"),
+        ("zk://h1++h2/locks", "a host in the list is empty"),
         ("zk://h1/", "zk"),
         ("zk://h1:2181,h2:2181/p", "zk://host:2181+host/path"),
         ("mysql+tls://root:secret@h/d", "mysqls:// for TLS"),
