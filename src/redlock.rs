@@ -7,6 +7,7 @@ pub(crate) mod tried;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use self::status::{NodeStatus, Status};
 use self::tried::TryAcquire;
@@ -16,7 +17,7 @@ use crate::hold::guard::LockGuard;
 use crate::hold::schedule::Renewal;
 use crate::metrics;
 use crate::node::inspection::Inspection;
-use crate::node::{Fault, NodeName, Phase, Request, Scope, Subscriber};
+use crate::node::{Fault, KeyState, NodeName, Phase, Request, Scope, Subscriber};
 use crate::options::Options;
 use crate::resource::{InvalidResource, check_resource};
 use crate::rounds::coordinator::Coordinator;
@@ -269,12 +270,20 @@ impl Redlock {
     /// lock before the deletion. Use it only as an operator's last resort: the holder notices only at its next renewal,
     /// and until then two clients may believe that they hold the lock. The fencing counter is kept.
     ///
+    /// If less than a majority of the masters can be reached, nothing is deleted: the verdict of the returned status is
+    /// then [`StatusVerdict::Unknown`](crate::StatusVerdict::Unknown). The call may be repeated. It never deletes the
+    /// lock of a client that acquires the lock after the call has read the masters.
+    ///
     /// # Errors
     ///
     /// [`InvalidResource`] if the name cannot be locked. Faults of single masters are part of the result.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the masters may already refuse to renew the lock, although its keys still exist.
     pub async fn break_lock(&self, resource: impl AsRef<[u8]>) -> Result<Status, InvalidResource> {
         let key = self.key(resource.as_ref())?;
-        Ok(self.look(Request::Break { key }).await)
+        Ok(self.force_release(key).await)
     }
 
     /// Examines every master. The report on a master shows:
@@ -366,8 +375,16 @@ impl Redlock {
     }
 
     pub(crate) async fn look(&self, request: Request) -> Status {
+        self.status_of(self.core.coordinator.look(request).await)
+    }
+
+    /// Force-releases the lock `key`, and returns its state before the release.
+    pub(crate) async fn force_release(&self, key: Arc<[u8]>) -> Status {
+        self.status_of(self.core.coordinator.force_release(key).await)
+    }
+
+    fn status_of(&self, answers: Vec<(Result<KeyState, Fault>, Duration)>) -> Status {
         let coordinator = &self.core.coordinator;
-        let answers = coordinator.look(request).await;
         let nodes = coordinator
             .names()
             .zip(answers)

@@ -23,6 +23,10 @@ If the holder is dead, there is no need to break its lock: the lock expires afte
 
 To break a permit of a semaphore, give its --slot. Without --slot, the plain lock of this name is broken.
 
+quorate first reads the lock from all masters. Then every master that answers gets a record of each holder that any
+master has shown, so that none of them lets this holder renew its lock. Only then, and only if a majority of the masters
+has these records, does quorate delete the lock. It never deletes a lock that another client acquires in the meantime.
+
 The fencing counter is kept, so later fencing tokens are larger. On Redis, quorate break does not delete a key that is
 not a string.
 
@@ -45,7 +49,7 @@ pub(crate) const CODES: [Meaning; 4] = [
     ),
     (
         "69",
-        "fewer than a majority of the masters answered: the lock may still be held",
+        "fewer than a majority of the masters answered: nothing was deleted, and the lock may still be held",
     ),
     ("78", ""),
 ];
@@ -111,6 +115,9 @@ fn page(before: &ResourceStatus) -> String {
     let mut text = holder_lines(before);
     for master in &before.masters {
         let words = match (&master.token, &master.error) {
+            (Some(token), _) if before.verdict == "unknown" => {
+                format!("not deleted, because too few masters answered: {token}")
+            }
             (Some(token), _) => {
                 let left = master.ttl_left_ms.map_or_else(
                     || "no expiry".to_owned(),

@@ -34,6 +34,7 @@ impl Scenario {
         scenario.break_what_is_rare(&mut Rng::stream(seed, 14));
         scenario.fill_for_one_lock(&mut Rng::stream(seed, 15));
         scenario.idle_for_days(&mut Rng::stream(seed, 12), true);
+        scenario.break_behind_partitions(&mut Rng::stream(seed, 17));
         scenario
     }
 
@@ -132,7 +133,7 @@ impl Scenario {
             }
         }
         for fault in &mut self.faults {
-            if let FaultKind::Break { resource } = &mut fault.kind
+            if let FaultKind::Break { resource, .. } = &mut fault.kind
                 && rng.chance(400_000)
             {
                 *resource = place_of_slot(*resource, rng.below(2) as usize);
@@ -151,7 +152,54 @@ impl Scenario {
         }
         for resource in 0..2 {
             let at = rng.below(self.heal_at - 10 * MS);
-            let kind = FaultKind::Break { resource };
+            let kind = FaultKind::Break {
+                resource,
+                missed: 0,
+            };
+            self.faults.push(Fault { at, kind });
+        }
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+
+    /// Changes force-releases so that they miss some masters. Also adds force-releases to a fifth of the scenarios with
+    /// faults: each happens while some clients have no link to one master, and the operator misses another master.
+    fn break_behind_partitions(&mut self, rng: &mut Rng) {
+        let masters = self.masters.len() as u64;
+        let steps = self.clients.iter().flat_map(|client| &client.steps);
+        let resources: Vec<u8> = steps.map(|step| step.resource).collect();
+        if self.faults.is_empty() || resources.is_empty() || masters < 3 {
+            return;
+        }
+        for fault in &mut self.faults {
+            if let FaultKind::Break { missed, .. } = &mut fault.kind
+                && rng.chance(300_000)
+            {
+                *missed = 1 << rng.below(masters);
+            }
+        }
+        let times = if rng.chance(200_000) {
+            rng.range(1, 5)
+        } else {
+            0
+        };
+        for _ in 0..times {
+            let at = rng.below(self.heal_at - 30 * MS);
+            let left = (self.heal_at - at) / MS;
+            let lasts = rng.range(20, self.settings.ttl / MS + 200).min(left);
+            let away = rng.below(masters);
+            let kind = FaultKind::Partition {
+                clients: rng.draw() as u16,
+                masters: 1 << away,
+                to: true,
+                from: true,
+                lasts: lasts * MS,
+            };
+            self.faults.push(Fault { at, kind });
+            let kind = FaultKind::Break {
+                resource: rng.pick(&resources),
+                missed: 1 << ((away + rng.range(1, masters - 1)) % masters),
+            };
+            let at = at + rng.range(1, lasts) * MS;
             self.faults.push(Fault { at, kind });
         }
         self.faults.sort_by_key(|fault| fault.at);
@@ -387,6 +435,7 @@ impl Kinds {
         let any = |rng: &mut Rng| rng.below(clients.into()) as u8;
         faults.add(self.breaking, 5, |rng, _| FaultKind::Break {
             resource: rng.below(resources.into()) as u8,
+            missed: 0,
         });
         faults.add(self.pausing, 8, |rng, left| FaultKind::Pause {
             client: any(rng),

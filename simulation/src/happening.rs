@@ -76,7 +76,7 @@ impl Happening {
                 ..
             } => (Self::Denied, None, None),
             FaultKind::Pause { client, .. } => (Self::Pause, Some(client.into()), None),
-            FaultKind::Break { resource } => (Self::Break, None, Some(resource.into())),
+            FaultKind::Break { resource, .. } => (Self::Break, None, Some(resource.into())),
             _ => return None,
         })
     }

@@ -192,8 +192,9 @@ pub enum FaultKind {
     Flush { master: u8 },
     /// On each connection of a master, the next reply is malformed.
     Garble { master: u8 },
-    /// A lock on this resource is force-released on all masters.
-    Break { resource: u8 },
+    /// The lock on this resource is force-released. The operator does not reach the masters whose bits are set in
+    /// `missed`.
+    Break { resource: u8, missed: u16 },
     /// Another program stores a value under the key of a lock, unless the key exists already.
     ForeignKey {
         master: u8,
@@ -282,6 +283,12 @@ pub struct Promises {
     /// - The masters' clocks do not jump.
     /// - The restart guard is on. It may be off if every master keeps all its data when it restarts.
     pub exclusion: bool,
+    /// After another client has acquired a force-released lock, the force-released holder renews its lock no more. The
+    /// requirements are those of `exclusion`, but locks may be force-released. In addition:
+    ///
+    /// - All masters are Redis masters, and they are not replaced. The simulated operator does not coordinate the steps
+    ///   of a force-release across Redis masters and stores, or across the old and the new masters.
+    pub no_return: bool,
     /// Fencing tokens are unique, and later tokens are larger. The time L is 2 s plus the largest difference between
     /// any two clocks. This promise requires:
     ///
@@ -456,6 +463,10 @@ impl Scenario {
             exclusion: !jumps
                 && (self.settings.guard || !forgets)
                 && !self.faults.iter().any(breaks),
+            no_return: !jumps
+                && (self.settings.guard || !forgets)
+                && self.masters.iter().all(|master| master.store.is_none())
+                && !self.is_changed(),
             tokens,
             stock: tokens,
             guard: self.settings.guard && !jumps,

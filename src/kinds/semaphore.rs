@@ -68,6 +68,6 @@ impl Redlock {
         let known = u8::try_from(slot).ok().filter(|_| slot < MAX_PERMITS);
         let slot = known.ok_or(InvalidResource::Slot(slot))?;
         let key = keys::slot(&name, slot).into();
-        Ok(self.look(Request::Break { key }).await)
+        Ok(self.force_release(key).await)
     }
 }

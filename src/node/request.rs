@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::Claim;
+use super::ended::Ended;
 use super::shape::Shape;
 use super::value::{NewValue, ServerRun};
 use crate::protocol::instant::Instant;
@@ -82,10 +83,16 @@ pub enum Request {
         /// The lock key whose state is read.
         key: Arc<[u8]>,
     },
-    /// Delete a lock, whichever client holds it. Operators use this as a last resort.
+    /// A step of a force-release, an operator's last resort: add locks to the break record of the key, so that their
+    /// holders cannot renew them, and return the state of the lock. If `ended` is empty, only return the state.
     Break {
-        /// The lock key that is deleted.
+        /// The lock key.
         key: Arc<[u8]>,
+        /// The locks that the force-release ends, as the masters reported them.
+        ended: Arc<[Ended]>,
+        /// Whether the master also deletes the lock key, if the key has the value of one of the locks in `ended`. If
+        /// holds share the lock, the master keeps the key if it has a hold that the break record does not contain.
+        delete: bool,
     },
     /// Read the value that is stored under a held lock, and set the fencing counter of the lock to `token`. The master
     /// then refuses writes with a smaller fencing number.

@@ -8,6 +8,7 @@ mod confirm;
 pub(crate) mod coordinator;
 pub(crate) mod extend;
 pub(crate) mod fan_out;
+pub(crate) mod force_release;
 mod list;
 mod look;
 mod note;

@@ -93,7 +93,7 @@ for i, key in ipairs(KEYS) do
     or (instead ~= '' and held[i] == instead)
   if not free then
     blocked = call('PTTL', key)
-  elseif instead ~= '' and held[i] ~= instead then
+  elseif instead ~= '' then
     --+ mark/has.lua
     if has(call('GET', '{broken}' .. key), instead) then
       -- The lock to replace was force-released: refuse, because another client may have held the lock since then.

@@ -26,6 +26,12 @@ local function extend(key, value, ttl, noted)
     held = call('GET', key)
   end
   if held == value then
+    -- A delayed acquire of a force-released lock can set the lock key again. If the break record is not readable, the
+    -- lock is renewed.
+    local mark = redis.pcall('GET', '{broken}' .. key)
+    if type(mark) == 'string' and has(mark, value) then
+      return '0'
+    end
     local left = call('PTTL', key)
     if left < tonumber(ttl) then
       call('PEXPIRE', key, ttl)

@@ -31,10 +31,11 @@ local function keep(key, value, ttl, mode, number)
   if held and mode ~= 'x' then
     known = call('ZSCORE', holds, value)
   end
-  -- If the hold is missing, check the break record even if the lock key exists: other readers, or the owner, may have
-  -- taken the lock after a force-release.
-  local mark = not known and call('GET', '{broken}' .. key)
-  if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
+  -- Check the break record even if the lock key exists: other readers, or the owner, may have taken the lock after a
+  -- force-release, or a delayed acquire of a force-released hold may have taken it again. If the record is not readable,
+  -- a hold that is not missing is renewed.
+  local mark = known and redis.pcall('GET', '{broken}' .. key) or not known and call('GET', '{broken}' .. key)
+  if type(mark) == 'string' and (has(mark, value) or not known and mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'
   end
   if mode == 'x' then

@@ -210,6 +210,8 @@ async fn force_released_lock_on_full_masters_is_not_restored_by_its_holder() {
     let reader = redlock.lock("doc").shared().acquire().await.expect("free");
     fill(&masters);
     for (guard, resource) in [(&plain, "job"), (&reader, "doc")] {
+        // A master without the lock key must store the break record as well.
+        ask_server(&masters[2], &["DEL", resource]);
         let status = redlock
             .break_lock(resource)
             .await
@@ -220,5 +222,7 @@ async fn force_released_lock_on_full_masters_is_not_restored_by_its_holder() {
             .await
             .expect("an answer");
         assert!(masters.iter().all(|master| !has_key(master, resource)));
+        let record = format!("quorate:broken:{resource}");
+        assert!(masters.iter().all(|master| has_key(master, &record)));
     }
 }

@@ -243,7 +243,7 @@ pub(crate) async fn refusal_and_status_request_return_the_first_96_bytes_of_a_lo
         };
         assert_eq!(line.holder.as_deref(), Some(&long[..96]));
     }
-    for request in [look(KEY), smash(KEY)] {
+    for request in [look(KEY), smash(KEY, &[], false)] {
         match arm.ask(request).await {
             Ok(Answer::State(state)) => assert_eq!(state.holder.as_deref(), Some(&long[..96])),
             other => panic!("{other:?}"),

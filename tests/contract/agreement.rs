@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{
-    Answer, Claim, Class, ExtendItem, Extended, Fairness, Fault, Group, Hold, KeyState, Mode,
-    NoteItem, Part, Permit, Request, Subscriber, Ticket, Waiter, WakeSink,
+    Answer, Claim, Class, Ended, ExtendItem, Extended, Fairness, Fault, Group, Hold, KeyState,
+    Mode, NoteItem, Part, Permit, Request, Subscriber, Ticket, Waiter, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, Master, fence, hex, now};
@@ -67,7 +67,9 @@ pub(crate) enum Deed {
     Release(Who, bool),
     Extend(Vec<(Who, usize)>),
     Look(usize),
-    Break(usize),
+    /// One step of a force-release: the index of the key, and bits that select the locks to end, and whether to delete
+    /// the lock key.
+    Break(usize, u8),
     /// Writes a lock key as another client would: the index of the key, and the index of the TTL (`None`: no expiry).
     Put(usize, Option<usize>),
     Foreign(usize),
@@ -260,7 +262,7 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
         4 => (who(), any::<bool>()).prop_map(|(who, leave)| Deed::Release(who, leave)),
         4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
         2 => key().prop_map(Deed::Look),
-        1 => key().prop_map(Deed::Break),
+        2 => (key(), any::<u8>()).prop_map(|(key, bits)| Deed::Break(key, bits)),
         1 => (key(), prop::option::of(ttl())).prop_map(|(key, ttl)| Deed::Put(key, ttl)),
         1 => key().prop_map(Deed::Foreign),
         1 => key().prop_map(Deed::ForeignCounter),
@@ -294,7 +296,7 @@ pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
         5 => (waiter(), prop::bool::weighted(0.8)).prop_map(|(who, leave)| Deed::Release(who, leave)),
         3 => Just(Deed::Delete(0)),
         1 => Just(Deed::DeleteTicket(0)),
-        1 => Just(Deed::Break(0)),
+        2 => any::<u8>().prop_map(|bits| Deed::Break(0, bits)),
         4 => Just(Deed::Nap),
         1 => Just(Deed::Rest),
         2 => waiter().prop_map(|who| Deed::Note(vec![who])),
@@ -334,7 +336,7 @@ pub(crate) fn group_deed() -> impl Strategy<Value = Deed> {
         2 => prop::collection::vec(who(), 1..3).prop_map(Deed::Note),
         4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
         1 => (0..KEYS.len()).prop_map(Deed::Look),
-        1 => (0..KEYS.len()).prop_map(Deed::Break),
+        2 => (0..KEYS.len(), any::<u8>()).prop_map(|(key, bits)| Deed::Break(key, bits)),
         1 => (0..KEYS.len()).prop_map(Deed::Foreign),
         1 => (0..KEYS.len()).prop_map(Deed::ForeignCounter),
         2 => (0..KEYS.len()).prop_map(Deed::Delete),
@@ -391,7 +393,7 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
         }),
         Deed::Extend(items) => extend_act(&items, model, times),
         Deed::Look(key) => Act::Ask(asking::look(KEYS[key])),
-        Deed::Break(key) => Act::Ask(asking::smash(KEYS[key])),
+        Deed::Break(key, bits) => break_act(KEYS[key], bits, model),
         Deed::Put(key, ttl) => Act::Do(Box::new(move |arm| {
             let value = hex(1);
             arm.put(KEYS[key], &value, ttl.map(|ttl| ttls[ttl]));
@@ -435,6 +437,19 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
             }
         })),
     }
+}
+
+/// A step of a force-release. Each of the four lowest bits selects a lock to end: the exclusive locks with the tokens 1
+/// to 3, and the readers' lock with the holds of the tokens 1 and 2. The next bit says whether the lock key is deleted.
+fn break_act(key: &[u8], bits: u8, model: &Arm) -> Act {
+    let plain = (1..4).map(|n| Ended::new(&hex(n), &hex(n)));
+    let marker = Class::Shared.marker();
+    let number = format!("\t{}\n", counter(model, key));
+    let record = [&marker[..], number.as_bytes(), &hex(1), b"\n", &hex(2)].concat();
+    let all = plain.chain([Ended::new(&marker, &record)]).enumerate();
+    let ended = all.filter(|(bit, _)| bits & 1 << bit != 0);
+    let ended: Vec<_> = ended.map(|(_, one)| one).collect();
+    Act::Ask(asking::smash(key, &ended, bits & 16 != 0))
 }
 
 fn extend_act(items: &[(Who, usize)], model: &Arm, times: &Times) -> Act {

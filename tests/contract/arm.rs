@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use quorate::RestartGuard;
 use quorate::node::memory::{self, MemoryNode};
 use quorate::node::store::{RecordAccess, Store, StoreNode, Table};
-use quorate::node::{self, Answer, Extended, Fault, Node, Request};
+use quorate::node::{self, Answer, Ended, Extended, Fault, Node, Request};
 use quorate_testbed::{Reply, Server, ServerOptions};
 
 use crate::support::asking::{self, Said};
@@ -109,6 +109,15 @@ impl Arm {
 
     pub(crate) async fn ask(&self, request: Request) -> Said {
         asking::ask(&*self.node, request).await
+    }
+
+    /// Force-releases the lock that this master has, as a client with only this master does.
+    pub(crate) async fn smash(&self, key: &[u8]) -> Said {
+        let Answer::State(was) = self.ask(asking::smash(key, &[], false)).await? else {
+            panic!("no state")
+        };
+        let ended = Ended::all([was].iter());
+        self.ask(asking::smash(key, &ended, true)).await
     }
 
     /// Sends an acquire that must be granted. Returns the fencing counter.

@@ -74,7 +74,11 @@ macro_rules! all_cases {
                 renewal_does_not_restore_a_force_released_lock_key_that_had_no_expiry
                 forced_release_fails_and_keeps_the_lock_key_if_the_break_record_cannot_be_written
                 forced_release_of_an_absent_lock_succeeds
-                forced_release_does_not_delete_a_lock_key_of_another_data_type;
+                forced_release_does_not_delete_a_lock_key_of_another_data_type
+                lock_that_only_another_master_has_cannot_be_renewed_after_its_forced_release
+                forced_release_of_other_locks_keeps_the_lock_key
+                lock_key_that_a_delayed_acquire_sets_after_a_forced_release_cannot_be_renewed
+                repeated_forced_release_adds_a_lock_to_the_break_record_once;
             classic:
                 lock_of_the_classic_algorithm_has_no_fencing_counter
                 acquire_of_a_classic_lock_is_refused_if_the_lock_key_exists_with_any_value
@@ -96,6 +100,9 @@ macro_rules! all_cases {
                 reader_queued_behind_a_writer_is_woken_when_the_writer_leaves_the_queue
                 renewal_of_a_force_released_reader_does_not_join_the_readers_that_came_later
                 shared_hold_acquired_after_a_forced_release_is_restored_by_its_renewal
+                hold_that_a_delayed_acquire_takes_after_a_forced_release_cannot_be_renewed
+                forced_release_keeps_a_shared_lock_with_a_hold_that_joined_later
+                downgrade_of_a_force_released_lock_is_refused_even_if_the_lock_key_was_set_again
                 lock_on_several_resources_is_refused_while_one_lock_key_has_a_foreign_value
                 downgrade_of_a_force_released_lock_is_refused_with_the_remaining_ttl_of_the_next_holder
                 writer_that_becomes_a_reader_leaves_the_queue

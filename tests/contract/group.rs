@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group};
+use quorate::node::{Answer, Claim, Class, Ended, Extended, Fairness, Fault, Group};
 use quorate::node::{KeyState, Mode, Part, Subscriber, Ticket, WakeSink};
 
 use crate::arm::{Arm, LONG, assert_about, each, fence, hex, now};
@@ -120,7 +120,7 @@ pub(crate) async fn renewal_of_a_force_released_reader_does_not_join_the_readers
     arm: &Arm,
 ) {
     let number = arm.granted(acquire(&reader(KEY, 1), LONG, now())).await;
-    arm.ask(smash(KEY))
+    arm.smash(KEY)
         .await
         .expect("the force-release must succeed");
     let writer = claim(KEY, 2);
@@ -147,7 +147,7 @@ pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_i
         let number = arm.granted(acquire(&hold(1, 0), LONG, now())).await;
         let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
         assert_eq!(joined, number);
-        arm.ask(smash(KEY))
+        arm.smash(KEY)
             .await
             .expect("the force-release must succeed");
         // The renewal must fail for every hold from before the forced release, even if this master has not received its
@@ -161,7 +161,7 @@ pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_i
         let kept = arm.ask(extend(&[(&later, LONG)])).await;
         assert_eq!(kept, Ok(each(&[Extended::Restored])));
         // Force-release the lock while it has only the restored hold `later`. After that, no hold can be renewed.
-        arm.ask(smash(KEY))
+        arm.smash(KEY)
             .await
             .expect("the force-release must succeed");
         for broken in [later, hold(1, number), hold(2, number + 7)] {
@@ -195,7 +195,7 @@ pub(crate) async fn downgrade_of_a_force_released_lock_is_refused_with_the_remai
     arm: &Arm,
 ) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
-    arm.ask(smash(KEY))
+    arm.smash(KEY)
         .await
         .expect("the force-release must succeed");
     arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
@@ -212,6 +212,75 @@ pub(crate) async fn downgrade_of_a_force_released_lock_is_refused_with_the_remai
         panic!("{said:?}")
     };
     assert!(left > LONG / 2, "{left:?}");
+}
+
+/// Tests an acquire that the network delays until after the force-release of its lock.
+pub(crate) async fn hold_that_a_delayed_acquire_takes_after_a_forced_release_cannot_be_renewed(
+    arm: &Arm,
+) {
+    let part = |key: &[u8]| Part {
+        key: key.into(),
+        mode: Mode::Exclusive,
+    };
+    let both = Group::new(vec![part(KEY), part(b"other")]);
+    both.agreed(1);
+    let both = Claim::new("", KEY, token(1), true).with_group(both);
+    let ended = |value: &[u8], record: &[u8]| Ended::new(value, record);
+    arm.ask(smash(KEY, &[ended(&hex(1), &hex(1))], true))
+        .await
+        .expect("the force-release must succeed");
+    let both = Arc::new(both.with_fairness(Fairness::Fair(None)));
+    arm.granted(acquire(&both, LONG, now())).await;
+    let kept = arm.ask(extend(&[(&both, LONG)])).await;
+    assert_eq!(kept, Ok(each(&[Extended::NotOurs, Extended::Kept])));
+    for class in [Class::Shared, Class::Owner("job 7".into())] {
+        arm.clear();
+        let marker = class.marker();
+        let record = [&marker[..], b"\t0\n", &hex(1)].concat();
+        arm.ask(smash(KEY, &[ended(&marker, &record)], true))
+            .await
+            .expect("the force-release must succeed");
+        let hold = |n, number| of_class(KEY, n, class.clone(), number);
+        let number = arm.granted(acquire(&hold(1, 0), LONG, now())).await;
+        arm.granted(acquire(&hold(2, 0), LONG, now())).await;
+        let kept = |n| arm.ask(extend(&[(&hold(n, number), LONG)]));
+        assert_eq!(kept(1).await, Ok(each(&[Extended::NotOurs])));
+        assert_eq!(kept(2).await, Ok(each(&[Extended::Kept])));
+    }
+}
+
+/// Tests a reader that joins after the force-release has read the holds, and before it deletes them.
+pub(crate) async fn forced_release_keeps_a_shared_lock_with_a_hold_that_joined_later(arm: &Arm) {
+    let number = arm.granted(acquire(&reader(KEY, 1), LONG, now())).await;
+    let ended = Ended::all([state(arm, KEY).await].iter());
+    arm.granted(acquire(&reader(KEY, 2), LONG, now())).await;
+    arm.ask(smash(KEY, &ended, true))
+        .await
+        .expect("the force-release must succeed");
+    let kept = |n| arm.ask(extend(&[(&taken(KEY, n, number), LONG)]));
+    assert_eq!(kept(1).await, Ok(each(&[Extended::NotOurs])));
+    assert_eq!(kept(2).await, Ok(each(&[Extended::Kept])));
+    let ended = Ended::all([state(arm, KEY).await].iter());
+    arm.ask(smash(KEY, &ended, true))
+        .await
+        .expect("the force-release must succeed");
+    assert_eq!(arm.read(KEY), None);
+}
+
+pub(crate) async fn downgrade_of_a_force_released_lock_is_refused_even_if_the_lock_key_was_set_again(
+    arm: &Arm,
+) {
+    let ended = Ended::new(&hex(1), &hex(1));
+    arm.ask(smash(KEY, &[ended], true))
+        .await
+        .expect("the force-release must succeed");
+    arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    let reads = Claim::new("", KEY, token(3), true).with_fairness(Fairness::Fair(None));
+    let instead = group(KEY, Class::Shared, 0).instead_of(token(1));
+    let said = arm
+        .ask(acquire(&Arc::new(reads.with_group(instead)), LONG, now()))
+        .await;
+    assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
 }
 
 pub(crate) async fn writer_that_becomes_a_reader_leaves_the_queue(arm: &Arm) {

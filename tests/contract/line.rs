@@ -10,7 +10,7 @@ use quorate::node::{
 };
 
 use crate::arm::{Arm, LONG, now};
-use crate::support::asking::{Ears, acquire, look, queued, release, smash, token};
+use crate::support::asking::{Ears, acquire, look, queued, release, token};
 use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
@@ -150,7 +150,7 @@ pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_h
     tokio::time::sleep(2 * BLINK).await;
     // The waiter with ticket 3 is dead, but is still the first in the queue, because no request has removed dead
     // waiters.
-    let said = arm.ask(smash(KEY)).await;
+    let said = arm.smash(KEY).await;
     assert!(matches!(said, Ok(Answer::State(_))), "{said:?}");
     eventually("the waiter that is alive must be woken", || {
         living.contains(KEY)

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use quorate::Token;
 use quorate::node::{
-    Answer, Claim, Class, Extended, Fairness, Fault, Group, KeyState, Mode, Part, Ticket, Waiter,
+    Answer, Claim, Class, Ended, Extended, Fairness, Fault, Group, KeyState, Mode, Part, Ticket,
+    Waiter,
 };
 
 use crate::arm::{Arm, LONG, assert_about, each, fence, hex, now};
@@ -145,7 +146,7 @@ pub(crate) async fn status_request_fails_if_the_lock_key_has_another_data_type(a
 
 pub(crate) async fn forced_release_deletes_the_lock_key_and_returns_its_value(arm: &Arm) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
-    let said = arm.ask(smash(KEY)).await;
+    let said = arm.smash(KEY).await;
     let Ok(Answer::State(was)) = said else {
         panic!("{said:?}")
     };
@@ -166,7 +167,7 @@ pub(crate) async fn force_released_holder_cannot_renew_after_the_next_holder_is_
     let holders: Vec<_> = (1..=3).map(|n| claim(KEY, n)).collect();
     for holder in &holders {
         arm.granted(acquire(holder, LONG, now())).await;
-        arm.ask(smash(KEY))
+        arm.smash(KEY)
             .await
             .expect("the force-release must succeed");
     }
@@ -182,7 +183,7 @@ pub(crate) async fn force_released_holder_cannot_renew_after_the_next_holder_is_
 pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
-    arm.ask(smash(KEY))
+    arm.smash(KEY)
         .await
         .expect("the force-release must succeed");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
@@ -197,7 +198,7 @@ pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Ar
     let reader = Claim::new("", KEY, token(2), true).with_fairness(Fairness::Fair(None));
     let reader = Arc::new(reader.with_group(group));
     arm.granted(acquire(&reader, short, now())).await;
-    arm.ask(smash(KEY))
+    arm.smash(KEY)
         .await
         .expect("the force-release must succeed");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
@@ -215,7 +216,7 @@ pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_renew_its
             bytes[0] = more;
             let holder = Claim::new("", KEY, Token::from_bytes(bytes), true);
             arm.granted(acquire(&Arc::new(holder), LONG, now())).await;
-            arm.ask(smash(KEY))
+            arm.smash(KEY)
                 .await
                 .expect("the force-release must succeed");
         }
@@ -230,7 +231,7 @@ pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_renew_its
 
 pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_record(arm: &Arm) {
     arm.put(KEY, b"somebody", Some(LONG));
-    arm.ask(smash(KEY))
+    arm.smash(KEY)
         .await
         .expect("the force-release must succeed");
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
@@ -243,7 +244,7 @@ pub(crate) async fn renewal_does_not_restore_a_force_released_lock_key_that_had_
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.put(KEY, &hex(1), None);
-    arm.ask(smash(KEY))
+    arm.smash(KEY)
         .await
         .expect("the force-release must succeed");
     let said = arm.ask(extend(&[(&holder, LONG)])).await;
@@ -256,22 +257,83 @@ pub(crate) async fn forced_release_fails_and_keeps_the_lock_key_if_the_break_rec
 ) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.put_foreign(&mark(KEY));
-    assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
+    assert_eq!(arm.smash(KEY).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY), Some(hex(1)));
 }
 
 pub(crate) async fn forced_release_of_an_absent_lock_succeeds(arm: &Arm) {
-    let said = arm.ask(smash(KEY)).await;
+    let said = arm.smash(KEY).await;
     assert_eq!(said, Ok(Answer::State(KeyState::default())));
 }
 
 pub(crate) async fn forced_release_does_not_delete_a_lock_key_of_another_data_type(arm: &Arm) {
     arm.put_foreign(KEY);
-    assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
+    assert_eq!(arm.smash(KEY).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
     // If the fencing counter has another data type, a forced release must also fail and keep the lock key.
     arm.put(b"second", b"holder", None);
     arm.put_foreign(&fence(b"second"));
-    assert_eq!(arm.ask(smash(b"second")).await, Err(Fault::WrongType));
+    assert_eq!(arm.smash(b"second").await, Err(Fault::WrongType));
     assert_eq!(arm.read(b"second").as_deref(), Some(&b"holder"[..]));
+}
+
+/// Tests a master that does not have the lock that is force-released. Its break record must still name the lock.
+pub(crate) async fn lock_that_only_another_master_has_cannot_be_renewed_after_its_forced_release(
+    arm: &Arm,
+) {
+    let ended = |n: u8| Ended::new(&hex(n), &hex(n));
+    for delete in [false, true] {
+        arm.clear();
+        let said = arm.ask(smash(KEY, &[ended(1), ended(2)], delete)).await;
+        assert_eq!(said, Ok(Answer::State(KeyState::default())));
+        assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
+        for n in [1, 2] {
+            let said = arm.ask(extend(&[(&claim(KEY, n), LONG)])).await;
+            assert_eq!(said, Ok(each(&[Extended::NotOurs])));
+        }
+        assert_eq!(arm.read(KEY), None);
+        let said = arm.ask(extend(&[(&claim(KEY, 3), LONG)])).await;
+        assert_eq!(said, Ok(each(&[Extended::Restored])));
+    }
+}
+
+pub(crate) async fn forced_release_of_other_locks_keeps_the_lock_key(arm: &Arm) {
+    arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    let ended = [Ended::new(&hex(2), &hex(2)), Ended::new(b"somebody", b"")];
+    arm.ask(smash(KEY, &ended, true))
+        .await
+        .expect("the force-release must succeed");
+    assert_eq!(arm.read(KEY), Some(hex(1)));
+    let said = arm.ask(extend(&[(&claim(KEY, 1), LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::Kept])));
+}
+
+/// Tests an acquire that the network delays until after the force-release of its lock. It sets the lock key again.
+pub(crate) async fn lock_key_that_a_delayed_acquire_sets_after_a_forced_release_cannot_be_renewed(
+    arm: &Arm,
+) {
+    let holder = claim(KEY, 1);
+    let ended = Ended::new(&hex(1), &hex(1));
+    arm.ask(smash(KEY, &[ended], true))
+        .await
+        .expect("the force-release must succeed");
+    arm.granted(acquire(&holder, LONG, now())).await;
+    let said = arm.ask(extend(&[(&holder, 2 * LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::NotOurs])));
+    assert_about(arm.ttl(KEY), LONG);
+    // If the break record is not readable, a lock whose key exists is renewed.
+    arm.put_foreign(&mark(KEY));
+    let said = arm.ask(extend(&[(&holder, LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::Kept])));
+}
+
+pub(crate) async fn repeated_forced_release_adds_a_lock_to_the_break_record_once(arm: &Arm) {
+    let ended = |n: u8| Ended::new(&hex(n), &hex(n));
+    for ended in [ended(1), ended(2), ended(1)] {
+        arm.ask(smash(KEY, &[ended], true))
+            .await
+            .expect("the force-release must succeed");
+    }
+    let lines = [b"\n", &hex(2)[..], b"\n\n", &hex(1), b"\n"].concat();
+    assert_eq!(arm.read(&mark(KEY)), Some(lines));
 }

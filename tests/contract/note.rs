@@ -9,7 +9,7 @@ use quorate::node::{
 };
 
 use crate::arm::{Arm, LONG, assert_about, hex, now};
-use crate::support::asking::{acquire, claim, extend, look, queued, release, smash, token};
+use crate::support::asking::{acquire, claim, extend, look, queued, release, token};
 use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
@@ -263,7 +263,7 @@ pub(crate) async fn forced_release_returns_and_removes_the_note(arm: &Arm) {
     arm.ask(note(&holder, "one", false))
         .await
         .expect("the master must answer the request");
-    let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
+    let Ok(Answer::State(was)) = arm.smash(KEY).await else {
         panic!("no state")
     };
     assert_eq!(host(was.note).as_deref(), Some("one"));
@@ -283,7 +283,7 @@ pub(crate) async fn note_key_of_another_data_type_is_ignored(arm: &Arm) {
     assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
     assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
     arm.put(KEY, b"somebody", None);
-    arm.ask(smash(KEY))
+    arm.smash(KEY)
         .await
         .expect("the force-release must succeed");
     let left = arm.read(&note_key(KEY));
@@ -443,7 +443,7 @@ pub(crate) async fn each_reader_has_its_own_note_which_its_release_removes(arm: 
         .await
         .expect("the release must succeed, because this reader holds the lock");
     assert_eq!(arm.read(&key(1)), None);
-    let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
+    let Ok(Answer::State(was)) = arm.smash(KEY).await else {
         panic!("no state")
     };
     let hosts: Vec<_> = was.holds.into_iter().map(|hold| host(hold.note)).collect();

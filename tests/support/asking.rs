@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorate::node::{
-    Answer, Claim, ExtendItem, Fairness, Fault, NewValue, Node, Phase, Reply, ReplySink, Request,
-    Ticket,
+    Answer, Claim, Ended, ExtendItem, Fairness, Fault, NewValue, Node, Phase, Reply, ReplySink,
+    Request, Ticket,
 };
 use quorate::{Instant, Token};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -185,6 +185,11 @@ pub(crate) fn look(key: &[u8]) -> Request {
     Request::Look { key: key.into() }
 }
 
-pub(crate) fn smash(key: &[u8]) -> Request {
-    Request::Break { key: key.into() }
+/// One step of a force-release, which ends the locks `ended`.
+pub(crate) fn smash(key: &[u8], ended: &[Ended], delete: bool) -> Request {
+    Request::Break {
+        key: key.into(),
+        ended: ended.into(),
+        delete,
+    }
 }

@@ -9,16 +9,31 @@ use crate::process::LONGEST_READING;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
-    /// The last hold that was obtained on each resource: the number of the event at which it was obtained, the client,
-    /// and the hold's scope (resources and class).
-    last: [Option<(u64, usize, Scope)>; PLACES],
+    /// The last hold that was obtained on each resource.
+    last: [Option<Last>; PLACES],
+    /// The longest TTL of any lock.
+    longest: u64,
     judged: u64,
 }
 
+/// A hold that was obtained.
+#[derive(Clone, Copy)]
+struct Last {
+    /// The number of the event at which the hold was obtained.
+    event: u64,
+    /// The true time at which the hold was obtained.
+    at: u64,
+    client: usize,
+    scope: Scope,
+}
+
 impl Extensions {
-    pub(crate) fn new(_: &Scenario) -> Self {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let steps = scenario.clients.iter().flat_map(|client| &client.steps);
+        let extended = steps.filter_map(|step| step.extend).max();
         Self {
             last: [None; PLACES],
+            longest: scenario.settings.ttl.max(extended.unwrap_or(0)),
             judged: 0,
         }
     }
@@ -31,8 +46,12 @@ impl Check for Extensions {
         match fact {
             Fact::Obtained { believer } => {
                 for resource in believer.scope.resources() {
-                    let obtained = (at.event, believer.client, believer.scope);
-                    self.last[resource] = Some(obtained);
+                    self.last[resource] = Some(Last {
+                        event: at.event,
+                        at: at.now,
+                        client: believer.client,
+                        scope: believer.scope,
+                    });
                 }
             }
             Fact::Extended { believer, old } => {
@@ -50,9 +69,17 @@ impl Check for Extensions {
                 }
                 let mine = believer.scope;
                 let last = mine.resources().filter_map(|resource| self.last[resource]);
-                let mut later =
-                    last.filter(|(when, _, other)| *when > believer.since && !other.beside(mine));
-                if let Some((_, client, _)) = later.next().filter(|_| at.promises.exclusion) {
+                let later =
+                    last.filter(|last| last.event > believer.since && !last.scope.beside(mine));
+                // The earliest time at which the client can have sent this extension.
+                let sent = believer
+                    .clock
+                    .when(believer.until.saturating_sub(self.longest));
+                let sent = sent.unwrap_or(0);
+                let mut later = later.filter(|last| {
+                    at.promises.exclusion || at.promises.no_return && sent > last.at
+                });
+                if let Some(Last { client, .. }) = later.next() {
                     return Err(format!(
                         "client {} extended its old lock on r{} after client {client} had acquired r{}",
                         believer.client, believer.resource, believer.resource

@@ -238,6 +238,8 @@ pub enum Flaw {
     CounterForADay,
     /// A grant never renews the expiry of a fencing counter. So the counter expires although the lock is in use.
     CounterKeepsExpiry,
+    /// A force-release writes break records only on the masters that have the lock key, and deletes the key at once.
+    BreakWhereHeld,
 }
 
 impl Flaw {
@@ -246,7 +248,7 @@ impl Flaw {
     /// - the bugs in [`OF_STORES`](Self::OF_STORES) and [`OF_CHANGES`](Self::OF_CHANGES);
     /// - `ConfirmAnyKey`, `LateRefill` and `WriteElsewhere`, which only hand-written scenarios reveal
     ///   (`tests/all/kinds.rs`, `tests/all/values.rs`).
-    pub const ALL: [Self; 58] = [
+    pub const ALL: [Self; 59] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -305,6 +307,7 @@ impl Flaw {
         Self::NoSemaphoreLine,
         Self::CounterForADay,
         Self::CounterKeepsExpiry,
+        Self::BreakWhereHeld,
     ];
 
     /// The seeded bugs in stores. Only scenarios with stores can reveal them.
@@ -399,6 +402,7 @@ impl Flaw {
             Self::NoSemaphoreLine => "no-semaphore-line",
             Self::CounterForADay => "counter-for-a-day",
             Self::CounterKeepsExpiry => "counter-keeps-expiry",
+            Self::BreakWhereHeld => "break-where-held",
             of_changes if of_changes.is_of_changes() => of_changes.name_at_changes(),
             of_stores => of_stores.name_at_stores(),
         }
@@ -446,6 +450,7 @@ impl Flaw {
                     | Self::UptimeAhead
                     | Self::NobodyWoken
                     | Self::TicketNotRaised
+                    | Self::BreakWhereHeld
             )
     }
 }

@@ -34,6 +34,8 @@ pub(crate) enum Event {
     Wake(u32),
     /// A fault happens. The number is its index in the scenario's list of faults.
     Fault(u32),
+    /// The next step of a force-release at the Redis masters. The number is its index in `World::force_releases`.
+    Break(u32),
     /// A master that has crashed restarts.
     Restart(u8),
     /// The state of a master is saved to its disk. If the disk is stale, the next restart restores this state.

@@ -53,9 +53,9 @@ impl World {
                 lasts,
             } => self.masters[usize::from(master)].full = Some((now + lasts, resource.into())),
             FaultKind::Flush { master } => self.masters[usize::from(master)].scripts.clear(),
-            FaultKind::Break { resource } => {
-                self.break_lock(resource);
-                return Some(Todo::Break(self.breaks_at_stores(resource)));
+            FaultKind::Break { resource, missed } => {
+                self.break_lock(resource, missed);
+                return Some(Todo::Break(self.breaks_at_stores(resource, missed)));
             }
             FaultKind::ForeignKey {
                 master,

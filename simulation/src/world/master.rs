@@ -42,7 +42,7 @@ pub(crate) struct SimMaster {
     /// The resources whose lock keys hold foreign values (bit n is resource n).
     pub(super) foreign_keys: u32,
     /// The last recorded state of each lock.
-    seen: [Seen; PLACES],
+    pub(super) seen: [Seen; PLACES],
 }
 
 impl SimMaster {
@@ -424,27 +424,6 @@ impl World {
             },
         );
         self.show_note(master, key);
-    }
-
-    /// Force-releases the lock on a resource, on all Redis masters that are up.
-    pub(super) fn break_lock(&mut self, resource: u8) {
-        self.watch.coverage.breaks += 1;
-        let key: Arc<[u8]> = name(resource).as_bytes().into();
-        let now = self.now;
-        for index in 0..self.masters.len() {
-            let master = &mut self.masters[index];
-            if !master.up || self.scenario.masters[index].store.is_some() {
-                continue;
-            }
-            let now_us = master.micros(now);
-            let _was = master
-                .memory
-                .apply(now_us, &Request::Break { key: key.clone() });
-            master.seen[usize::from(resource)] = master.look(now_us, &key);
-            for (process, key) in master.memory.take_published() {
-                self.publish(index, &process, &key);
-            }
-        }
     }
 
     /// Returns the uptime that a master reports, in seconds.

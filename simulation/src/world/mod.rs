@@ -7,6 +7,7 @@ mod asked;
 mod deletion;
 mod event;
 mod faults;
+mod force_release;
 mod foreign_key;
 mod full;
 mod group;
@@ -37,6 +38,7 @@ use quorate::runtime::BoxFuture;
 
 pub(crate) use event::Event;
 use event::Scheduled;
+use force_release::ForceRelease;
 use link::Call;
 pub(crate) use link::Link;
 use marks::Looks;
@@ -273,6 +275,8 @@ pub(crate) struct World {
     /// The clients' connections to stores, one for each client and store. The simulation sends force-releases through
     /// them.
     breakers: Vec<Breaker>,
+    /// The force-releases at Redis masters so far.
+    force_releases: Vec<ForceRelease>,
     pub(crate) links: Vec<Link>,
     conns: Vec<Conn>,
     pub(crate) processes: Vec<Process>,
@@ -348,6 +352,7 @@ impl World {
             released: HashSet::new(),
             left: HashSet::new(),
             breakers: Vec::new(),
+            force_releases: Vec::new(),
             links: Vec::new(),
             conns: Vec::new(),
             processes: scenario.clients.iter().enumerate().map(process).collect(),
@@ -466,6 +471,7 @@ impl World {
             Event::Ordered { order } => self.ordered(at(order)),
             Event::Obeyed { order } => return self.obeyed(at(order)).map(Todo::Wake),
             Event::Unguarded => self.judge_marks(),
+            Event::Break(index) => self.break_step(index as usize),
             Event::LookedAfter => self.look_after(),
             Event::Skipped(fault) => self.skip(at(fault)),
             Event::Wake(_) | Event::Boot(_) => {}

@@ -1,8 +1,10 @@
 //! Reports to the checkers which requests clients send to stores, and which answers clients receive from stores.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use quorate::node::{Answer, Extended, Fault, Node, Reply, Request};
+use quorate::node::{
+    Answer, Ended, Extended, Fault, KeyState, Node, Phase, Reply, ReplySink, Request,
+};
 
 use super::{Shared, World};
 use crate::facts::{Fact, short};
@@ -20,9 +22,71 @@ pub(super) struct Breaks {
 
 impl Breaks {
     pub(super) fn send(self) {
-        for node in self.nodes {
-            let key = self.key.clone();
-            node.send(Request::Break { key }, Reply::ignored());
+        let Self { nodes, key } = self;
+        let steps = Arc::new_cyclic(|own| StoreBreak {
+            own: own.clone(),
+            nodes,
+            key,
+            state: Mutex::default(),
+        });
+        steps.next(Arc::default(), false);
+    }
+}
+
+/// The steps of a force-release at the stores. Each step begins when all stores have answered the previous step.
+struct StoreBreak {
+    own: Weak<Self>,
+    nodes: Vec<Arc<dyn Node>>,
+    key: Arc<[u8]>,
+    state: Mutex<Steps>,
+}
+
+#[derive(Default)]
+struct Steps {
+    /// The number of steps that were begun.
+    begun: u8,
+    /// The number of stores that have not answered the present step.
+    open: usize,
+    /// The states of the lock that the first step has read.
+    states: Vec<KeyState>,
+}
+
+impl StoreBreak {
+    fn next(&self, ended: Arc<[Ended]>, delete: bool) {
+        let Some(own) = self.own.upgrade() else {
+            return;
+        };
+        {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.begun += 1;
+            state.open = self.nodes.len();
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            let request = Request::Break {
+                key: self.key.clone(),
+                ended: ended.clone(),
+                delete,
+            };
+            node.send(request, Reply::new(own.clone(), index, Phase::Look));
+        }
+    }
+}
+
+impl ReplySink for StoreBreak {
+    fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
+        let (begun, ended) = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if let (1, Ok(Answer::State(was))) = (state.begun, answer) {
+                state.states.push(was);
+            }
+            state.open = state.open.saturating_sub(1);
+            if state.open > 0 {
+                return;
+            }
+            (state.begun, Ended::all(state.states.iter()))
+        };
+        if begun < 3 && !ended.is_empty() {
+            self.next(ended.into(), begun == 2);
         }
     }
 }
@@ -149,7 +213,7 @@ impl World {
 
     /// Prepares a force-release of a lock at all stores. It will be sent through the connections of the first client
     /// process that is running.
-    pub(super) fn breaks_at_stores(&self, resource: u8) -> Breaks {
+    pub(super) fn breaks_at_stores(&self, resource: u8, missed: u16) -> Breaks {
         let alive = |(client, ..): &&Breaker| {
             !self.processes[*client].killed && self.processes[*client].paused_until <= self.now
         };
@@ -157,7 +221,7 @@ impl World {
         let of = self
             .breakers
             .iter()
-            .filter(|(client, ..)| Some(*client) == first);
+            .filter(|(client, master, _)| Some(*client) == first && missed >> master & 1 == 0);
         Breaks {
             nodes: of.map(|(.., node)| node.clone()).collect(),
             key: name(resource).as_bytes().into(),

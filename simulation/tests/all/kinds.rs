@@ -35,7 +35,10 @@ fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
     (0..400).map(|tenth| {
         let mut scenario = apart(tenth, 1);
         scenario.clients[0].steps = vec![step(Kind::Several(0b11))];
-        let kind = FaultKind::Break { resource: 1 };
+        let kind = FaultKind::Break {
+            resource: 1,
+            missed: 0,
+        };
         let at = tenth * MS / 10;
         scenario.faults = vec![Fault { at, kind }];
         scenario

@@ -72,7 +72,7 @@ fn simulation_run_has_the_same_coverage_with_and_without_a_trace() {
 }
 
 /// For each seeded bug, a number n: at least one of the seeds from 0 to n - 1 must expose the bug.
-const SEEDED_BUGS: [(Flaw, u64); 58] = [
+const SEEDED_BUGS: [(Flaw, u64); 59] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -131,6 +131,7 @@ const SEEDED_BUGS: [(Flaw, u64); 58] = [
     (Flaw::NoSemaphoreLine, 200),
     (Flaw::CounterForADay, 500),
     (Flaw::CounterKeepsExpiry, 500),
+    (Flaw::BreakWhereHeld, 5_000),
 ];
 
 #[test]

@@ -99,7 +99,13 @@ fn reading_a_value_makes_masters_reject_delayed_writes_of_the_previous_holder() 
     scenario.faults = vec![
         cut_off(1, 0b001, 300, 385),
         cut_off(1, 0b100, 300, 900),
-        at(306, FaultKind::Break { resource: RECORD }),
+        at(
+            306,
+            FaultKind::Break {
+                resource: RECORD,
+                missed: 0,
+            },
+        ),
         refuses(0, 307, 340),
         cut_off(2, 0b010, 358, 900),
     ];
@@ -124,7 +130,13 @@ fn one_master_forgets() -> Scenario {
     scenario.faults = vec![
         refuses(0, 228, 260),
         refuses(1, 228, 260),
-        at(230, FaultKind::Break { resource: RECORD }),
+        at(
+            230,
+            FaultKind::Break {
+                resource: RECORD,
+                missed: 0,
+            },
+        ),
         at(280, FaultKind::Crash { master, down, age }),
     ];
     scenario

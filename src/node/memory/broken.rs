@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use super::master::{Master, Outcome, parse, shown_value};
+use super::group::SHOWN;
+use super::master::{Master, Outcome, parse};
 use crate::keys::{self, Family};
-use crate::node::{KeyState, Token};
+use crate::node::{Ended, KeyState};
 use crate::protocol::fencing::COUNTER_TTL_US;
 
 /// How long the break record of a force-released lock is kept: two days, twice the longest TTL that any client can
@@ -13,11 +14,21 @@ use crate::protocol::fencing::COUNTER_TTL_US;
 const BROKEN_TTL_US: u64 = 2 * COUNTER_TTL_US;
 
 impl Master {
-    pub(super) fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> Outcome<KeyState> {
-        if let Some(holder) = self.text(now, key)?.map(shown_value) {
-            self.mark_as_broken(now, key, &holder, &was)?;
+    /// Executes one step of a force-release: adds the locks `ended` to the break record, and deletes the lock key if
+    /// `delete` is true and the force-release ends the lock. `was` is the state of the lock.
+    pub(super) fn break_lock(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        ended: &[Ended],
+        delete: bool,
+        was: KeyState,
+    ) -> Outcome<KeyState> {
+        self.record(now, key, ended)?;
+        let is_held = |one: &Ended| was.holder.as_deref() == Some(&one.value[..]);
+        if delete && ended.iter().any(is_held) && self.are_ended(now, key, &was)? {
             self.remove(key);
-            if keys::is_marker(&holder) {
+            if was.holder.as_deref().is_some_and(keys::is_marker) {
                 for hold in &was.holds {
                     self.remove(&keys::hold(&hold.value, key));
                 }
@@ -33,35 +44,35 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds a force-released lock to the front of the break record of its key (the list of force-released locks):
-    ///
-    /// - for a plain lock: the value of the lock key;
-    /// - for a lock of readers or of an owner: the value of the lock key, the fencing counter, and the random value of
-    ///   each hold.
-    ///
-    /// Adds nothing if another program set the lock key, because no client of this library renews that lock.
-    fn mark_as_broken(
-        &mut self,
-        now: u64,
-        key: &[u8],
-        holder: &[u8],
-        was: &KeyState,
-    ) -> Outcome<()> {
-        if !keys::is_marker(holder) && Token::from_hex(holder).is_none() {
+    /// Whether the break record contains every listed hold of the lock. True if the lock lists 100 holds, because only
+    /// the 100 holds with the longest remaining TTL are listed, and these change with every renewal.
+    fn are_ended(&mut self, now: u64, key: &[u8], was: &KeyState) -> Outcome<bool> {
+        if was.holds.len() >= SHOWN {
+            return Ok(true);
+        }
+        for hold in &was.holds {
+            if !self.is_broken(now, key, &hold.value)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds force-released locks to the front of the break record of their key (the list of force-released locks), and
+    /// begins the lifetime of the record again.
+    fn record(&mut self, now: u64, key: &[u8], ended: &[Ended]) -> Outcome<()> {
+        let mut ours = ended.iter().filter(|one| !one.record.is_empty()).peekable();
+        if ours.peek().is_none() {
             return Ok(());
         }
         let mark = Family::Broken.of(key);
-        let others = self.text(now, &mark)?.unwrap_or(b"");
-        let counter = was.counter.unwrap_or(0).to_string();
-        let mut all = if keys::is_marker(holder) {
-            [b"\n", holder, b"\t", counter.as_bytes(), b"\n"].concat()
-        } else {
-            [b"\n", holder, b"\n"].concat()
-        };
-        for hold in &was.holds {
-            all.extend([&hold.value[..], b"\n"].concat());
+        let mut all = self.text(now, &mark)?.unwrap_or(b"").to_vec();
+        for one in ours {
+            let line = [b"\n", &one.record[..], b"\n"].concat();
+            if !all.windows(line.len()).any(|piece| piece == line) {
+                all = [line, all].concat();
+            }
         }
-        all.extend_from_slice(others);
         all.truncate(16_384);
         let lives = Duration::from_micros(BROKEN_TTL_US);
         self.set(now, &mark, all, Some(lives));

@@ -19,7 +19,7 @@ const WOKEN: usize = 64;
 const LOOKED_AT: usize = 256;
 
 /// The largest number of holds that one reply about the state of a lock lists.
-const SHOWN: usize = 100;
+pub(super) const SHOWN: usize = 100;
 
 /// The lock or the waiter that prevents a grant.
 ///
@@ -215,10 +215,9 @@ impl Master {
                 || joins(part, Some(holder))
         });
         let left = if free {
-            let instead = group.instead().filter(|_| !is_replaced(group, held));
             // If the writer's lock that this claim replaces was force-released, refuse the claim: another client may
             // have held the key after the force-release.
-            let broken = match instead {
+            let broken = match group.instead() {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
             };
@@ -407,10 +406,12 @@ impl Master {
             return Ok(Extended::NotOurs);
         }
         let Some(class) = part.class() else {
+            let broken = self.is_broken(now, key, &ours);
+            if broken == Ok(true) {
+                return Ok(Extended::NotOurs);
+            }
             if held.is_none() {
-                if self.is_broken(now, key, &ours)? {
-                    return Ok(Extended::NotOurs);
-                }
+                broken?;
                 self.set(now, key, ours, Some(ttl));
                 return Ok(Extended::Restored);
             }
@@ -418,6 +419,9 @@ impl Master {
             return Ok(Extended::Kept);
         };
         let known = held.is_some() && self.has_name(key, value);
+        if known && self.is_broken(now, key, &value) == Ok(true) {
+            return Ok(Extended::NotOurs);
+        }
         // Do not restore a force-released hold, even if the lock has new holds.
         if !known && self.is_hold_broken(now, key, &ours, (&value, number))? {
             return Ok(Extended::NotOurs);

@@ -178,9 +178,10 @@ impl Master {
                 Ok(Answer::Extended(said))
             }
             Request::Look { key } => Ok(Answer::State(self.look(now, key)?)),
-            Request::Break { key } => {
+            Request::Break { key, ended, delete } => {
                 let was = self.look(now, key)?;
-                Ok(Answer::State(self.break_lock(now, key, was)?))
+                let was = self.break_lock(now, key, ended, *delete, was)?;
+                Ok(Answer::State(was))
             }
             Request::Read { claim, token } => self.read_value(now, claim, *token),
             Request::Write {
@@ -475,6 +476,9 @@ impl Master {
         }
         let broken = self.is_broken(now, claim.key(), &claim.token().to_hex());
         match self.text(now, claim.key()) {
+            Ok(Some(held)) if held == claim.token().to_hex() && broken == Ok(true) => {
+                Extended::NotOurs
+            }
             Ok(Some(held)) if held == claim.token().to_hex() => {
                 let left = self.ttl_left(now, claim.key());
                 if left.is_none_or(|left| left < item.ttl) {

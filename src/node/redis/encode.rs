@@ -9,7 +9,8 @@ use super::script::Script;
 use crate::keys::{self, LEADER};
 use crate::node::note::dated;
 use crate::node::{
-    Claim, ExtendItem, Fairness, Group, NoteItem, Page, Permit, Request, ServerRun, Shape, Ticket,
+    Claim, Ended, ExtendItem, Fairness, Group, NoteItem, Page, Permit, Request, ServerRun, Shape,
+    Ticket,
 };
 
 impl Scripts {
@@ -40,8 +41,8 @@ impl Scripts {
                 Shape::Plain | Shape::Permit(_) => self.extend(items, out),
                 Shape::Group(_) => self.keep(items, out),
             },
-            Request::Look { key } => self.look(Script::Look, key, out),
-            Request::Break { key } => self.look(Script::Break, key, out),
+            Request::Look { key } => self.look(key, out),
+            Request::Break { key, ended, delete } => self.force_release(key, ended, *delete, out),
             Request::Read { claim, token } => {
                 let mut command = self.call(Script::Read, 1, 2, out);
                 command.arg(claim.key()).arg(claim.token().to_hex());
@@ -58,13 +59,21 @@ impl Scripts {
         }
     }
 
-    /// Writes a call of `script`, which is LOOK or BREAK. If the lock is a slot of a semaphore, the call also names the
-    /// queue of the semaphore.
-    fn look(&self, script: Script, key: &[u8], out: &mut Vec<u8>) {
+    /// Writes a call of LOOK. If the lock is a slot of a semaphore, the call also names the queue of the semaphore.
+    fn look(&self, key: &[u8], out: &mut Vec<u8>) {
         match keys::line_of(key) {
-            Cow::Borrowed(_) => self.call(script, 1, 0, out).arg(key),
-            Cow::Owned(line) => self.call(script, 1, 1, out).arg(key).arg(line),
+            Cow::Borrowed(_) => self.call(Script::Look, 1, 0, out).arg(key),
+            Cow::Owned(line) => self.call(Script::Look, 1, 1, out).arg(key).arg(line),
         };
+    }
+
+    fn force_release(&self, key: &[u8], ended: &[Ended], delete: bool, out: &mut Vec<u8>) {
+        let mut command = self.call(Script::Break, 1, 2 + 2 * ended.len(), out);
+        command.arg(key).arg(keys::line_of(key));
+        command.number(u64::from(delete));
+        for one in ended {
+            command.arg(&one.value).arg(&one.record);
+        }
     }
 
     fn acquire(&self, claim: &Claim, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {

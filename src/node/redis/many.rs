@@ -66,7 +66,7 @@ impl Member for Queued {
 
     fn key(&self) -> Option<&[u8]> {
         match &self.request {
-            Request::Look { key } | Request::Break { key } => Some(key),
+            Request::Look { key } | Request::Break { key, .. } => Some(key),
             request => plain(request).map(Claim::key),
         }
     }

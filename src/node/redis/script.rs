@@ -69,7 +69,7 @@ pub(super) enum Keys {
 pub(super) struct Args {
     /// The arguments at the beginning. A call has each of them once, for all keys together.
     pub(super) first: &'static [&'static str],
-    /// The arguments that follow, repeated for each key.
+    /// The arguments that follow. They are repeated for each key, or any number of times if the script has one key.
     pub(super) each: &'static [&'static str],
     /// The optional arguments at the end. A call may omit all of them, or only the last ones.
     pub(super) last: &'static [&'static str],
@@ -146,14 +146,14 @@ scripts! {
         args: Args { first: &[], each: &[], last: &["queue"] },
     },
 
-    /// Force-releases a lock, whichever client holds it.
+    /// Adds locks to the break record of their key, and deletes the lock key if one of these locks holds it.
     Break: Row {
         source: include_str!("../../scripts/break.lua"),
         set: Set::Plain,
         checks_marker: false,
         purposes: &[Operating, WakeUps],
         keys: Keys::One("lock"),
-        args: Args { first: &[], each: &[], last: &["queue"] },
+        args: Args { first: &["queue", "1 to delete"], each: &["value", "record"], last: &[] },
     },
 
     /// Takes a free lock if no other waiter is ahead in its queue. Otherwise the caller joins the queue, if the request
@@ -379,13 +379,18 @@ impl Script {
 
     /// Whether the script accepts `keys` keys and `args` arguments.
     pub fn takes(self, keys: usize, args: usize) -> bool {
-        let row = self.row();
-        let counted = match row.keys {
-            Keys::One(_) => keys == 1,
-            Keys::Many(_) => true,
+        let Row {
+            keys: named,
+            args: Args { first, each, last },
+            ..
+        } = self.row();
+        let repeated = match named {
+            Keys::One(_) if !each.is_empty() => args.saturating_sub(first.len()) / each.len(),
+            Keys::One(_) | Keys::Many(_) => keys,
         };
-        let least = row.args.first.len() + keys * row.args.each.len();
-        counted && (least..=least + row.args.last.len()).contains(&args)
+        let least = first.len() + repeated * each.len();
+        let counted = keys == 1 || matches!(named, Keys::Many(_));
+        counted && (least..=least + last.len()).contains(&args)
     }
 }
 

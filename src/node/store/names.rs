@@ -34,7 +34,7 @@ pub(super) fn of_request(request: &Request) -> Vec<Name> {
         | Request::Release { claim, .. }
         | Request::Read { claim, .. }
         | Request::Write { claim, .. } => of_claim(claim),
-        Request::Look { key } | Request::Break { key } | Request::Watch { key, .. } => {
+        Request::Look { key } | Request::Break { key, .. } | Request::Watch { key, .. } => {
             vec![of_lock(key)]
         }
         Request::Extend { items } => all(items.iter().map(|item| &*item.claim)),

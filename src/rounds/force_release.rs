@@ -1,0 +1,72 @@
+//! Force-releases a lock on every master (docs/protocol.md, "Force-release").
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::coordinator::Coordinator;
+use crate::node::{Ended, Fault, KeyState, Request};
+
+/// The answer of each master, and the time from the request to the answer.
+type Answers = Vec<(Result<KeyState, Fault>, Duration)>;
+
+impl Coordinator {
+    /// Force-releases the lock `key`, in these steps:
+    ///
+    /// 1. Reads the lock on every master.
+    /// 2. Adds every value that was read to the break record of every master that can be reached. If a master answers
+    ///    only now, repeats this step with its value.
+    /// 3. Deletes the lock on every master, if a majority of the masters has the break record.
+    ///
+    /// Deletes only the locks that were read, not a lock that another client acquires in the meantime. Returns the state
+    /// of the lock on each master as it was first read, or the fault of a master that did not execute the last step.
+    pub(crate) async fn force_release(&self, key: Arc<[u8]>) -> Answers {
+        let mut first: Answers = Vec::new();
+        let mut ended: Arc<[Ended]> = Arc::default();
+        let mut last = loop {
+            let answers = self.force_release_step(&key, &ended, false).await;
+            learn(&mut first, &answers);
+            let states = first.iter().filter_map(|(state, _)| state.as_ref().ok());
+            let all: Arc<[Ended]> = Ended::all(states).into();
+            if all == ended {
+                break answers;
+            }
+            ended = all;
+        };
+        let recorded = last.iter().enumerate();
+        let recorded = recorded.filter(|(_, (state, _))| state.is_ok());
+        let recorded = recorded.map(|(node, _)| node).collect();
+        if !ended.is_empty() && self.quorum.is_met_by(recorded) {
+            last = self.force_release_step(&key, &ended, true).await;
+        }
+        let both = first.into_iter().zip(last);
+        both.map(|((state, latency), (done, _))| (done.and(state), latency))
+            .collect()
+    }
+
+    async fn force_release_step(
+        &self,
+        key: &Arc<[u8]>,
+        ended: &Arc<[Ended]>,
+        delete: bool,
+    ) -> Answers {
+        let request = Request::Break {
+            key: key.clone(),
+            ended: ended.clone(),
+            delete,
+        };
+        self.look(request).await
+    }
+}
+
+/// Copies the answers of the masters that have answered for the first time to `first`.
+fn learn(first: &mut Answers, answers: &Answers) {
+    if first.is_empty() {
+        first.clone_from(answers);
+        return;
+    }
+    for (known, answer) in first.iter_mut().zip(answers) {
+        if known.0.is_err() {
+            known.clone_from(answer);
+        }
+    }
+}
