@@ -131,6 +131,30 @@ mod tests {
         }
     }
 
+    /// The table in `docs/operations.md` shows how long the masters may be silent.
+    #[test]
+    fn page_shows_the_longest_silence_that_a_command_survives() {
+        let page = include_str!("../../docs/operations.md");
+        for (ttl, grace, row) in [
+            (
+                10,
+                5,
+                "| 10s (default) | 5s (default; shortened to 4.8 s) |",
+            ),
+            (10, 1, "| 10s (default) | 1s |"),
+            (30, 5, "| 30s | 5s (default) |"),
+            (60, 5, "| 60s | 5s (default) |"),
+        ] {
+            let ttl = Duration::from_secs(ttl);
+            let plan = Deadline::new(ttl, Duration::from_secs(grace));
+            let valid = ttl - (ttl / 100 + ms(2)); // minus the allowance for clock drift
+            let silence = valid - (plan.grace + plan.margin) - ttl / 3;
+            let tenths = silence.as_millis() / 100;
+            let row = format!("{row} {}.{} s |", tenths / 10, tenths % 10);
+            assert!(page.contains(&row), "{row}");
+        }
+    }
+
     #[test]
     fn command_without_a_grace_period_gets_sigkill_only() {
         let plan = Deadline::new(ms(10_000), ms(0));

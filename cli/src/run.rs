@@ -363,9 +363,6 @@ fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsSt
     ];
     let slot = guard.slot();
     env.extend(lock.kind.environment(&lock.place, &lock.resource, slot));
-    if let Some(slot) = slot {
-        env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
-    }
     if plan.hide_masters {
         env.extend(settings::secret_variables().map(|name| (name, None)));
     }
@@ -424,6 +421,10 @@ impl Lease for LockGuard {
 
     async fn lost(&self) -> String {
         Self::lost(self).await.to_string()
+    }
+
+    fn extended(&self) -> impl Future<Output = ()> {
+        Self::extended(self)
     }
 }
 

@@ -173,6 +173,28 @@ impl LockGuard {
         self.held.valid_until()
     }
 
+    /// Resolves when a renewal or an extension has extended the validity after this call. May also resolve when the lock
+    /// ends. The call itself registers for the notification, so no extension after it is missed.
+    ///
+    /// Use it to pass the new end of the validity to another process at once, without asking
+    /// [`remaining`](Self::remaining) again and again. To wait for the end of the lock, use [`lost`](Self::lost).
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// loop {
+    ///     let extended = guard.extended();
+    ///     println!("the lock is valid for {:?} more", guard.remaining());
+    ///     tokio::select! {
+    ///         () = extended => {}
+    ///         cause = guard.lost() => return println!("{cause}"),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn extended(&self) -> impl Future<Output = ()> + Send {
+        self.held.changed()
+    }
+
     /// The remaining validity; zero once the lock has ended.
     ///
     /// ```no_run

@@ -297,13 +297,21 @@ impl Held {
     /// Extends the validity to `until`, but not beyond `max_hold`. Call this after a majority has confirmed an
     /// extension in time. An earlier `until` does not shorten the validity. Returns `false` if the lock has ended.
     pub(crate) fn extend_lease(&self, until: Instant, ttl: Duration, now: Instant) -> bool {
-        let mut state = self.state();
-        if state.end.is_some() || now >= state.valid_until {
-            return false;
+        {
+            let mut state = self.state();
+            if state.end.is_some() || now >= state.valid_until {
+                return false;
+            }
+            state.valid_until = state.valid_until.max(until.min(self.hold_end));
+            state.ttl = nanos(ttl);
         }
-        state.valid_until = state.valid_until.max(until.min(self.hold_end));
-        state.ttl = nanos(ttl);
+        self.changed.notify_waiters();
         true
+    }
+
+    /// Resolves at the first extension of the validity after this call. May also resolve when the lock ends.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send {
+        self.changed.notified()
     }
 
     /// Resolves when the lock has ended. This future has its own timer, which fires at the end of the validity even if

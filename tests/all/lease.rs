@@ -694,3 +694,23 @@ async fn restart_guard_allows_queries_and_releases_on_a_newly_started_master() {
         assert!(matches!(said, Err(Fault::Quarantined(_))), "{said:?}");
     }
 }
+
+#[tokio::test]
+async fn extended_resolves_at_a_renewal_and_at_an_extension() {
+    let redlock = Redlock::in_memory(3);
+    let renewed = redlock.lock("renewed").ttl(secs(3)).acquire().await;
+    let renewed = renewed.expect("free");
+    let before = Instant::now() + renewed.remaining();
+    tokio::time::timeout(PATIENCE, renewed.extended())
+        .await
+        .expect("a renewal is due after a third of the ttl");
+    assert!(Instant::now() + renewed.remaining() > before + ms(500));
+    let lock = redlock.lock("extended").renewal(false);
+    let guard = lock.acquire().await.expect("free");
+    // An extension between the call and the first poll of the future must not be missed.
+    let extended = guard.extended();
+    guard.extend(secs(40)).await.expect("held");
+    tokio::time::timeout(PATIENCE, extended)
+        .await
+        .expect("the extension must be noticed");
+}

@@ -115,9 +115,41 @@ struct Orders {
     group: Option<i32>,
     terminate_at: Option<Duration>,
     kill_at: Option<Duration>,
+    /// Whether [`due`](Self::due) has postponed `terminate_at` by [`SECOND_LOOK`].
+    postponed: bool,
 }
 
+/// What the guard must do now.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    Terminate,
+    Kill,
+}
+
+/// How long the supervisor and the guard wait between the first check that finds that it is time for `SIGTERM`, and the
+/// second check. If they got no CPU time before, the supervisor can read the replies to a renewal in the meantime.
+pub(super) const SECOND_LOOK: Duration = Duration::from_millis(20);
+
 impl Orders {
+    /// Returns what the guard must do at the time `now`. `SIGTERM` is due only once, and at the second check that finds
+    /// it due. `SIGKILL` is never postponed, because the command must not run after the end of the validity.
+    fn due(&mut self, now: Duration) -> Due {
+        if self.kill_at.is_some_and(|at| at <= now) {
+            return Due::Kill;
+        }
+        if self.terminate_at.is_none_or(|at| at > now) {
+            return Due::Nothing;
+        }
+        if !self.postponed {
+            self.postponed = true;
+            self.terminate_at = Some(now + SECOND_LOOK);
+            return Due::Nothing;
+        }
+        self.terminate_at = None;
+        Due::Terminate
+    }
+
     /// Applies one order, which is one line from the pipe. Unknown orders are ignored.
     fn take(&mut self, line: &str) {
         let mut words = line.split_whitespace();
@@ -129,6 +161,7 @@ impl Orders {
             Some("until") => {
                 let mut time = || words.next()?.parse().ok().map(Duration::from_nanos);
                 (self.terminate_at, self.kill_at) = (time(), time());
+                self.postponed = false;
             }
             _ => {}
         }
@@ -152,40 +185,68 @@ fn guard() -> ExitCode {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_name(c"qr-guard");
 
-    let stdin = io::stdin();
+    let mut pipe = Pipe::default();
     let mut orders = Orders::default();
-    let mut text = Vec::new();
     loop {
+        // First read every order that has arrived: if this process got no CPU time, an order with a later deadline may be
+        // waiting in the pipe.
+        while pipe.wait(Some(Duration::ZERO)) == Some(true) {
+            pipe.read(&mut orders);
+        }
         let now = now();
         let group = orders.group.map(Pid::from_raw);
-        if orders.kill_at.is_some_and(|at| at <= now) {
-            tell();
+        match orders.due(now) {
+            _ if pipe.closed => return end(group),
+            Due::Kill => {
+                tell();
+                return end(group);
+            }
+            Due::Terminate => {
+                if let Some(group) = group {
+                    tell();
+                    let _ = killpg(group, Signal::SIGTERM);
+                    let _ = killpg(group, Signal::SIGCONT);
+                }
+            }
+            Due::Nothing => {}
+        }
+        if pipe.wait(nap(&orders, now)).is_none() {
             return end(group);
         }
-        if orders.terminate_at.is_some_and(|at| at <= now) {
-            orders.terminate_at = None;
-            if let Some(group) = group {
-                tell();
-                let _ = killpg(group, Signal::SIGTERM);
-                let _ = killpg(group, Signal::SIGCONT);
-            }
+    }
+}
+
+/// The pipe with the orders of the supervisor: the stdin of the guard.
+#[derive(Default)]
+struct Pipe {
+    /// The part of an order that has arrived so far.
+    text: Vec<u8>,
+    /// Whether the supervisor has closed the pipe, or the pipe cannot be read.
+    closed: bool,
+}
+
+impl Pipe {
+    /// Waits until the pipe can be read, but at most for `nap` (`None`: without limit). Returns false after a timeout,
+    /// and `None` if the pipe is closed or cannot be read.
+    fn wait(&self, nap: Option<Duration>) -> Option<bool> {
+        if self.closed {
+            return None;
         }
-        match wait(&stdin, nap(&orders, now)) {
-            Ok(false) => {}
-            Ok(true) => {
-                let mut chunk = [0; 512];
-                match read(&stdin, &mut chunk) {
-                    Ok(0) => return end(orders.group.map(Pid::from_raw)),
-                    Ok(n) => text.extend_from_slice(&chunk[..n]),
-                    Err(Errno::EINTR | Errno::EAGAIN) => {}
-                    Err(_) => return end(orders.group.map(Pid::from_raw)),
-                }
-                while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
-                    let line: Vec<u8> = text.drain(..=end).collect();
-                    orders.take(&String::from_utf8_lossy(&line));
-                }
-            }
-            Err(()) => return end(group),
+        wait(&io::stdin(), nap).ok()
+    }
+
+    /// Reads from the pipe, and applies every complete order.
+    fn read(&mut self, orders: &mut Orders) {
+        let mut chunk = [0; 512];
+        match read(io::stdin(), &mut chunk) {
+            Ok(0) => self.closed = true,
+            Ok(n) => self.text.extend_from_slice(&chunk[..n]),
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            Err(_) => self.closed = true,
+        }
+        while let Some(end) = self.text.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.text.drain(..=end).collect();
+            orders.take(&String::from_utf8_lossy(&line));
         }
     }
 }
@@ -196,7 +257,9 @@ fn guard() -> ExitCode {
 /// passed deadline soon after the machine wakes up.
 fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
     let next = orders.terminate_at.or(orders.kill_at)?;
-    Some(next.saturating_sub(now).min(Duration::from_millis(250)))
+    let nap = next.saturating_sub(now).min(Duration::from_millis(250));
+    // Never 0, because a pause of 0 would poll in a busy loop.
+    Some(nap.max(Duration::from_millis(1)))
 }
 
 /// Waits until stdin can be read, but at most for `nap` (`None`: without limit). Returns true if stdin can be read, and
@@ -205,6 +268,9 @@ fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let timeout = nap.map_or(PollTimeout::NONE, |nap| {
+        if nap.is_zero() {
+            return PollTimeout::ZERO;
+        }
         // `poll` counts whole milliseconds. Add 1 ms, because a timeout of 0 would poll in a busy loop.
         PollTimeout::try_from(nap + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO)
     });
@@ -248,8 +314,27 @@ mod tests {
                 group: Some(4711),
                 terminate_at: Some(Duration::from_millis(5)),
                 kill_at: Some(Duration::from_millis(9)),
+                postponed: false,
             }
         );
+    }
+
+    #[test]
+    fn guard_process_terminates_the_command_at_the_second_check_and_kills_it_at_the_first() {
+        let ms = Duration::from_millis;
+        let mut orders = Orders::default();
+        orders.take(&until_order(ms(50), ms(900)));
+        assert_eq!(orders.due(ms(49)), Due::Nothing);
+        // The guard got no CPU time until 200 ms. The supervisor can still send a later deadline.
+        assert_eq!(orders.due(ms(200)), Due::Nothing);
+        assert_eq!(nap(&orders, ms(200)), Some(SECOND_LOOK));
+        orders.take(&until_order(ms(300), ms(900)));
+        assert_eq!(orders.due(ms(220)), Due::Nothing);
+        assert_eq!(orders.due(ms(300)), Due::Nothing);
+        assert_eq!(orders.due(ms(319)), Due::Nothing);
+        assert_eq!(orders.due(ms(320)), Due::Terminate);
+        assert_eq!(orders.due(ms(899)), Due::Nothing);
+        assert_eq!(orders.due(ms(900)), Due::Kill);
     }
 
     #[test]

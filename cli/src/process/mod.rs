@@ -77,6 +77,8 @@ pub(crate) trait Lease {
     fn remaining(&self) -> Duration;
     /// Resolves when the lock is known to be lost, and returns the reason.
     fn lost(&self) -> impl Future<Output = String>;
+    /// Resolves when the validity has been extended after this call.
+    fn extended(&self) -> impl Future<Output = ()>;
 }
 
 /// The command to run.
@@ -172,6 +174,7 @@ pub(crate) async fn supervise(
         terminal: Terminal::find(),
         running: false,
         terminated: None,
+        late: false,
         end: None,
         received: SigSet::empty(),
         interrupts: Interrupts::default(),
@@ -234,6 +237,8 @@ struct Watch {
     running: bool,
     /// When the supervisor or the guard sent `SIGTERM` because the lock was about to expire; `None` if neither did.
     terminated: Option<Instant>,
+    /// Whether the last check found that it is time for `SIGTERM`. Only the next check sends it.
+    late: bool,
     /// How the command's own process ended; `None` while it runs.
     end: Option<CommandEnd>,
     /// The signals that `quorate` has received so far.
@@ -255,6 +260,10 @@ impl Watch {
     ) -> io::Result<Ended> {
         let mut lost = std::pin::pin!(lease.lost());
         loop {
+            // Create this future before the check of the lock, so that a renewal after the check ends the pause. The
+            // guard then gets the new deadlines at once: otherwise, if this process were suspended soon after the
+            // renewal, the guard would end the command by the old deadlines.
+            let extended = lease.extended();
             self.reap()?;
             if let Some(ended) = self.ended(lease) {
                 return Ok(ended);
@@ -281,6 +290,7 @@ impl Watch {
                         self.pending.push(sig);
                     }
                 }
+                () = extended => {}
                 () = tokio::time::sleep(nap.min(self.tick())) => {}
             }
         }
@@ -312,6 +322,12 @@ impl Watch {
         let (mut terminate, end) = self.plan.backstop();
         match action {
             Action::Kill => return Ok(None),
+            Action::Terminate(nap) if since.is_none() && !self.late => {
+                // If this process got no CPU time until now, the replies to a renewal may have arrived, but were not
+                // read yet. Read them, and decide again.
+                self.late = true;
+                return Ok(Some(nap.min(helper::SECOND_LOOK)));
+            }
             Action::Terminate(_) if since.is_none() => {
                 self.terminated = Some(Instant::now());
                 let _ = self.group.signal(Signal::SIGTERM);
@@ -320,6 +336,7 @@ impl Watch {
             }
             _ => {}
         }
+        self.late &= self.terminated.is_some();
         if self.terminated.is_some() {
             terminate = end; // SIGTERM was sent already, so the guard only has to kill
         }

@@ -378,6 +378,49 @@ fn guard_process_ends_the_command_of_a_stopped_quorate_before_the_lock_expires()
     assert!(holder.took < START, "{holder:?}");
 }
 
+/// Waits until a majority of the masters has extended the lock `r`, whose TTL is `ttl`.
+fn until_renewed(masters: &Masters, ttl: Duration) {
+    let left = |master: &quorate_testbed::Server| {
+        let left = master.command(&["PTTL", "r"]).expect("a reply").int();
+        Duration::from_millis(left.unwrap_or(0).max(0).cast_unsigned())
+    };
+    let extended = || {
+        masters
+            .iter()
+            .filter(|master| left(master) > ttl - ttl / 20)
+    };
+    until("the last renewal is old", || extended().count() == 0);
+    until("a majority has renewed the lock", || {
+        extended().count() >= 2
+    });
+}
+
+/// `quorate` is stopped twice, each time shortly after a renewal and until after the end of the validity before this
+/// renewal. The guard process must use the new end.
+#[test]
+fn command_is_not_ended_if_quorate_is_stopped_just_after_a_renewal() {
+    let masters = masters(3);
+    let ttl = Duration::from_secs(6);
+    let mut holder = run(&masters, &["--ttl", "6s", "r"], &["cat"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "r");
+    for _ in 0..2 {
+        until_renewed(&masters, ttl);
+        // On a busy machine, the replies to the renewal take some time to arrive.
+        std::thread::sleep(Duration::from_millis(100));
+        signal(&holder, "STOP");
+        // The guard process ends the command 3 s after a renewal that has no successor. A renewal is sent 2 s after the
+        // previous one. So the previous end is reached 1 s after the stop, and the new end 3 s after it.
+        std::thread::sleep(Duration::from_millis(1_900));
+        signal(&holder, "CONT");
+    }
+    drop(holder.stdin.take());
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(0), "{holder:?}");
+}
+
 #[test]
 fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
     let masters = masters(3);
