@@ -15,8 +15,11 @@ use crate::output;
 /// The environment variable that lists the locks that ancestor processes hold.
 const HELD: &str = "QUORATE_HELD";
 
-/// The environment variable with the owner id (`--owner`) of the nearest ancestor process that has one.
+/// The environment variable with the owner id (`--owner`) of the lock.
 const OWNER: &str = "QUORATE_OWNER";
+
+/// The environment variable with the slot number of the permit.
+const SLOT: &str = "QUORATE_SLOT";
 
 /// The heading of the options for the kind of lock in help texts.
 const HEADING: &str = "Kind of lock";
@@ -64,8 +67,9 @@ impl KindArgs {
     pub(crate) fn kind(self, place: &Place, resource: &OsStr) -> Result<Kind, Failure> {
         let owner = if self.reenter {
             let place = place.of(resource);
-            let holder = Held::by_ancestors().holder(&place);
-            Some(holder.or_else(nearest_owner).ok_or_else(|| {
+            let held = Held::by_ancestors();
+            let holder = held.holder(&place);
+            Some(holder.or_else(|| held.nearest_owner()).ok_or_else(|| {
                 Failure::usage(
                     "--reenter needs an outer quorate process that was started with --owner ID: start the outer quorate with --owner ID",
                 )
@@ -185,7 +189,7 @@ impl Kind {
         resource: &OsStr,
         slot: Option<usize>,
     ) -> Vec<(&'static str, Option<OsString>)> {
-        let mut held = std::env::var_os(HELD).unwrap_or_default().into_vec();
+        let mut held = Held::by_ancestors().current();
         let holder = Ancestry::of_this_process().and_then(|ours| ours.name());
         for resource in self.resources(resource) {
             if !held.is_empty() {
@@ -206,11 +210,17 @@ impl Kind {
             }
             held.extend(entry.into_bytes());
         }
-        let mut env = vec![(HELD, Some(OsString::from_vec(held)))];
-        if let Self::Owner(id) = self {
-            env.push((OWNER, Some(id.into())));
-        }
-        env
+        // Remove the variables that do not apply to this lock. Otherwise the command would inherit the values that an
+        // outer quorate has set for its own lock.
+        let owner = match self {
+            Self::Owner(id) => Some(id.into()),
+            _ => None,
+        };
+        vec![
+            (HELD, Some(OsString::from_vec(held))),
+            (OWNER, owner),
+            (SLOT, slot.map(|slot| slot.to_string().into())),
+        ]
     }
 }
 
@@ -256,30 +266,54 @@ impl Held {
         Self { entries, ancestry }
     }
 
-    /// The locks that ancestor processes hold on one resource. `place` identifies the resource; [`Place::of`] returns
-    /// it.
-    fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
+    /// The locks that ancestor processes hold: each entry of [`HELD`], and the lock that it describes.
+    fn all(&self) -> impl DoubleEndedIterator<Item = (&[u8], Hold<'_>)> {
         let entries = self.entries.split(|byte| *byte == b' ');
-        entries.filter_map(move |entry| {
+        entries.filter_map(|entry| {
             let (letter, rest) = entry.split_first()?;
             let mut ends = rest.splitn(2, |byte| *byte == b'@');
             let mut parts = ends.next()?.splitn(2, |byte| *byte == b'=');
-            let is_there = parts.next() == Some(place.as_bytes());
-            (is_there && !self.is_over(ends.next())).then(|| Hold {
+            let hold = Hold {
                 letter: *letter,
+                place: parts.next()?,
                 which: parts.next(),
-            })
+            };
+            self.is_by_ancestor(ends.next()).then_some((entry, hold))
         })
     }
 
-    /// True if the process `holder` is known not to be a living ancestor of this process. Then the entry of [`HELD`]
-    /// with this `holder` is outdated, and the caller must ignore it.
+    /// The locks that ancestor processes hold on one resource. `place` identifies the resource; [`Place::of`] returns
+    /// it.
+    fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
+        let holds = self.all().map(|(_, hold)| hold);
+        holds.filter(move |hold| hold.place == place.as_bytes())
+    }
+
+    /// The entries of [`HELD`] for locks that ancestor processes hold, in the form of the variable.
+    fn current(&self) -> Vec<u8> {
+        let entries: Vec<&[u8]> = self.all().map(|(entry, _)| entry).collect();
+        entries.join(&b' ')
+    }
+
+    /// Whether `holder`, the process that an entry of [`HELD`] names, is an ancestor of this process. Only an ancestor
+    /// waits for this process. The environment may also come from another process, for example if this process runs in
+    /// a container or under a daemon.
     ///
-    /// False if `holder` is `None`: entries of older versions of quorate name no process.
-    fn is_over(&self, holder: Option<&[u8]>) -> bool {
-        let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
-        let ours = self.ancestry.as_ref().zip(holder);
-        ours.is_some_and(|(ours, holder)| ours.is_without(holder))
+    /// Where ancestors cannot be read (no Linux), quorate names no process in its entries. Then every entry without a
+    /// process counts.
+    fn is_by_ancestor(&self, holder: Option<&[u8]>) -> bool {
+        match (&self.ancestry, holder) {
+            (Some(ours), Some(holder)) => {
+                std::str::from_utf8(holder).is_ok_and(|name| ours.contains(name))
+            }
+            (None, None) => !cfg!(target_os = "linux"),
+            _ => false,
+        }
+    }
+
+    /// The owner id of the nearest ancestor process that holds a lock as an owner; `None` if there is none.
+    fn nearest_owner(&self) -> Option<String> {
+        self.all().rev().find_map(|(_, hold)| hold.owner())
     }
 
     /// The owner id with which an ancestor process holds the lock on `place`; `None` if no ancestor holds it as an
@@ -302,8 +336,9 @@ pub(crate) fn holder_words(key: &str) -> String {
 /// One lock that an ancestor process holds, parsed from [`HELD`].
 struct Hold<'a> {
     letter: u8,
-    /// The owner id of an owner lock, or the slot number of a permit. `None` for other kinds of locks, and for permits
-    /// from older versions of quorate.
+    /// The locked resource, as [`Place::of`] returns it.
+    place: &'a [u8],
+    /// The owner id of an owner lock, or the slot number of a permit. `None` for other kinds of locks.
     which: Option<&'a [u8]>,
 }
 
@@ -322,9 +357,9 @@ impl Hold<'_> {
     }
 }
 
-/// The owner id in the variable [`OWNER`]; `None` if the variable is empty or not set.
-fn nearest_owner() -> Option<String> {
-    std::env::var(OWNER).ok().filter(|id| !id.is_empty())
+/// Whether an ancestor process holds a lock and waits for this process.
+pub(crate) fn is_nested() -> bool {
+    Held::by_ancestors().all().next().is_some()
 }
 
 /// The masters and the key prefix with which this process takes locks. With other masters or another prefix, the same

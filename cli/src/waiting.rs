@@ -11,7 +11,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use quorate::Waiting;
 
-use crate::kind::holder_words;
+use crate::kind::{self, holder_words};
 use crate::output::{self, human};
 
 /// If stderr is not a terminal: how long the wait must last before the first line is printed.
@@ -75,7 +75,7 @@ impl WaitDisplay {
             .clone_from(&bar);
         Self {
             resource: output::bytes(resource),
-            ours: std::env::var_os("QUORATE_TOKEN"),
+            ours: std::env::var_os("QUORATE_TOKEN").filter(|_| kind::is_nested()),
             bar,
             last: Mutex::new(None),
         }

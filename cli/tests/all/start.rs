@@ -255,6 +255,31 @@ fn run_as_pid_1_reaps_orphans() {
     assert_eq!((run.code, &*run.out), (Some(6), "0\n"), "{run:?}");
 }
 
+/// A container often gets the environment of a process that does not wait for it. In the container, the process that
+/// `QUORATE_HELD` names cannot be seen.
+#[test]
+fn variable_quorate_held_is_ignored_in_another_pid_namespace() {
+    if !works(&FIRST) {
+        return did_not_run(
+            "variable_quorate_held_is_ignored_in_another_pid_namespace",
+            "this machine allows no pid namespace",
+        );
+    }
+    let masters = masters(3);
+    let told = &["sh", "-c", "echo \"$QUORATE_HELD\""];
+    let told = done(&mut run(&masters, &["job"], told));
+    let mut inner = run(
+        &masters,
+        &["--wait", "1s", "job"],
+        &["sh", "-c", "echo \"$QUORATE_HELD\""],
+    );
+    inner.env("QUORATE_HELD", told.out.trim());
+    let inner = done(&mut by(&FIRST, &inner));
+    assert_eq!(inner.code, Some(0), "{inner:?}");
+    // The command must not get the entries that quorate has ignored.
+    assert_eq!(inner.out.trim().split(' ').count(), 1, "{inner:?}");
+}
+
 #[test]
 fn run_as_pid_1_exits_with_128_plus_the_signal_number() {
     if !works(&FIRST) {
