@@ -2,14 +2,15 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use clap::Args;
-use quorate::Leader;
+use quorate::{Leader, Redlock};
 
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output;
-use crate::status::{NoteStatus, wrong_name};
+use crate::status::{NoteStatus, ResourceStatus, no_quorum, wrong_name};
 
 /// The text below the options of `quorate watch --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -17,7 +18,8 @@ The output is only a hint: the leader may have changed before you read its name.
 Rely on the leader's term, a number that never decreases.
 
 When the leader changes, the masters notify quorate. Because a notification can be lost, quorate also asks the masters
-for the leader, three times per ttl.
+for the leader, three times per ttl. If fewer than a majority of the masters answer, no leader is known: quorate prints
+the reason on stderr, and continues. If the configuration is outdated, quorate exits with 78.
 
 Examples:
     quorate watch scheduler
@@ -27,9 +29,10 @@ JSON fields (stable), one object a line: election, leader (whether one is known)
 process, since, text). Absent values are null.";
 
 /// The exit codes of `quorate watch`, with their meanings.
-pub(crate) const CODES: [Meaning; 3] = [
+pub(crate) const CODES: [Meaning; 4] = [
     ("0", "nobody reads the output of quorate watch any more"),
     ("64", ""),
+    ("78", ""),
     ("128+n", "signal number n ended quorate watch"),
 ];
 
@@ -55,10 +58,13 @@ pub(crate) fn run(args: WatchArgs) -> Outcome {
     let name = args.name.as_bytes();
     let observation = redlock.election(name).observe();
     let mut observation = observation.map_err(|why| wrong_name(&args.name, why))?;
+    let every = masters.settings().ttl() / LOOKS;
     config::block_on(async {
+        let mut failed = std::pin::pin!(watch_masters(&redlock, name, every));
         loop {
             let leader = tokio::select! {
                 leader = observation.next() => leader,
+                failure = &mut failed => return Err(failure),
                 () = output::unread() => return Ok(exit::OK),
             };
             let line = if args.json {
@@ -71,6 +77,48 @@ pub(crate) fn run(args: WatchArgs) -> Outcome {
             }
         }
     })
+}
+
+/// How many times per ttl the masters are asked whether a majority of them answers.
+const LOOKS: u32 = 3;
+
+/// Prints on stderr when fewer than a majority of the masters answer, and when a majority answers again.
+///
+/// Returns only if the masters refuse this client, because it does not know the current set of masters. Waiting does not
+/// repair this.
+async fn watch_masters(redlock: &Redlock, name: &[u8], every: Duration) -> Failure {
+    let mut troubled = false;
+    loop {
+        let status = match redlock.status(name).await {
+            Ok(status) => ResourceStatus::new(name, &status),
+            Err(why) => return Failure::internal(why),
+        };
+        if status.verdict != "unknown" {
+            if std::mem::take(&mut troubled) {
+                output::mention("a majority of the masters answers again");
+            }
+        } else {
+            let failure = no_quorum(&status);
+            if failure.code == exit::CONFIG {
+                return failure;
+            }
+            if !std::mem::replace(&mut troubled, true) {
+                output::say(format!(
+                    "{}; no leader is known until a majority answers: {}",
+                    failure.line,
+                    faults(&status)
+                ));
+            }
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+/// The error of each master that did not answer.
+fn faults(status: &ResourceStatus) -> String {
+    let each = status.masters.iter();
+    let each = each.filter_map(|one| Some(format!("{}: {}", one.master, one.error.as_ref()?)));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 fn plain(name: &[u8], leader: Option<&Leader>) -> String {

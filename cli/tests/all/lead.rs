@@ -167,6 +167,30 @@ fn status_without_a_name_exits_with_69_if_no_majority_answers() {
 }
 
 #[test]
+fn watch_reports_on_stderr_that_too_few_masters_answer() {
+    let masters = masters(3);
+    for master in masters.iter().take(2) {
+        master.stop().expect("stopped");
+    }
+    let mut watch = patient(&masters, &["watch", "boss", "--json"]);
+    let mut watch = watch.spawn().expect("starts");
+    let said = BufReader::new(watch.stderr.take().expect("piped"));
+    let mut said = said.lines().map(|line| line.expect("text"));
+    let mut wanted = |text: &str| {
+        let line = said.find(|line| line.contains(text));
+        line.unwrap_or_else(|| panic!("no line with {text:?}"))
+    };
+    let line = wanted("no quorum: 1 of 3 masters answered, 2 are needed");
+    for master in masters.iter().take(2) {
+        assert!(line.contains(&master.port().to_string()), "{line}");
+        master.cont().expect("continued");
+    }
+    wanted("a majority of the masters answers again");
+    watch.kill().expect("a child");
+    watch.wait().expect("a child");
+}
+
+#[test]
 fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
     let masters = masters(3);
     let watch = Lines::of(&mut patient(&masters, &["watch", "boss", "--json"]));

@@ -137,6 +137,7 @@ fn documented_steps_replace_the_masters_while_clients_take_locks() {
         &["status", "job"][..],
         &["status"],
         &["break", "job", "--yes"],
+        &["watch", "job"],
     ] {
         let told = done(Scene::quorate(&scene.urls(0..3)).args(words));
         assert_eq!(told.code, Some(78), "{told:?}");
