@@ -226,11 +226,8 @@ impl<S: Store> SessionTask<S> {
         let (context, now) = (self.shared.context(), self.now());
         let name = self.shared.store.name();
         let guarded = self.guarded(&greeting, now);
-        let vote = match &greeting.server {
-            Some(server) => Some(context.roster.enter(server, name)),
-            None => None,
-        };
-        let vote = vote.transpose();
+        let enter = |server| context.roster.enter(server, name);
+        let vote = greeting.server.as_deref().map(enter).transpose();
         let vote = vote.map_err(|other| Fault::SameServer(other.as_str().into()))?;
         let withheld = vote.as_ref().map_or(Duration::ZERO, |vote| vote.withheld);
         if !withheld.is_zero() {
