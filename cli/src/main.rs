@@ -59,7 +59,7 @@ mod wrong_usage;
 use std::process::ExitCode;
 
 use args::Command;
-use exit::{Failure, Outcome};
+use exit::Outcome;
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(panic));
