@@ -67,6 +67,28 @@ fn monotonic() -> Instant {
     Instant::from_nanos(u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
+/// Identifies this machine since its last start, or the container if containers of this machine have clocks of their
+/// own. All processes with this number read the same monotonic clock. `None` if the system does not say it.
+#[cfg(target_os = "linux")]
+pub(crate) fn machine() -> Option<u64> {
+    use std::sync::LazyLock;
+    static MACHINE: LazyLock<Option<u64>> = LazyLock::new(|| {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        // Processes in different time namespaces may read different monotonic clocks.
+        let clocks = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+        let text = [boot.as_bytes(), clocks.as_os_str().as_encoded_bytes()].concat();
+        // FNV-1a gives the same number in every program.
+        let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        Some(text.iter().fold(0xcbf2_9ce4_8422_2325, mix))
+    });
+    *MACHINE
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn machine() -> Option<u64> {
+    None
+}
+
 /// Tokio's clock, converted to [`Instant`] and to wall-clock time. A test can pause and advance Tokio's clock
 /// (`tokio::time::pause`). Masters in memory and their clients use this clock.
 #[cfg(any(test, feature = "testing", feature = "node"))]

@@ -33,6 +33,12 @@ pub trait Runtime: Send + Sync + 'static {
     /// The wall clock in microseconds since 1970. Fencing tokens and the notes of holders use this clock. Leases use
     /// [`now`](Self::now).
     fn wall_micros(&self) -> u64;
+    /// Identifies the clock of [`now`](Self::now): all processes with the same number read the same clock. For example,
+    /// they run on the same machine, and it has not been restarted in between. `None`, the default, if the clock belongs
+    /// to this process alone.
+    fn machine(&self) -> Option<u64> {
+        None
+    }
     /// Completes when [`now`](Self::now) has reached `at`, or a little later.
     fn sleep_until(&self, at: Instant) -> BoxFuture<()>;
     /// Spawns a task; returns `false` if there is no executor to run it on.
@@ -71,6 +77,7 @@ pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Tokio {
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
+    machine: fn() -> Option<u64>,
     /// Whether the library may move a task to its background runtime if the caller's runtime stops running tasks.
     moves: bool,
 }
@@ -80,6 +87,7 @@ impl Default for Tokio {
         Self {
             now: Instant::now,
             wall_micros: clock::wall_micros,
+            machine: clock::machine,
             moves: true,
         }
     }
@@ -93,6 +101,7 @@ impl Tokio {
         Self {
             now: clock::paced::now,
             wall_micros: clock::paced::wall_micros,
+            machine: || None,
             moves: false,
         }
     }
@@ -105,6 +114,10 @@ impl Runtime for Tokio {
 
     fn wall_micros(&self) -> u64 {
         (self.wall_micros)()
+    }
+
+    fn machine(&self) -> Option<u64> {
+        (self.machine)()
     }
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {

@@ -29,7 +29,7 @@ still be held.
 
 With names, status shows what each master reports about each lock. The verdict on a lock is one of
     held       a majority of the masters reports the same holder
-    free       enough masters are free for a client to take the lock
+    free       enough masters are free for a client to take the lock; clients that wait get it first
     split      some masters have a key, but no holder has a majority: the keys expire with their ttl
     unknown    fewer than a majority of the masters answered
 

@@ -35,6 +35,7 @@ pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: b
             break;
         }
         client.step(&step).await;
+        client.may_end().await;
     }
     let heal_at = BEGIN + client.process.shared.world().scenario.heal_at;
     client
@@ -83,21 +84,23 @@ impl Client {
         }
         while !self.has_last_one().await {
             self.sleep(20 * MS).await;
+            self.may_end().await;
         }
     }
 
     /// Acquires and releases the client's last lock. Returns false if the acquire failed and the caller must try again.
     async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
+        let brief = self.process.shared.world().scenario.brief;
         let order = Order {
             resource: 0,
-            wait: None,
+            wait: brief.then_some(Duration::ZERO),
             renew: true,
             kind,
         };
         let call = self.call(Call::Acquire {
             resource: kind.place(0).into(),
-            wait: None,
+            wait: brief.then_some(0),
         });
         let hold = self.locker.acquire(order).await;
         if let Ok(hold) = hold {
@@ -110,7 +113,25 @@ impl Client {
             world.watch.coverage.waited_after_healing += 1;
             return true;
         }
-        self.process.shared.world().scenario.change.is_none()
+        let world = self.process.shared.world();
+        world.scenario.change.is_none() && !world.scenario.brief
+    }
+
+    /// If client processes take only one step, ends this process. A new process takes the next step.
+    async fn may_end(&self) {
+        let slowest = {
+            let world = self.process.shared.world();
+            world.scenario.brief.then(|| world.scenario.slowest())
+        };
+        let Some(slowest) = slowest else { return };
+        // Like the command `quorate`, the process waits until its releases are delivered. The pauses of the clients
+        // differ, so that their next tries do not meet again.
+        let drawn = u64::from(self.process.shared.world().processes[self.process.client].life);
+        let client = self.process.client as u64;
+        let pause = 2 * slowest * (1 + (drawn * 7 + client * 3) % 5);
+        self.sleep(pause).await;
+        self.process.shared.world().ends(self.process.client);
+        std::future::pending::<()>().await;
     }
 
     /// Returns the kind of the client's last lock: the kind of the client's last step, with two exceptions.

@@ -6,6 +6,8 @@ use std::fmt;
 const STORES: &str = "stores";
 /// The group of counted events that happen only if masters are replaced.
 const CHANGES: &str = "changes of masters";
+/// The group of counted events that happen only if each client process takes only one step.
+const TRIES: &str = "short processes";
 
 macro_rules! counted {
     ($($group:literal { $($name:ident: $text:literal,)* })*) => {
@@ -26,6 +28,7 @@ macro_rules! counted {
                 match group {
                     STORES => self.sessions > 0,
                     CHANGES => self.reconfigured > 0,
+                    TRIES => self.ended_processes > 0,
                     _ => true,
                 }
             }
@@ -160,6 +163,10 @@ counted! {
         kills: "processes killed",
         dozes: "tasks delayed at an await point",
         preempted: "tasks preempted before reading a clock",
+    }
+    "short processes" {
+        ended_processes: "processes that took only one step",
+        elections: "leaders of stores changed",
     }
     "in all" {
         messages: "messages executed by masters",

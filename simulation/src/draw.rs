@@ -8,6 +8,7 @@ mod clocks;
 mod days;
 mod notes;
 mod stores;
+mod tries;
 mod values;
 
 use crate::clock::MS;
@@ -22,7 +23,13 @@ use crate::scenario::{
 impl Scenario {
     /// Draws the scenario of this seed.
     pub fn draw(seed: u64) -> Self {
-        let (mut scenario, resources) = Self::drawn(seed, None);
+        Self::furnished(seed, None, true)
+    }
+
+    /// Draws a scenario with this number of masters; `None` draws this number as well. If `days` is true, some scenarios
+    /// have unused days.
+    fn furnished(seed: u64, masters: Option<u8>, days: bool) -> Self {
+        let (mut scenario, resources) = Self::drawn(seed, masters);
         if scenario.settings.fencing {
             scenario.mix(&mut Rng::stream(seed, 4), resources);
             scenario.add_notes(&mut Rng::stream(seed, 6));
@@ -33,7 +40,9 @@ impl Scenario {
         scenario.add_foreign_keys(&mut Rng::stream(seed, 7), resources);
         scenario.break_what_is_rare(&mut Rng::stream(seed, 14));
         scenario.fill_for_one_lock(&mut Rng::stream(seed, 15));
-        scenario.idle_for_days(&mut Rng::stream(seed, 12), true);
+        if days {
+            scenario.idle_for_days(&mut Rng::stream(seed, 12), true);
+        }
         scenario.break_behind_partitions(&mut Rng::stream(seed, 17));
         scenario
     }
@@ -80,6 +89,7 @@ impl Scenario {
             period: PERIOD,
             settings,
             change: None,
+            brief: false,
         };
         (scenario, resources)
     }

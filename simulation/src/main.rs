@@ -8,12 +8,13 @@ use quorate_simulation::{
 };
 
 const HELP: &str = "\
-usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --changes | --bench]
-       scripts/simulate --seeded-bugs [--seeds N] [--stores | --changes]
+usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --changes | --tries | --bench]
+       scripts/simulate --seeded-bugs [--seeds N] [--stores | --changes | --tries]
        scripts/simulate --seeded-bug NAME [--harm]   prints the smallest scenario that catches the bug, and its trace;
                                                      --harm checks only the rules whose violation harms users
-       QUORATE_SEED=N scripts/simulate [--stores | --changes]   replays one seed with its trace
-       --stores plays scenarios with MySQL or ZooKeeper masters, --changes plays replacements of masters";
+       QUORATE_SEED=N scripts/simulate [--stores | --changes | --tries]   replays one seed with its trace
+       --stores plays scenarios with MySQL or ZooKeeper masters, --changes plays replacements of masters,
+       --tries plays short processes and stores without a clock";
 
 fn main() -> ExitCode {
     let options = match Options::read() {
@@ -71,6 +72,7 @@ impl Options {
                 "--bench" => options.worlds = Worlds::Bench,
                 "--stores" => options.worlds = Worlds::Stores,
                 "--changes" => options.worlds = Worlds::Changes,
+                "--tries" => options.worlds = Worlds::Tries,
                 "--harm" => options.harm = true,
                 "--seeded-bugs" => options.what = What::SeededBugs,
                 "--seeded-bug" => {
@@ -187,6 +189,7 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
         let stores = match worlds {
             Worlds::Stores => " --stores",
             Worlds::Changes => " --changes",
+            Worlds::Tries => " --tries",
             _ => "",
         };
         println!("\n{violation}\nQUORATE_SEED={seed} scripts/simulate{stores}");
@@ -206,10 +209,12 @@ fn seeded_bugs(options: &Options) -> ExitCode {
         "seeded bug", "seed", "rule", "harm at seed"
     );
     let redis = Flaw::ALL.into_iter();
-    let all = redis.chain(Flaw::OF_STORES).chain(Flaw::OF_CHANGES);
+    let others = Flaw::OF_STORES.into_iter().chain(Flaw::OF_TRIES);
+    let all = redis.chain(others).chain(Flaw::OF_CHANGES);
     let asked = all.filter(|flaw| match options.worlds {
         Worlds::Stores => flaw.is_of_stores(),
         Worlds::Changes => flaw.is_of_changes(),
+        Worlds::Tries => flaw.is_of_tries(),
         _ => true,
     });
     for flaw in asked {
@@ -241,7 +246,9 @@ fn seeded_bug(flaw: Flaw, options: &Options) -> ExitCode {
         harm: options.harm,
         ..Play::default()
     };
-    let worlds = if flaw.is_of_stores() {
+    let worlds = if flaw.is_of_tries() {
+        Worlds::Tries
+    } else if flaw.is_of_stores() {
         Worlds::Stores
     } else if flaw.is_of_changes() {
         Worlds::Changes

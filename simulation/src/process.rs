@@ -157,6 +157,11 @@ impl Runtime for Process {
         (EPOCH_US + since).saturating_add_signed(self.wall_us.load(Ordering::Relaxed))
     }
 
+    fn machine(&self) -> Option<u64> {
+        // Each client has a machine of its own, whose clock runs on when the client's process starts again.
+        Some(self.client as u64 + 1)
+    }
+
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
         Box::pin(Sleep {
             shared: Arc::downgrade(&self.shared),

@@ -219,7 +219,7 @@ impl Run {
                 };
                 self.executor.wake(tasks);
             }
-            Event::Fault(_) | Event::Reconfigured(_) => {
+            Event::Fault(_) | Event::Reconfigured(_) | Event::Ends(_) => {
                 let killed: Vec<usize> = {
                     let world = self.shared.world();
                     let processes = world.processes.iter().enumerate();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use quorate::Inspection;
 use quorate::node::store::{
-    Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store, StoreNode,
-    Traits,
+    Clocked, Commit, Committed, Date, Greeting, Listener, NamedRecord, Record, Session, Store,
+    StoreNode, Traits,
 };
 use quorate::node::{
     Abilities, Answer, Context, Fault, Node, NodeName, Phase, Reply, ReplySink, Request, Scope,
@@ -151,7 +151,7 @@ impl Session for SimSession {
         }
     }
 
-    fn date(&self) -> Option<u64> {
+    fn date(&self) -> Option<Date> {
         self.shared.upgrade()?.world().date_of(self.index)
     }
 

@@ -39,6 +39,8 @@ pub enum Worlds {
     Stores,
     /// Masters are replaced during the run.
     Changes,
+    /// Some or all masters are stores without a clock. Each client process takes only one step, and dies often.
+    Tries,
     /// Scenarios for measuring speed. They have no faults, and the same clients, masters and settings for all seeds.
     Bench,
 }
@@ -50,6 +52,7 @@ impl Worlds {
             Self::Redis => Scenario::draw(seed),
             Self::Stores => Scenario::draw_stores(seed),
             Self::Changes => Scenario::draw_changes(seed),
+            Self::Tries => Scenario::draw_tries(seed),
             Self::Bench => Scenario::bench(seed),
         }
     }
@@ -195,7 +198,9 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if seed >= seeds {
                         return;
                     }
-                    let scenario = if flaw.is_of_stores() {
+                    let scenario = if flaw.is_of_tries() {
+                        Scenario::draw_tries(seed)
+                    } else if flaw.is_of_stores() {
                         Scenario::draw_stores(seed)
                     } else if flaw.is_of_changes() {
                         Scenario::draw_changes(seed)

@@ -11,6 +11,7 @@ mod blocking;
 mod burst;
 mod cancellation;
 mod crates;
+mod dead_holders;
 mod deadline;
 mod election;
 mod foreign;

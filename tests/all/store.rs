@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quorate::node::memory::MemoryNode;
 use quorate::node::store::{
-    Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode, Table,
-    Traits, WaitLock, Wake,
+    Clocked, Commit, Committed, Date, Greeting, NamedRecord, Record, Session, Store, StoreNode,
+    Table, Traits, WaitLock, Wake,
 };
 use quorate::node::{Fault, NodeName};
 use quorate::runtime::{BoxFuture, Runtime};
@@ -179,7 +179,7 @@ impl Session for CountingSession {
         self.0.page(from, count).await
     }
 
-    fn date(&self) -> Option<u64> {
+    fn date(&self) -> Option<Date> {
         self.0.date()
     }
 

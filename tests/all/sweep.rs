@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quorate::node::store::{
-    Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode, Table,
-    Traits,
+    Clocked, Commit, Committed, Date, Greeting, NamedRecord, Record, Session, Store, StoreNode,
+    Table, Traits,
 };
 use quorate::node::{Fault, NodeName};
 use quorate::runtime::{BoxFuture, Runtime};
@@ -180,7 +180,7 @@ struct Reachable {
 }
 
 /// A session with the store. The second field is the most recent date that the store reported in this session, if any.
-struct ReachableSession(Reachable, Option<u64>);
+struct ReachableSession(Reachable, Option<Date>);
 
 impl Reachable {
     fn ask(&self) -> Result<(), Fault> {
@@ -190,9 +190,10 @@ impl Reachable {
         Ok(())
     }
 
-    fn date(&self) -> Option<u64> {
-        let date = Session::date(&self.table)?;
-        Some(date.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
+    fn date(&self) -> Option<Date> {
+        let Date { micros, era, .. } = Session::date(&self.table)?;
+        let micros = micros.saturating_add_signed(self.ahead.load(Ordering::Relaxed));
+        Some(Date::new(micros, era))
     }
 }
 
@@ -249,7 +250,7 @@ impl Session for ReachableSession {
         self.0.table.page(from, count).await
     }
 
-    fn date(&self) -> Option<u64> {
+    fn date(&self) -> Option<Date> {
         self.1
     }
 

@@ -444,3 +444,44 @@ fn prepare_server_and_its_printed_script_prepare_zookeeper_in_the_same_way() {
         &["same server"],
     );
 }
+
+/// A job runs every few seconds, and tries once to take its lock. One run is killed together with its machine: nothing
+/// releases the lock. Each later run is a new process.
+#[test]
+fn run_with_try_gets_the_lock_of_a_killed_holder_at_a_zookeeper() {
+    let Some(server) = zookeeper(&ZooKeeperOptions::new()) else {
+        return;
+    };
+    let url = format!("{}?timeout=2s", server.url("/a/locks"));
+    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
+    let status = || {
+        let shown = quorate(&url, &["status", "--json", "nightly"]);
+        let page: Value = serde_json::from_str(&shown.out).expect("JSON");
+        page["resources"][0]["verdict"].as_str().map(str::to_owned)
+    };
+    for kind in [&[][..], &["--permits", "1"]] {
+        let mark = crate::common::mark();
+        let mut holds = bare();
+        holds.env("QUORATE_MASTERS", &url);
+        let options = ["run", "--ttl", "4s", "nightly"];
+        holds.args(options).args(kind).args(["--", "sleep", &mark]);
+        let _ends = crate::common::Ends(mark.clone());
+        let mut holds = holds.spawn().expect("a process");
+        crate::common::until("the job runs", || crate::common::sleeps(&mark));
+        holds.kill().expect("killed");
+        holds.wait().expect("ended");
+        let tries = || {
+            let options = ["run", "--try", "--ttl", "4s", "nightly"];
+            let words = [&options[..], kind, &["--", "true"]].concat();
+            quorate(&url, &words).code
+        };
+        let refused = tries();
+        if kind.is_empty() && refused == Some(75) {
+            assert_eq!(status().as_deref(), Some("held"));
+        }
+        // Twice the TTL, for a busy machine.
+        std::thread::sleep(Duration::from_secs(8));
+        assert_eq!(status().as_deref(), Some("free"), "{kind:?}");
+        assert_eq!(tries(), Some(0), "{kind:?}");
+    }
+}

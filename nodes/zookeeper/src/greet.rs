@@ -1,6 +1,7 @@
 //! The first requests of a session: they read the ensemble's name, and test the client's rights.
 
 use quorate::node::Fault;
+use quorate::node::store::Date;
 use zookeeper_client::{Acl, Acls, Client, CreateMode, Error, MultiWriteResult, MultiWriter, Stat};
 
 use crate::address::Address;
@@ -37,12 +38,12 @@ fn name(data: Vec<u8>) -> Option<String> {
 
 /// Tests the rights that a lock needs: creates, writes and removes a znode with the ACL `acl`, in one transaction.
 ///
-/// Returns the timestamp of the transaction in microseconds since 1970, or `None` if the ensemble returned none.
+/// Returns the timestamp of the transaction, or `None` if the ensemble returned none.
 pub(crate) async fn date(
     client: &Client,
     address: &Address,
     acl: &[Acl],
-) -> Result<Option<u64>, Fault> {
+) -> Result<Option<Date>, Fault> {
     let records = Layout::new(address).records();
     let path = format!("{records}/probe-{}", fresh());
     let fault = |error: &Error| fault::of_request(error, &records, address);
@@ -61,18 +62,21 @@ fn write(writer: &mut MultiWriter<'_>, acl: &[Acl], path: &str) -> Result<(), Er
     writer.add_delete(path, None)
 }
 
-/// The timestamp of a transaction, in microseconds since 1970, taken from the results of its operations. `None` if no
-/// result contains a timestamp.
-pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
+/// The timestamp of a transaction, taken from the results of its operations. `None` if no result contains a timestamp.
+pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<Date> {
     results.iter().find_map(|result| match result {
         MultiWriteResult::SetData { stat } | MultiWriteResult::Create { stat, .. } => date_of(stat),
         _ => None,
     })
 }
 
-/// The time of the last change of a znode (`mtime`), in microseconds since 1970; `None` if the znode has no `mtime`.
-pub(crate) fn date_of(stat: &Stat) -> Option<u64> {
-    micros(stat.mtime)
+/// The time of the last change of a znode (`mtime`); `None` if the znode has no `mtime`.
+///
+/// The clock of the ensemble's leader gives this time. The upper half of the change's id (`mzxid`) is the number of the
+/// leader's term of office.
+pub(crate) fn date_of(stat: &Stat) -> Option<Date> {
+    let term = stat.mzxid.cast_unsigned() >> 32;
+    Some(Date::new(micros(stat.mtime)?, term))
 }
 
 /// Converts an `mtime` in milliseconds to microseconds; `None` if it is not after 1970, or too large.

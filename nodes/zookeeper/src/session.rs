@@ -1,14 +1,13 @@
 //! Reads and changes records in one session with a ZooKeeper server or ensemble.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use quorate::node::Fault;
-use quorate::node::store::{Clocked, Commit, Committed, NamedRecord, Record, Session};
+use quorate::node::store::{Clocked, Commit, Committed, Date, NamedRecord, Record, Session};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::time::Instant;
@@ -51,9 +50,8 @@ pub struct ZooKeeperSession {
     /// The last known [`Life`] of each record. It is the name of the record's znode.
     lives: HashMap<Arc<[u8]>, Life>,
     draw: StdRng,
-    /// The latest timestamp (`mtime` of a znode) that this session has received from the ensemble, in microseconds
-    /// since 1970; 0 if unknown.
-    date: AtomicU64,
+    /// The latest timestamp (`mtime` of a znode) that this session has received from the ensemble; `None` if unknown.
+    date: Mutex<Option<Date>>,
 }
 
 /// The result of a read if the record's parent znode exists, but contains no znode that this crate created. No commit
@@ -102,7 +100,7 @@ impl ZooKeeperSession {
         dialled: Dialled,
         address: Arc<Address>,
         acl: Vec<Acl>,
-        date: Option<u64>,
+        date: Option<Date>,
     ) -> Self {
         Self {
             client: dialled.client,
@@ -112,13 +110,13 @@ impl ZooKeeperSession {
             names: Vec::new(),
             lives: HashMap::new(),
             draw: rand::make_rng(),
-            date: AtomicU64::new(date.unwrap_or(0)),
+            date: Mutex::new(date),
         }
     }
 
-    fn learn_date(&self, date: Option<u64>) {
-        if let Some(date) = date {
-            self.date.store(date, Ordering::Relaxed);
+    fn learn_date(&self, date: Option<Date>) {
+        if date.is_some() {
+            *self.date.lock().unwrap_or_else(PoisonError::into_inner) = date;
         }
     }
 
@@ -474,9 +472,8 @@ impl Session for ZooKeeperSession {
         Ok(without_clock(named.zip(records).collect()))
     }
 
-    fn date(&self) -> Option<u64> {
-        let date = self.date.load(Ordering::Relaxed);
-        (date > 0).then_some(date)
+    fn date(&self) -> Option<Date> {
+        *self.date.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
@@ -491,8 +488,8 @@ impl Session for ZooKeeperSession {
     }
 }
 
-/// A result without the server's clock. ZooKeeper's timestamps cannot measure a lease: they come from the clock of the
-/// current leader, and the leader can change.
+/// A result without the server's clock. ZooKeeper's timestamps cannot measure a lease alone: they come from the clock of
+/// the current leader, and the leader can change.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }

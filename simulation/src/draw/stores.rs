@@ -7,23 +7,23 @@ use crate::store_plan::StorePlan;
 
 /// The properties of the stores in a scenario: how many masters are stores, and which faults the stores may have.
 #[derive(Clone, Copy)]
-struct Family {
+pub(super) struct Family {
     /// The share of masters that are stores, in percent.
-    stores: u64,
+    pub(super) stores: u64,
     /// The share of the stores that report their clocks, in percent.
-    clocked: u64,
+    pub(super) clocked: u64,
     /// Whether a follower of the store may answer a read with an older state than the leader's.
-    lagging: bool,
+    pub(super) lagging: bool,
     /// Whether wake-ups may be lost, late or sent twice.
-    deaf: bool,
+    pub(super) deaf: bool,
     /// Whether commits may wait at the server, as if for a row lock.
-    stuck: bool,
+    pub(super) stuck: bool,
     /// Whether stores without a clock may lose their memory in a restart.
-    forgets: bool,
+    pub(super) forgets: bool,
 }
 
 impl Family {
-    fn draw(rng: &mut Rng, calm: bool) -> Self {
+    pub(super) fn draw(rng: &mut Rng, calm: bool) -> Self {
         let (stores, clocked) = (rng.pick(&[100, 100, 60, 40]), rng.pick(&[100, 0, 50]));
         let mut on = |ppm: u32| rng.chance(ppm) && !calm;
         Self {
@@ -36,7 +36,7 @@ impl Family {
         }
     }
 
-    fn plan(self, rng: &mut Rng, scenario: &Scenario, disk: &mut Disk) -> StorePlan {
+    pub(super) fn plan(self, rng: &mut Rng, scenario: &Scenario, disk: &mut Disk) -> StorePlan {
         let clocked = rng.below(100) < self.clocked;
         if !clocked && !self.forgets {
             *disk = Disk::Always;

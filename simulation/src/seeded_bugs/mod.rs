@@ -176,6 +176,17 @@ pub enum Flaw {
     /// A client assumes that its estimate of a store's clock is exact. If the estimate is too low, a lease expires too
     /// early.
     NoSlack,
+    /// If the store has no clock, a new process believes the age of a lease that the store's dates show, whatever the
+    /// wall clocks show.
+    StoreAlone,
+    /// If the store has no clock, a new process believes the age of a lease that the wall clocks of the clients show,
+    /// whatever the store's dates show.
+    WallAlone,
+    /// A client compares dates that different leaders of a store gave.
+    AnyEra,
+    /// A client that finds a lease of unknown age leaves no note of it in the record. So processes that try only once
+    /// never get the lock.
+    NoSightings,
     /// A client reuses a session after a request without an answer. When the late answer arrives, the client takes it
     /// for the answer to its next request.
     KeptSession,
@@ -321,6 +332,20 @@ impl Flaw {
         Self::KeptSession,
     ];
 
+    /// The seeded bugs in the rule by which a new process judges the age of a lease. Only scenarios with stores without a
+    /// clock and with brief processes can reveal them.
+    pub const OF_TRIES: [Self; 4] = [
+        Self::StoreAlone,
+        Self::WallAlone,
+        Self::AnyEra,
+        Self::NoSightings,
+    ];
+
+    /// Whether this bug is in the rule by which a new process judges the age of a lease.
+    pub fn is_of_tries(self) -> bool {
+        Self::OF_TRIES.contains(&self)
+    }
+
     /// Whether this bug concerns stores.
     pub fn is_of_stores(self) -> bool {
         Self::OF_STORES.contains(&self)
@@ -332,6 +357,10 @@ impl Flaw {
             Self::EarlyEnd => Some(StoreFlaw::EarlyEnd),
             Self::Unsoiled => Some(StoreFlaw::Unsoiled),
             Self::NoSlack => Some(StoreFlaw::NoSlack),
+            Self::StoreAlone => Some(StoreFlaw::StoreAlone),
+            Self::WallAlone => Some(StoreFlaw::WallAlone),
+            Self::AnyEra => Some(StoreFlaw::AnyEra),
+            Self::NoSightings => Some(StoreFlaw::NoSightings),
             _ => None,
         }
     }
@@ -417,6 +446,10 @@ impl Flaw {
             Self::Unsoiled => "unsoiled",
             Self::StoreGuardOff => "store-guard-off",
             Self::NoSlack => "no-slack",
+            Self::StoreAlone => "store-alone",
+            Self::WallAlone => "wall-alone",
+            Self::AnyEra => "any-era",
+            Self::NoSightings => "no-sightings",
             _ => "kept-session",
         }
     }
@@ -424,7 +457,7 @@ impl Flaw {
     /// Returns the seeded bug with this name; `None` if there is none.
     pub fn by_name(name: &str) -> Option<Self> {
         let all = Self::ALL.into_iter().chain(Self::OF_STORES);
-        let all = all.chain(Self::OF_CHANGES).chain([
+        let all = all.chain(Self::OF_TRIES).chain(Self::OF_CHANGES).chain([
             Self::Sound,
             Self::ConfirmAnyKey,
             Self::SoundRegister,
@@ -440,6 +473,7 @@ impl Flaw {
             && !self.is_of_values()
             && !self.is_of_notes()
             && !self.is_of_stores()
+            && !self.is_of_tries()
             && !self.is_of_changes()
             && !matches!(
                 self,

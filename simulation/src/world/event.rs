@@ -44,6 +44,8 @@ pub(crate) enum Event {
     ForeignKeyGoes { master: u8, resource: u8 },
     /// A paused process resumes.
     Resume(u8),
+    /// A client process ends, because it has taken its only step.
+    Ends(u8),
     /// A killed client process restarts. The executor starts it.
     Boot(u8),
     /// A client restarts with the masters that it must use at the end of the run (`ChangePlan::steps`).

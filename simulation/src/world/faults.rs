@@ -28,6 +28,7 @@ impl World {
                 self.watch.coverage.jumps += 1;
                 self.jump(master.into(), by_us * 1_000);
             }
+            FaultKind::Elect { master, by_us } => self.elect(master.into(), by_us),
             FaultKind::Date { client, by_us } => {
                 self.watch.coverage.dates += 1;
                 let process = &self.processes[usize::from(client)];
@@ -76,6 +77,12 @@ impl World {
             }
         }
         None
+    }
+
+    fn elect(&mut self, master: usize, by_us: i64) {
+        self.watch.coverage.elections += 1;
+        self.masters[master].leaders += 1;
+        self.jump(master, by_us * 1_000);
     }
 
     fn pause(&mut self, client: u8, lasts: u64) {
@@ -136,6 +143,11 @@ impl World {
         let master = &mut self.masters[index];
         master.clock.jump(now, by);
         master.look_at_all(now);
+    }
+
+    /// Ends a client process, and starts a new one for the client's next step.
+    pub(crate) fn ends(&mut self, client: usize) {
+        self.at(self.now, Event::Ends(client as u8));
     }
 
     pub(super) fn kill_process(&mut self, client: u8, down: u64) {

@@ -21,6 +21,8 @@ pub(crate) struct SimMaster {
     /// The master's wall clock. It shows the nanoseconds since 1970.
     pub(crate) clock: Clock,
     keeps: Disk,
+    /// The number of leaders of the store so far. A restart is followed by the election of a leader as well.
+    pub(super) leaders: u64,
     /// The number of restarts of the server process. The run id contains this number.
     pub(crate) run: u32,
     pub(crate) up: bool,
@@ -53,6 +55,7 @@ impl SimMaster {
             disk: Master::default(),
             clock: Clock::new(begins, plan.ppm),
             keeps: plan.disk,
+            leaders: 1,
             run: 0,
             up: true,
             // At the beginning of a run the server has been running for a day.
@@ -460,6 +463,7 @@ impl World {
         }
         let coverage = &mut self.watch.coverage;
         let master = &mut self.masters[index];
+        master.leaders += 1;
         match master.keeps {
             Disk::None => {
                 coverage.empty_restarts += 1;

@@ -53,7 +53,7 @@ pub(crate) use session::{Question, Said};
 use store::{Breaker, Breaks};
 pub(crate) use watch::Watch;
 
-use crate::clock::{BEGIN, Clock};
+use crate::clock::{BEGIN, Clock, MS};
 use crate::play::Play;
 use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
@@ -138,6 +138,7 @@ impl Shared {
                 Event::Wake(_)
                     | Event::Fault(_)
                     | Event::Reconfigured(_)
+                    | Event::Ends(_)
                     | Event::Resume(_)
                     | Event::Boot(_)
             ) {
@@ -467,6 +468,10 @@ impl World {
             Event::Snapshot(master) => self.snapshot(master.into()),
             Event::ForeignKeyGoes { master, resource } => self.remove_foreign_key(master, resource),
             Event::Resume(client) => self.resume(client.into()),
+            Event::Ends(client) => {
+                self.watch.coverage.ended_processes += 1;
+                self.kill_process(client, 2 * MS);
+            }
             Event::Reconfigured(client) => self.configure_last(client.into()),
             Event::Ordered { order } => self.ordered(at(order)),
             Event::Obeyed { order } => return self.obeyed(at(order)).map(Todo::Wake),

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use quorate::node::store::{Clocked, Commit, Committed, Greeting, NamedRecord, Record};
+use quorate::node::store::{Clocked, Commit, Committed, Date, Greeting, NamedRecord, Record};
 use quorate::node::{Fault, ServerRun};
 
-use super::master::run_id;
+use super::master::{SimMaster, run_id};
 use super::net::{Trip, Way};
 use super::{Event, Todo, World};
+use crate::clock::MS;
 use crate::rng::Rng;
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
@@ -78,6 +79,8 @@ pub(crate) struct Session {
     /// The sequence number of the latest state that the client has read or written in this session. A lagging follower
     /// must not return an older state.
     seen: u64,
+    /// The date that the store gave to the session's last change; `None` before the first.
+    dated: Option<Date>,
     /// The requests whose answers the client has not read yet, oldest first.
     unread: VecDeque<usize>,
     waker: Option<Waker>,
@@ -111,6 +114,7 @@ impl World {
             last_to: 0,
             last_from: 0,
             seen: 0,
+            dated: None,
             unread: VecDeque::new(),
             waker: None,
             process: None,
@@ -443,6 +447,7 @@ impl World {
         Ok(match question {
             Question::Hello => {
                 self.watch.coverage.sessions += 1;
+                self.sessions[session].dated = self.date(master);
                 Said::Hello(self.greeting(master))
             }
             Question::Listen(process) => {
@@ -455,7 +460,11 @@ impl World {
             }
             Question::Commit(commits) => {
                 let what = commits[..*upto].iter();
-                let what = what.map(|commit| self.commit(session, commit)).collect();
+                let what: Vec<Committed> =
+                    what.map(|commit| self.commit(session, commit)).collect();
+                if what.iter().any(|one| *one != Committed::Stale) {
+                    self.sessions[session].dated = self.date(master);
+                }
                 Said::Committed(Clocked { what, clock })
             }
             Question::Page(from, count) => {
@@ -471,13 +480,18 @@ impl World {
         })
     }
 
-    /// Returns the time on the store's clock, in microseconds. `None` for stores that report their clock in each
-    /// answer. Also `None` for stores with an odd index, so that the runs contain stores without a date.
-    pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
-        let master = self.sessions[session].master;
+    /// Returns the date that the store gave to the last change of this session.
+    pub(crate) fn date_of(&self, session: usize) -> Option<Date> {
+        self.sessions[session].dated
+    }
+
+    /// Returns the date that a store gives to a change now, in whole milliseconds. `None` for stores that report their
+    /// clock in each answer. Also `None` for stores with an odd index, so that the runs contain stores without a date.
+    fn date(&self, master: usize) -> Option<Date> {
         let plan = self.scenario.masters[master].store?;
         let dates = !plan.clocked && master.is_multiple_of(2);
-        dates.then(|| self.masters[master].clock.read(self.now) / 1_000)
+        let SimMaster { clock, leaders, .. } = &self.masters[master];
+        dates.then(|| Date::new(clock.read(self.now) / MS * 1_000, *leaders))
     }
 
     fn greeting(&self, master: usize) -> Greeting {

@@ -8,4 +8,5 @@ mod seeds;
 mod stores;
 mod supervisor;
 mod support;
+mod tries;
 mod values;

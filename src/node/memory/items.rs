@@ -48,15 +48,19 @@ impl Item {
         self.until.is_none_or(|until| now < until)
     }
 
+    /// Whether this item is a fencing counter.
+    pub(in crate::node) fn is_counter(&self) -> bool {
+        self.id.kind == Kind::Text && self.id.key.starts_with(Family::Fence.before().as_bytes())
+    }
+
     /// Whether this item is a fencing counter that must be kept at the time `date` (microseconds since 1970).
     ///
     /// The number of a counter can be read as a time. A counter is kept until one day after this time.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
-        let is_counter = self.id.kind == Kind::Text
-            && self.id.key.starts_with(Family::Fence.before().as_bytes());
         let number = std::str::from_utf8(&self.what).ok();
         let number: Option<u64> = number.and_then(|number| number.parse().ok());
-        is_counter && number.is_some_and(|number| number.saturating_add(COUNTER_TTL_US) > date)
+        self.is_counter()
+            && number.is_some_and(|number| number.saturating_add(COUNTER_TTL_US) > date)
     }
 }
 

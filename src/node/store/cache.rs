@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::codec::StoredItem;
+use super::codec::{Moment, StoredItem};
 use super::contract::Record;
 use super::names::Name;
 use crate::node::memory::Master;
@@ -149,23 +149,23 @@ impl RecordCache {
         }
     }
 
-    /// Stores a record that was read at `now`. Returns `false` if the record was not written by this library, or is
+    /// Stores a record that was read at `at`. Returns `false` if the record was not written by this library, or is
     /// damaged.
-    pub(super) fn read(&mut self, name: &Name, record: &Record, now: u64) -> bool {
+    pub(super) fn read(&mut self, name: &Name, record: &Record, at: impl Into<Moment>) -> bool {
         let known = self.records.get(name);
         let known = known.map_or(&[][..], |cached| &cached.stored);
-        let Some(stored) = StoredItem::read(&record.state, known, now) else {
+        let Some(stored) = StoredItem::read(&record.state, known, at) else {
             return false;
         };
         self.put(name, record.version, stored);
         true
     }
 
-    /// Stores a record that was read at `now` without a request for it. The read does not count as a use, so the record
+    /// Stores a record that was read at `at` without a request for it. The read does not count as a use, so the record
     /// can still become obsolete.
-    pub(super) fn read_unrequested(&mut self, name: &Name, record: &Record, now: u64) {
+    pub(super) fn read_unrequested(&mut self, name: &Name, record: &Record, at: impl Into<Moment>) {
         let seen = self.records.get(name).map_or(0, |cached| cached.seen);
-        if self.read(name, record, now)
+        if self.read(name, record, at)
             && let Some(cached) = self.records.get_mut(name)
         {
             cached.seen = seen;

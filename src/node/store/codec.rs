@@ -3,20 +3,18 @@
 //! - If the store has a clock, each item has an expiry time on that clock.
 //! - Otherwise each item has a duration, and a stamp that is different at each write. The holder counts the duration
 //!   from the moment before its request. Every other client counts from its first read of the stamp, and adds a margin.
+//!   The item also has [sightings](super::age). If they show how old the item was at the first read, the client
+//!   subtracts this age.
 //!
 //! So the holder's lease ends before any other client considers the item expired.
 
-use std::time::Duration;
-
+use super::age::{self, Reading, Sighting};
+use super::micros::LATEST;
 use super::names::Name;
 use crate::node::memory::items::{Id, Item, Kind};
 
 /// The first byte of every encoded record: the version of the format.
 const FORMAT: u8 = 1;
-
-/// The latest time in a record, in microseconds. Later clock readings are replaced by this time. A record with a later
-/// time is damaged.
-pub(super) const LATEST: u64 = 1 << 61;
 
 /// An item of a record, together with its expiry as the record stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +26,8 @@ pub(super) struct StoredItem {
     /// False if another client wrote the item to a store without a clock. A third client may have read it earlier than
     /// this client, and then counts its lifetime from that earlier time.
     sure: bool,
+    /// The times on several clocks when a client wrote or found the item. Empty if the store has a clock.
+    sightings: Vec<Sighting>,
 }
 
 /// A lease that an answer grants or extends. No client may consider the lease expired before `until`.
@@ -78,8 +78,29 @@ enum When {
 pub(super) enum Clock {
     /// The server's clock. It is at most `slack` microseconds ahead of the time that this client assumes.
     Server { slack: u64 },
-    /// The clock of this client's process, for a store without a clock. A write stores `stamp` with each item.
-    Own { stamp: u64 },
+    /// The clock of this client's process, for a store without a clock. A write stores `stamp` with each item, and the
+    /// time on each clock.
+    Own {
+        stamp: u64,
+        reading: Option<Reading>,
+    },
+}
+
+/// The moment at which a client reads a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// The time by which items expire, in microseconds: the latest possible time on the store's clock, or the time of
+    /// this process if the store has no clock.
+    pub(super) now: u64,
+    /// The times on several clocks; `None` if the store has a clock.
+    pub(super) reading: Option<Reading>,
+}
+
+impl From<u64> for Moment {
+    fn from(now: u64) -> Self {
+        let reading = None;
+        Self { now, reading }
+    }
 }
 
 /// Returns how long a client that reads a lease waits before it considers the lease expired: the duration `life` plus 1
@@ -102,9 +123,10 @@ fn whole(kind: Kind, until: u64) -> u64 {
 }
 
 impl StoredItem {
-    /// Decodes the record `state`, which was read at the time `now`. `known` are the items that this client last read
+    /// Decodes the record `state`, which was read at the time `at`. `known` are the items that this client last read
     /// from the record or wrote to it. Returns `None` if the record was not written by this library, or is damaged.
-    pub(super) fn read(state: &[u8], known: &[Self], now: u64) -> Option<Vec<Self>> {
+    pub(super) fn read(state: &[u8], known: &[Self], at: impl Into<Moment>) -> Option<Vec<Self>> {
+        let at = at.into();
         let mut rest = match state.split_first() {
             None => return Some(Vec::new()),
             Some((&FORMAT, rest)) => rest,
@@ -121,12 +143,40 @@ impl StoredItem {
                 });
                 stored.sure = before.is_some_and(|known| known.sure);
                 let until = before.and_then(|known| known.item.until);
-                let until = until.unwrap_or_else(|| whole(stored.item.id.kind, now + seen(life)));
-                stored.item.until = Some(until);
+                let from_now = || whole(stored.item.id.kind, at.now + seen(life));
+                let until = until.unwrap_or_else(from_now);
+                let by_age = stored.until_by_age(life, at).filter(|_| !stored.sure);
+                stored.item.until = Some(by_age.map_or(until, |by_age| by_age.min(until)));
             }
             all.push(stored);
         }
         Some(all)
+    }
+
+    /// When this item expires by its age, if its sightings show it. It was read at the time `at`.
+    ///
+    /// `None` for fencing counters. A client removes a counter only after it has seen the counter for a day.
+    fn until_by_age(&self, life: u64, at: Moment) -> Option<u64> {
+        let age = age::age(&self.sightings, &at.reading?);
+        if age == 0 || self.item.is_counter() {
+            return None;
+        }
+        let left = (seen(life) + age::SLACK).saturating_sub(age);
+        // `whole` rounds up by less than 1 ms. An expired item must not seem to live for this time.
+        let until = if left == 0 {
+            at.now.saturating_sub(1_000)
+        } else {
+            at.now + left
+        };
+        Some(whole(self.item.id.kind, until))
+    }
+
+    /// Adds a sighting of this item, if another client wrote the item and its age is unknown. Returns whether it did.
+    pub(super) fn sight(&mut self, now: &Reading) -> bool {
+        if self.sure || self.item.is_counter() || !matches!(self.when, When::For { .. }) {
+            return false;
+        }
+        age::add(&mut self.sightings, now)
     }
 
     fn take(rest: &mut &[u8]) -> Option<Self> {
@@ -138,11 +188,16 @@ impl StoredItem {
         let when = match form {
             0 => When::Always,
             1 => When::Until(time(rest)?),
-            2 => When::For {
+            2 | 3 => When::For {
                 stamp: number(rest)?,
                 life: time(rest)?,
             },
             _ => return None,
+        };
+        let sightings = if form == 3 {
+            age::read(rest)?
+        } else {
+            Vec::new()
         };
         let until = match when {
             When::Until(until) => Some(until),
@@ -151,7 +206,12 @@ impl StoredItem {
         let id = Id::of(kind_of(kind)?, &key, &member);
         let item = Item { id, what, until };
         let sure = !matches!(when, When::For { .. });
-        Some(Self { item, when, sure })
+        Some(Self {
+            item,
+            when,
+            sure,
+            sightings,
+        })
     }
 
     /// Returns the new content of a record: `items`, written at the time `now`. `before` is the old content.
@@ -205,6 +265,7 @@ impl StoredItem {
     }
 
     fn new(mut item: Item, now: u64, clock: Clock) -> Self {
+        let mut sightings = Vec::new();
         let when = match (item.until, clock) {
             (None, _) => When::Always,
             (Some(until), Clock::Server { slack }) => {
@@ -212,7 +273,10 @@ impl StoredItem {
                 item.until = Some(until);
                 When::Until(until)
             }
-            (Some(until), Clock::Own { stamp }) => {
+            (Some(until), Clock::Own { stamp, reading }) => {
+                if !item.is_counter() {
+                    sightings.extend(reading.map(|reading| reading.sighting()));
+                }
                 let life = until.saturating_sub(now);
                 // This process considers the item expired at `until`; all others do so a little later (`seen`).
                 item.until = Some(whole(item.id.kind, until));
@@ -220,7 +284,12 @@ impl StoredItem {
             }
         };
         let sure = true;
-        Self { item, when, sure }
+        Self {
+            item,
+            when,
+            sure,
+            sightings,
+        }
     }
 
     /// Encodes the items of a record as the bytes that the store keeps.
@@ -240,9 +309,13 @@ impl StoredItem {
                     state.extend(until.to_be_bytes());
                 }
                 When::For { stamp, life } => {
-                    state.push(2);
+                    let seen = !stored.sightings.is_empty();
+                    state.push(if seen { 3 } else { 2 });
                     state.extend(stamp.to_be_bytes());
                     state.extend(life.to_be_bytes());
+                    if seen {
+                        age::write(&stored.sightings, &mut state);
+                    }
                 }
             }
         }
@@ -279,11 +352,6 @@ fn kind_of(byte: u8) -> Option<Kind> {
         Kind::Watcher,
     ];
     all.into_iter().find(|kind| *kind as u8 == byte)
-}
-
-/// The duration in whole microseconds.
-pub(super) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 4)
 }
 
 #[cfg(test)]
@@ -368,7 +436,14 @@ mod tests {
     #[test]
     fn extension_of_a_record_written_by_another_client_stores_a_new_write_stamp() {
         let (stamp, life) = (7, 500_000);
-        let written = StoredItem::new(held(life), 0, Clock::Own { stamp });
+        let written = StoredItem::new(
+            held(life),
+            0,
+            Clock::Own {
+                stamp,
+                reading: None,
+            },
+        );
         let state = StoredItem::write(&[written]);
         let now = 400_000;
         let met = StoredItem::read(&state, &[], now).expect("the record must be decoded");
@@ -377,7 +452,10 @@ mod tests {
             until >= now + life,
             "a lease that was just read must last for its whole ttl on the clock of this client"
         );
-        let clock = Clock::Own { stamp: 8 };
+        let clock = Clock::Own {
+            stamp: 8,
+            reading: None,
+        };
         let items = || met.iter().map(|stored| stored.item.clone()).collect();
         let looked = StoredItem::after(&met, items(), now, clock, &[]);
         assert_eq!(

@@ -182,12 +182,16 @@ pub trait Session: Send + 'static {
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The server's time of this session's last change that was answered, in microseconds since 1970. `None`, the
-    /// default, if the store gives no dates. A store that gives dates must return one even before the first change.
+    /// The date that the server gave to this session's last change that was answered. `None`, the default, if the store
+    /// gives no dates. A store that gives dates must return one even before the first change.
     ///
-    /// Clients derive fencing numbers from [`Clocked::clock`]. If there is no clock, they use this date. If there is no
-    /// date either, fencing counters never expire.
-    fn date(&self) -> Option<u64> {
+    /// A store without a clock needs dates for two purposes:
+    ///
+    /// - Clients derive fencing numbers from [`Clocked::clock`]. If there is no clock, they use this date. If there is
+    ///   no date either, fencing counters never expire.
+    /// - A client that reads a lease for the first time computes from this date how old the lease is. Without dates,
+    ///   a process that ends soon cannot replace a dead holder that ran on another machine.
+    fn date(&self) -> Option<Date> {
         None
     }
 
@@ -199,6 +203,35 @@ pub trait Session: Send + 'static {
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
+/// The date that a store gave to a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Date {
+    /// The date in microseconds since 1970, rounded down.
+    pub micros: u64,
+    /// Identifies the clock that gave the date. Two dates with the same `era` must come from the clock of the same
+    /// server process. For example, a ZooKeeper ensemble has a new era after each election of a leader.
+    pub era: u64,
+    /// The precision of the date; by default 1 ms. The server's clock may have been ahead of the date by up to this
+    /// time.
+    pub grain: Duration,
+}
+
+impl Date {
+    /// Creates a date with a precision of 1 ms. `micros` is the date in microseconds since 1970, and `era` identifies
+    /// the clock that gave the date.
+    pub fn new(micros: u64, era: u64) -> Self {
+        let grain = Duration::from_millis(1);
+        Self { micros, era, grain }
+    }
+
+    /// Sets the precision of the date, for example one second for a store whose dates have whole seconds.
+    #[must_use]
+    pub fn grain(self, grain: Duration) -> Self {
+        Self { grain, ..self }
+    }
+}
+
 /// An answer from the server, with the time on the server's clock.
 #[derive(Clone, Debug)]
 pub struct Clocked<T> {
@@ -207,7 +240,8 @@ pub struct Clocked<T> {
     /// The time on the server's clock at some moment between request and answer, in microseconds since 1970.
     ///
     /// Always `None` if the store has no clock. Each client then measures a lease on its own clock, from the moment
-    /// when this client first sees the lease.
+    /// when this client first sees the lease. If the store gives dates ([`Session::date`]), the client also computes
+    /// how old the lease was at that moment.
     pub clock: Option<u64>,
 }
 

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::age::Reading;
 use super::cache::RecordCache;
-use super::codec::{Promised, Since, StoredItem, micros};
+use super::codec::{Promised, Since, StoredItem};
 use super::contract::{Change, Commit, WaitLock, Wake};
+use super::micros::micros;
 use super::names::{self, Name};
 use super::time::StoreTime;
 use super::wait_lock;
@@ -89,6 +91,8 @@ pub(super) struct Setting<'a> {
     /// The number that all items of this decision are stored with. In a store without a clock, a changed stamp shows
     /// other clients that an item was written again.
     pub(super) stamp: u64,
+    /// The times on several clocks at `now` or a little later; `None` if the store has a clock.
+    pub(super) reading: Option<Reading>,
     pub(super) run: &'a ServerRun,
     /// The id under which this process receives wake-ups; `None` if it needs no wake-ups from this node.
     pub(super) process: Option<&'a Arc<str>>,
@@ -188,8 +192,13 @@ impl Job {
                 .into_iter()
                 .partition(|item| self.names.len() == 1 || is_in(&item.id, name));
             items = others;
-            let clock = setting.time.clock(slack, setting.stamp);
-            let stored = StoredItem::after(before, here, now, clock, &promised);
+            let clock = setting.time.clock(slack, setting.stamp, setting.reading);
+            let mut stored = StoredItem::after(before, here, now, clock, &promised);
+            if let Some(reading) = setting.reading.filter(|_| self.refuses()) {
+                for stored in &mut stored {
+                    stored.sight(&reading);
+                }
+            }
             let lived = before.iter().filter(|stored| stored.item.lives(now));
             let same = stored
                 .iter()

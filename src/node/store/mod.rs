@@ -6,6 +6,7 @@
 //! If a session is lost, an unanswered change may still take effect. To prevent this, the next request for the record
 //! writes the record with a new version.
 
+mod age;
 mod cache;
 mod codec;
 mod contract;
@@ -14,6 +15,7 @@ mod flaw;
 mod job;
 mod listening;
 mod look;
+mod micros;
 mod names;
 mod node;
 mod pace;
@@ -29,8 +31,8 @@ mod wait_lock;
 mod wake_ups;
 
 pub use contract::{
-    Change, Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store,
-    Traits, WaitLock, Wake,
+    Change, Clocked, Commit, Committed, Date, Greeting, Listener, NamedRecord, Record, Session,
+    Store, Traits, WaitLock, Wake,
 };
 #[cfg(feature = "seeded-bugs")]
 pub use flaw::{StoreFlaw, set_flaw};

@@ -30,7 +30,7 @@ pub struct RecordAccess<S: Store> {
 impl<S: Store> RecordAccess<S> {
     /// Opens direct access to this store.
     pub fn new(store: S) -> Self {
-        let time = StoreTime::new(clock::wall_micros(), Instant::now());
+        let time = StoreTime::new(clock::wall_micros(), Instant::now(), None);
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime
             .enable_all()
@@ -155,7 +155,7 @@ impl<S: Store> RecordAccess<S> {
                     before,
                     master.items(now),
                     now,
-                    time.clock(slack, clock::wall_micros()),
+                    time.clock(slack, clock::wall_micros(), None),
                     &[],
                 );
                 let state = (stored != before).then(|| StoredItem::write(&stored));

@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::cache::RecordCache;
-use super::codec::StoredItem;
+use super::codec::{Moment, StoredItem};
 use super::contract::{Clocked, Commit, Committed, Greeting, Session, Store, WaitLock};
 use super::job::{Asked, Job, Outcome, Setting, WATCHED};
 use super::listening::QueuedWaiter;
@@ -139,7 +139,11 @@ impl<S: Store> SessionTask<S> {
             done: false,
             cache: RecordCache::default(),
             sweep: Sweep::new(now, seed),
-            time: StoreTime::new(context.runtime.wall_micros(), now),
+            time: StoreTime::new(
+                context.runtime.wall_micros(),
+                now,
+                context.runtime.machine(),
+            ),
             back_off: BackOff::new(seed),
             panicked: Panicked::default(),
             // The first requests wait for the first session, but not longer than the connect timeout.
@@ -211,17 +215,18 @@ impl<S: Store> SessionTask<S> {
     async fn connect(&mut self) -> Result<Online<S::Session>, Fault> {
         let shared = self.shared.clone();
         let limit = shared.context().connect_timeout;
-        let until = self.now() + limit;
-        let connected = self.wait_apart(until, shared.store.connect()).await;
+        let asked = self.now();
+        let connected = self.wait_apart(asked + limit, shared.store.connect()).await;
         let (session, greeting) = connected.unwrap_or_else(|| Err(Fault::NoConnection(limit)))?;
-        self.greet(session, greeting)
+        self.greet(session, greeting, asked)
     }
 
-    /// Stores the facts from the server's greeting.
+    /// Stores the facts from the server's greeting, which was requested at `asked`.
     fn greet(
         &mut self,
         session: S::Session,
         greeting: Greeting,
+        asked: Instant,
     ) -> Result<Online<S::Session>, Fault> {
         let (context, now) = (self.shared.context(), self.now());
         let name = self.shared.store.name();
@@ -240,7 +245,7 @@ impl<S: Store> SessionTask<S> {
         tracing::debug!(node = %name, session = self.number, "connected");
         self.time.forget();
         // Learn the store's date before the first request: a request that the cache answers brings no date.
-        self.time.learn_date(session.date(), now);
+        self.time.learn_date(session.date(), asked, now);
         if greeting.uptime.is_some() {
             self.cache.mark_all_doubtful();
         }
@@ -400,17 +405,28 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Stores the server's time from the answer to a request that was sent at `asked`. Returns the current time.
+    /// Stores the server's time from the answer to a request that was sent at `asked`. Returns the current time, and the
+    /// wall clock at this time or a little earlier.
     fn learn_time(
         &mut self,
         online: &Online<S::Session>,
         clock: Option<u64>,
         asked: Instant,
-    ) -> Instant {
+    ) -> (Instant, u64) {
+        let wall = self.shared.context().runtime.wall_micros();
         let answered = self.now();
         self.time.learn(clock, asked, answered);
-        self.time.learn_date(online.session.date(), answered);
-        answered
+        self.time.learn_date(online.session.date(), asked, answered);
+        (answered, wall)
+    }
+
+    /// The moment at which records were read: the earliest and the latest possible time on the store's clock, and the
+    /// latter together with what all clocks show. `None` if the store's clock is unknown.
+    fn moment(&self, (answered, wall): (Instant, u64)) -> Option<(u64, Moment)> {
+        let (seen, slack) = self.time.now(answered)?;
+        let reading = self.time.reading(answered, wall);
+        let now = seen + slack;
+        Some((seen, Moment { now, reading }))
     }
 
     /// Removes a few obsolete records, and reads a page of records to find further obsolete ones.
@@ -444,12 +460,11 @@ impl<S: Store> SessionTask<S> {
         let Clocked { what, clock } = online.session.page(self.sweep.page(), PAGE).await?;
         let answered = self.learn_time(online, clock, asked);
         self.sweep.looked(what.len());
-        let Some((seen, slack)) = self.time.now(answered) else {
+        let Some((_, moment)) = self.moment(answered) else {
             return Ok(());
         };
         for (name, record) in what.into_iter().filter(|(_, record)| record.version > 0) {
-            self.cache
-                .read_unrequested(&name.into(), &record, seen + slack);
+            self.cache.read_unrequested(&name.into(), &record, moment);
         }
         Ok(())
     }
@@ -530,10 +545,14 @@ impl<S: Store> SessionTask<S> {
             let mut open = Vec::new();
             for mut job in std::mem::take(&mut self.jobs) {
                 self.stamp = self.stamp.wrapping_add(1);
+                let now = self.now();
+                // Read the wall clock after `now`, so that a new lease never seems older than it is.
+                let wall = self.shared.context().runtime.wall_micros();
                 let setting = Setting {
                     time: &self.time,
-                    now: self.now(),
+                    now,
                     stamp: self.stamp,
+                    reading: self.time.reading(now, wall),
                     run: &online.run,
                     process: (self.shared.subscriber.get()).map(|subscriber| &subscriber.process),
                     wait_locks: self.shared.traits.looks,
@@ -594,11 +613,11 @@ impl<S: Store> SessionTask<S> {
         }
         let Clocked { what, clock } = online.session.load(&names).await?;
         let answered = self.learn_time(online, clock, now);
-        let Some((seen, slack)) = self.time.now(answered) else {
+        let Some((_, moment)) = self.moment(answered) else {
             return Err(Fault::Server("the store's clock does not advance".into()));
         };
         for (name, record) in names.iter().zip(&what) {
-            if !self.cache.read(name, record, seen + slack) {
+            if !self.cache.read(name, record, moment) {
                 let shown = name.escape_ascii();
                 let fault = record.fault.clone().unwrap_or_else(|| {
                     let why = format!(
@@ -799,7 +818,7 @@ impl<S: Store> SessionTask<S> {
         let asked = self.now();
         let Clocked { what, clock } = online.session.page(page.cursor, page.count).await?;
         let answered = self.learn_time(online, clock, asked);
-        let (now, slack) = self.time.now(answered).unwrap_or_default();
+        let (now, moment) = self.moment(answered).unwrap_or((0, Moment::from(0)));
         let mut master = Master::default();
         for (name, record) in &what {
             if record.fault.is_some() {
@@ -808,7 +827,7 @@ impl<S: Store> SessionTask<S> {
                 master.put_text(now, name, b"", None);
                 continue;
             }
-            let stored = StoredItem::read(&record.state, &[], now + slack).unwrap_or_default();
+            let stored = StoredItem::read(&record.state, &[], moment).unwrap_or_default();
             for stored in stored {
                 if stored.item.id.kind == Kind::Text {
                     master.put(stored.item);

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::contract::{
-    Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store, Traits,
+    Clocked, Commit, Committed, Date, Greeting, Listener, NamedRecord, Record, Session, Store,
+    Traits,
 };
 use crate::clock;
 use crate::node::inspection::Inspection;
@@ -33,6 +34,10 @@ struct State {
     /// The largest version of all records. Each change gets the next number, so no version is used twice.
     last: u64,
     words: BTreeMap<Arc<str>, VecDeque<Vec<u8>>>,
+    /// The number of leaders that the store has had before the present one.
+    leaders: u64,
+    /// How far the leader's clock is ahead of the true time, in microseconds.
+    ahead: i64,
 }
 
 impl Table {
@@ -70,6 +75,18 @@ impl Table {
     pub fn without_wakes(self) -> Self {
         let traits = self.traits.clone().without_wakes();
         Self { traits, ..self }
+    }
+
+    /// Sets the clock of the store's leader, which gives the dates: it is then ahead of the true time by `ahead`
+    /// microseconds.
+    pub fn set_date_ahead(&self, ahead: i64) {
+        self.state().ahead = ahead;
+    }
+
+    /// Gives the store another leader, whose clock is ahead of the true time by `ahead` microseconds.
+    pub fn elect(&self, ahead: i64) {
+        self.state().leaders += 1;
+        self.set_date_ahead(ahead);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -166,8 +183,15 @@ impl Session for Table {
         Ok(self.said(page))
     }
 
-    fn date(&self) -> Option<u64> {
-        self.dated.then(clock::paced::wall_micros)
+    fn date(&self) -> Option<Date> {
+        let State { leaders, ahead, .. } = *self.state();
+        let date = || {
+            Date::new(
+                clock::paced::wall_micros().saturating_add_signed(ahead),
+                leaders,
+            )
+        };
+        self.dated.then(date)
     }
 
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {

@@ -2,12 +2,11 @@
 
 use crate::protocol::instant::Instant;
 
-use super::codec::{Clock, LATEST};
+use super::age::{RATE, Reading, StoreReading};
+use super::codec::Clock;
+use super::contract::Date;
+use super::micros::LATEST;
 use crate::node::memory::Dates;
-
-/// How much faster or slower than this client's clock the store's clock may run: 10 per thousand (1 %), like the
-/// default drift of a lease.
-const RATE: u64 = 10;
 
 /// The age at which a date that the store has sent is too old: 12 hours, in microseconds. The client then requests
 /// another date, because the store's clock may have been corrected.
@@ -25,9 +24,18 @@ pub(super) struct StoreTime {
     looked: Option<Look>,
     /// Whether the store has no clock, so that this process's own clock is used.
     own: bool,
-    /// The latest date that the store has sent, and the time at which this process received it; `None` if there is no
-    /// date.
-    dated: Option<(u64, Instant)>,
+    /// The latest date that the store has sent; `None` if there is no date.
+    dated: Option<Dated>,
+    /// Identifies this machine since its last start, see [`Runtime::machine`](crate::runtime::Runtime::machine).
+    machine: Option<u64>,
+}
+
+/// A date that the store gave at some moment between two times on this process's clock.
+#[derive(Clone, Copy)]
+struct Dated {
+    date: Date,
+    asked: Instant,
+    answered: Instant,
 }
 
 /// A reading of the server's clock: the server showed `shown` at some moment between two times on this process's clock.
@@ -39,13 +47,14 @@ struct Look {
 }
 
 impl StoreTime {
-    pub(super) fn new(wall: u64, origin: Instant) -> Self {
+    pub(super) fn new(wall: u64, origin: Instant, machine: Option<u64>) -> Self {
         Self {
             wall,
             origin,
             looked: None,
             own: false,
             dated: None,
+            machine,
         }
     }
 
@@ -63,12 +72,37 @@ impl StoreTime {
         }
     }
 
-    /// Stores the date of the session's last acknowledged change; `None` if the store gives no dates.
-    pub(super) fn learn_date(&mut self, date: Option<u64>, answered: Instant) {
-        let date = date.map(|date| date.min(LATEST));
-        if date != self.dated.map(|(known, _)| known) {
-            self.dated = date.map(|date| (date, answered));
+    /// Stores the date of the session's last acknowledged change; `None` if the store gives no dates. If the date is
+    /// new, the store gave it between `asked` and `answered`.
+    pub(super) fn learn_date(&mut self, date: Option<Date>, asked: Instant, answered: Instant) {
+        let limited = |date: Date| Date {
+            micros: date.micros.min(LATEST),
+            ..date
+        };
+        let date = date.map(limited);
+        if date != self.dated.map(|known| known.date) {
+            self.dated = date.map(|date| Dated {
+                date,
+                asked,
+                answered,
+            });
         }
+    }
+
+    /// The times on several clocks at `now`, when the wall clock of this process shows `wall`. `None` if the store has its own
+    /// clock, which then decides alone when items expire.
+    pub(super) fn reading(&self, now: Instant, wall: u64) -> Option<Reading> {
+        if !self.own {
+            return None;
+        }
+        let store = self
+            .dated
+            .and_then(|dated| StoreReading::at(now, dated.date, dated.asked, dated.answered));
+        Some(Reading {
+            wall,
+            machine: self.machine.map(|machine| (machine, now.as_nanos() / 1000)),
+            store,
+        })
     }
 
     /// Forgets all readings of the clock and the date, because a new session may be connected to another server.
@@ -85,7 +119,7 @@ impl StoreTime {
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
-            Some((date, answered)) => Dates::Shown(date + micros(now, answered)),
+            Some(Dated { date, answered, .. }) => Dates::Shown(date.micros + micros(now, answered)),
             None => Dates::Unknown,
         }
     }
@@ -93,7 +127,7 @@ impl StoreTime {
     /// Whether the last date was received more than [`DATED`] ago, so that a new date is needed.
     pub(super) fn is_date_old(&self, now: Instant) -> bool {
         self.dated
-            .is_some_and(|(_, answered)| micros(now, answered) > DATED)
+            .is_some_and(|dated| micros(now, dated.answered) > DATED)
     }
 
     /// The time that decides which fencing counters may be removed: the time in [`Dates::Shown`] or that of this
@@ -130,9 +164,10 @@ impl StoreTime {
     ///
     /// - `slack`: the store's clock may be ahead of the time that this client assumes by this many microseconds.
     /// - `stamp`: a number that differs for each write. It is used only if the store has no clock.
-    pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
+    /// - `reading`: the times on several clocks now. It is used only if the store has no clock.
+    pub(super) fn clock(&self, slack: u64, stamp: u64, reading: Option<Reading>) -> Clock {
         if self.own {
-            Clock::Own { stamp }
+            Clock::Own { stamp, reading }
         } else {
             #[cfg(feature = "seeded-bugs")]
             let slack = if super::flaw::has(super::flaw::StoreFlaw::NoSlack) {
@@ -146,7 +181,7 @@ impl StoreTime {
 }
 
 fn micros(later: Instant, earlier: Instant) -> u64 {
-    super::codec::micros(later.saturating_since(earlier))
+    super::micros::micros(later.saturating_since(earlier))
 }
 
 #[cfg(test)]
@@ -159,7 +194,7 @@ mod tests {
 
     #[test]
     fn server_time_lies_between_the_estimate_and_the_estimate_plus_slack() {
-        let mut time = StoreTime::new(5_000_000, at(0));
+        let mut time = StoreTime::new(5_000_000, at(0), None);
         assert_eq!(
             time.now(at(1)),
             None,
@@ -187,7 +222,7 @@ mod tests {
     #[test]
     fn server_time_estimate_is_correct_if_clock_drift_is_within_its_limit() {
         for (gained, lasts) in [(1.008, 2_000_000), (0.992, 2_000_000), (1.0095, 9_000_000)] {
-            let mut time = StoreTime::new(5_000_000, at(0));
+            let mut time = StoreTime::new(5_000_000, at(0), None);
             time.learn(Some(9_000_000), at(1_000), at(1_000));
             let (least, slack) = time
                 .now(at(1_000 + lasts))
@@ -202,7 +237,7 @@ mod tests {
 
     #[test]
     fn largest_possible_server_time_does_not_overflow() {
-        let mut time = StoreTime::new(5_000_000, at(0));
+        let mut time = StoreTime::new(5_000_000, at(0), None);
         time.learn(Some(u64::MAX), at(100), at(400));
         let (least, slack) = time
             .now(at(1_000))
@@ -221,23 +256,23 @@ mod tests {
             Dates::Unknown => Some(0),
             Dates::Shown(date) => Some(date),
         };
-        let mut time = StoreTime::new(5_000_000, at(100));
+        let mut time = StoreTime::new(5_000_000, at(100), None);
         time.learn(Some(9_000_000), at(100), at(400));
-        time.learn_date(Some(7_000_000), at(400));
+        time.learn_date(Some(Date::new(7_000_000, 1)), at(100), at(400));
         assert_eq!(
             shown(&time, 500),
             None,
             "fencing numbers must not use the stored date if the store has a clock"
         );
-        let mut time = StoreTime::new(5_000_000, at(100));
+        let mut time = StoreTime::new(5_000_000, at(100), None);
         time.learn(None, at(100), at(400));
         assert_eq!(shown(&time, 500), Some(0));
-        time.learn_date(Some(9_000_000), at(400));
+        time.learn_date(Some(Date::new(9_000_000, 1)), at(100), at(400));
         assert_eq!(shown(&time, 700), Some(9_000_300));
         // The date is unchanged, so its age still counts from 400 µs, when this client first received it.
-        time.learn_date(Some(9_000_000), at(900));
+        time.learn_date(Some(Date::new(9_000_000, 1)), at(100), at(900));
         assert_eq!(shown(&time, 1_000), Some(9_000_600));
-        time.learn_date(Some(8_000_000), at(1_000));
+        time.learn_date(Some(Date::new(8_000_000, 1)), at(100), at(1_000));
         assert_eq!(shown(&time, 1_000), Some(8_000_000));
         time.forget();
         assert_eq!(shown(&time, 1_000), Some(0));
@@ -245,7 +280,7 @@ mod tests {
 
     #[test]
     fn store_time_without_a_server_clock_is_the_initial_time_plus_elapsed_time() {
-        let mut time = StoreTime::new(5_000_000, at(100));
+        let mut time = StoreTime::new(5_000_000, at(100), None);
         time.learn(None, at(100), at(400));
         assert_eq!(time.now(at(700)), Some((5_000_600, 0)));
     }

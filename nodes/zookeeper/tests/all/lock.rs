@@ -284,3 +284,63 @@ test!(once_job_and_fencing_tokens_follow_the_clock_of_the_ensemble_if_the_client
     assert!(number < now + 60_000_000, "{number} {now}");
     guard.release().await;
 });
+
+/// The TTL in the tests of dead holders, and a time after which a dead holder's lock can be acquired.
+const SHORT: Duration = Duration::from_secs(2);
+const DEAD: Duration = Duration::from_secs(5);
+
+/// Runs a process that tries once to take a lock, and then dies without a release. Returns whether it got the lock.
+async fn tries_and_dies(url: String, kind: fn(&Redlock) -> quorate::LockRequest) -> bool {
+    let dies = move || {
+        let tasks = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        tasks.block_on(async {
+            // With this runtime, no task goes on after the end of the process.
+            let alone = Arc::new(Ahead(Duration::ZERO));
+            let process = settings_of(&url).ttl(SHORT).runtime(alone).build();
+            let process = process.unwrap();
+            let tried = kind(&process).renewal(false).try_acquire().await.unwrap();
+            let guard = tried.acquired();
+            let took = guard.is_some();
+            std::mem::forget(guard);
+            took
+        })
+    };
+    tokio::task::spawn_blocking(dies).await.unwrap()
+}
+
+test!(process_that_tries_once_gets_the_lock_of_a_dead_holder, server => {
+    let plain: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("plain");
+    let permit: fn(&Redlock) -> quorate::LockRequest = |process| process.semaphore("permit", 1);
+    let reads: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("read").shared();
+    let writes: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("read");
+    let all = [(plain, plain), (permit, permit), (reads, writes)];
+    for (dies, _) in all {
+        assert!(tries_and_dies(server.url(), dies).await);
+    }
+    for (_, comes) in all {
+        assert!(!tries_and_dies(server.url(), comes).await);
+    }
+    tokio::time::sleep(DEAD).await;
+    for (_, comes) in all {
+        assert!(tries_and_dies(server.url(), comes).await);
+    }
+});
+
+test!(process_that_tries_once_gets_the_lock_of_a_dead_holder_after_the_leader_was_replaced,
+    ZooKeeperOptions::new().members(3), server => {
+    let plain: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("plain");
+    assert!(tries_and_dies(server.url(), plain).await);
+    let leader = server.zookeeper.leader().unwrap();
+    server.zookeeper.kill(leader).unwrap();
+    client(&server).acquire("other").await.unwrap().release().await;
+    tokio::time::sleep(DEAD).await;
+    assert!(
+        !tries_and_dies(server.url(), plain).await,
+        "the dates of two leaders must not be compared"
+    );
+    tokio::time::sleep(DEAD).await;
+    assert!(tries_and_dies(server.url(), plain).await);
+});

@@ -1,0 +1,54 @@
+//! Tests scenarios with stores without a clock in which every client process takes one step, and most processes try only
+//! once to take a lock. Holders and waiters die, leaders of the stores change, and clocks are wrong.
+//!
+//! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
+
+use crate::support::{TRIES, is_caught, is_short, must_pass, sweep};
+use quorate_simulation::{Flaw, Worlds};
+
+#[test]
+fn simulation_of_short_processes_breaks_no_rule_with_the_default_seeds() {
+    every_seed_passes(TRIES.short());
+}
+
+#[test]
+#[ignore = "nightly"]
+fn simulation_of_short_processes_breaks_no_rule_with_the_nightly_seeds() {
+    every_seed_passes(TRIES.all());
+}
+
+fn every_seed_passes(seeds: u64) {
+    let summary = sweep(Worlds::Tries, seeds);
+    must_pass(&summary, " --tries");
+    let coverage = &summary.coverage;
+    assert!(coverage.ended_processes > 0 && coverage.elections > 0);
+}
+
+/// For each seeded bug, a number n: at least one of the seeds from 0 to n - 1 must expose the bug.
+const SEEDED_BUGS: [(Flaw, u64); 4] = [
+    (Flaw::StoreAlone, 100),
+    (Flaw::WallAlone, 100),
+    (Flaw::AnyEra, 100),
+    (Flaw::NoSightings, 100),
+];
+
+#[test]
+fn each_common_seeded_bug_of_short_processes_is_caught_within_its_seed_limit() {
+    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_TRIES);
+    for flaw in Flaw::OF_TRIES {
+        assert_eq!(
+            Flaw::by_name(flaw.name()),
+            Some(flaw),
+            "each seeded bug must have a name of its own"
+        );
+    }
+    // A build without optimizations plays too few seeds to catch the bugs.
+    if cfg!(debug_assertions) {
+        return;
+    }
+    for (flaw, within) in SEEDED_BUGS {
+        assert!(is_short(within));
+        let caught = is_caught(flaw, within);
+        assert!(caught, "{flaw} must be caught within {within} seeds");
+    }
+}

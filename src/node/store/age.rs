@@ -1,0 +1,326 @@
+//! How old the content of a record is, in a store without a clock.
+//!
+//! A client that reads a lease for the first time was not there when the lease was written. It computes the age of the
+//! lease from **sightings**, which the record contains: notes of what the clocks showed when a client wrote the lease,
+//! or when a later client found it.
+//!
+//! No clock is believed alone. An age counts only if at least two clocks show nearly the same age. The client then
+//! takes the smallest of these ages. The clocks are:
+//!
+//! - the wall clock of the client that made the sighting, and the wall clock of the client that reads it;
+//! - the clock of the store, if the same clock gave both dates ([`Date::era`]);
+//! - the clock of the machine, if both clients ran on the same machine since its last start.
+
+use std::time::Duration;
+
+use super::contract::Date;
+use super::micros::{LATEST, micros};
+use crate::protocol::instant::Instant;
+
+/// How much faster or slower than this client's clock the store's clock may run: 10 per thousand (1 %), like the
+/// default drift of a lease.
+pub(super) const RATE: u64 = 10;
+
+/// The largest difference between two clocks' ages of one sighting, in microseconds: 2 s. An eighth of the age is
+/// allowed in addition. If the difference is larger, one of the clocks was set, so the sighting does not count.
+const APART: i64 = 2_000_000;
+
+/// An age that was computed from a sighting must exceed the duration of a lease by this time (500 ms, in microseconds).
+/// So small corrections of the clocks do no harm.
+pub(super) const SLACK: u64 = 500_000;
+
+/// A date that the store gave longer ago than this (10 min) is not used, because the clock of this client may run
+/// slower or faster than the clock of the store.
+const FRESH: Duration = Duration::from_secs(600);
+
+/// The largest number of sightings that a record contains for one item.
+const MOST: usize = 8;
+
+/// The length of an encoded sighting, in bytes.
+const BYTES: usize = 40;
+
+/// The times on several clocks when a client wrote an item, or found it. All times are in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sighting {
+    /// The wall clock of the client.
+    wall: u64,
+    /// The clock of the client's machine, and a number that identifies the machine since its last start.
+    machine: Option<(u64, u64)>,
+    /// The latest possible time on the store's clock, and a number that identifies this clock.
+    store: Option<(u64, u64)>,
+}
+
+/// The times on several clocks at one moment, as a client reads them. All times are in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub(super) wall: u64,
+    /// The clock of the client's machine, and a number that identifies the machine since its last start.
+    pub(super) machine: Option<(u64, u64)>,
+    pub(super) store: Option<StoreReading>,
+}
+
+/// The time on the store's clock: at least `earliest`, and at most `latest`, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoreReading {
+    pub(super) era: u64,
+    pub(super) earliest: u64,
+    pub(super) latest: u64,
+}
+
+impl StoreReading {
+    /// The time on the store's clock at `now`. The store gave `date` at some moment between `asked` and `answered`.
+    /// `None` if this was too long ago.
+    pub(super) fn at(now: Instant, date: Date, asked: Instant, answered: Instant) -> Option<Self> {
+        let (least, most) = (
+            now.saturating_since(answered),
+            now.saturating_since(asked) + date.grain,
+        );
+        if now.saturating_since(answered) > FRESH {
+            return None;
+        }
+        let (least, most) = (micros(least), micros(most));
+        let date_us = date.micros.min(LATEST);
+        Some(Self {
+            era: date.era,
+            earliest: date_us + least - least * RATE / 1000,
+            latest: date_us + most + most * RATE / 1000 + 1,
+        })
+    }
+}
+
+impl Reading {
+    /// The sighting of an item that this client writes or finds now.
+    pub(super) fn sighting(&self) -> Sighting {
+        Sighting {
+            wall: self.wall.min(LATEST),
+            machine: self.machine,
+            store: self.store.map(|store| (store.era, store.latest)),
+        }
+    }
+}
+
+impl Sighting {
+    /// How long ago the sighting was made, at least. `None` if fewer than two clocks show it, or if they disagree.
+    fn age(&self, now: &Reading) -> Option<u64> {
+        let passed = |later: u64, earlier: u64| later.min(LATEST) as i64 - earlier as i64;
+        let same = |one: u64, other: u64| {
+            #[cfg(feature = "testing")]
+            if super::flaw::has(super::flaw::StoreFlaw::AnyEra) {
+                return true;
+            }
+            one == other
+        };
+        let by_machine = self.machine.zip(now.machine);
+        let by_machine = by_machine
+            .filter(|((one, _), (other, _))| one == other)
+            .map(|((_, then), (_, now))| passed(now, then));
+        let by_store = self.store.zip(now.store);
+        let by_store = by_store
+            .filter(|((era, _), now)| same(*era, now.era))
+            .map(|((_, then), now)| passed(now.earliest, then));
+        let by_wall = Some(passed(now.wall, self.wall));
+        #[cfg(feature = "testing")]
+        let (by_machine, by_store, by_wall) = super::flaw::believed(by_machine, by_store, by_wall)?;
+        let shown = [by_wall, by_machine, by_store].into_iter().flatten();
+        let (clocks, least, most) = shown.fold((0, i64::MAX, i64::MIN), |(n, least, most), age| {
+            (n + 1, least.min(age), most.max(age))
+        });
+        let agree = clocks >= 2 && most.saturating_sub(least) <= APART + least.max(0) / 8;
+        agree.then(|| u64::try_from(least).unwrap_or(0))
+    }
+
+    fn write(&self, state: &mut Vec<u8>) {
+        let (machine, up) = self.machine.unwrap_or_default();
+        let (era, date) = self.store.unwrap_or_default();
+        for number in [self.wall, machine, up, era, date] {
+            state.extend(number.to_be_bytes());
+        }
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut numbers = bytes.chunks_exact(8).map(|chunk| {
+            chunk
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+        });
+        let mut next = || numbers.next();
+        let (wall, machine, up, era, date) = (next()?, next()?, next()?, next()?, next()?);
+        let valid = wall <= LATEST && up <= LATEST && date <= LATEST;
+        valid.then_some(Self {
+            wall,
+            machine: (up > 0).then_some((machine, up)),
+            store: (date > 0).then_some((era, date)),
+        })
+    }
+}
+
+/// How long ago the item with these sightings was written, at least, in microseconds; 0 if nothing is known.
+pub(super) fn age(sightings: &[Sighting], now: &Reading) -> u64 {
+    let ages = sightings.iter().filter_map(|one| one.age(now));
+    ages.max().unwrap_or(0)
+}
+
+/// Adds a sighting of an item that another client wrote, unless one of its sightings already tells this client the age
+/// of the item. A process that starts later, with the same clocks as this client, then knows how long ago this was.
+///
+/// A sighting that counts for other clients is kept, as long as there is room. Returns whether a sighting was added.
+pub(super) fn add(sightings: &mut Vec<Sighting>, now: &Reading) -> bool {
+    #[cfg(feature = "testing")]
+    if super::flaw::has(super::flaw::StoreFlaw::NoSightings) {
+        return false;
+    }
+    let lasts = now.machine.is_some() || now.store.is_some();
+    if !lasts || sightings.iter().any(|one| one.age(now).is_some()) {
+        return false;
+    }
+    let new = now.sighting();
+    if sightings.len() >= MOST {
+        let era = |one: &Sighting| one.store.map(|(era, _)| era);
+        let Some(old) = sightings.iter().position(|one| era(one) != era(&new)) else {
+            return false;
+        };
+        sightings.remove(old);
+    }
+    sightings.push(new);
+    true
+}
+
+/// Encodes the sightings of one item.
+pub(super) fn write(sightings: &[Sighting], state: &mut Vec<u8>) {
+    state.push(sightings.len() as u8);
+    sightings.iter().for_each(|one| one.write(state));
+}
+
+/// Decodes the sightings of one item, and removes them from `rest`. `None` if they are damaged.
+pub(super) fn read(rest: &mut &[u8]) -> Option<Vec<Sighting>> {
+    let (&count, behind) = rest.split_first()?;
+    let (bytes, behind) = behind.split_at_checked(usize::from(count) * BYTES)?;
+    *rest = behind;
+    bytes.chunks_exact(BYTES).map(Sighting::read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+    const NOW: u64 = 1_790_000_000 * SECOND;
+
+    fn reading(wall: u64, machine: Option<(u64, u64)>, store: Option<(u64, u64)>) -> Reading {
+        let store = store.map(|(era, date)| StoreReading {
+            era,
+            earliest: date,
+            latest: date,
+        });
+        Reading {
+            wall,
+            machine,
+            store,
+        }
+    }
+
+    /// The age of a sighting at 100 s, by clocks that show these times later.
+    fn aged(wall: u64, machine: Option<(u64, u64)>, store: Option<(u64, u64)>) -> Option<u64> {
+        let then = reading(NOW, Some((7, 100 * SECOND)), Some((1, NOW))).sighting();
+        let later = reading(
+            NOW + wall * SECOND,
+            machine.map(|(machine, age)| (machine, (100 + age) * SECOND)),
+            store.map(|(era, age)| (era, NOW + age * SECOND)),
+        );
+        then.age(&later).map(|age| age / SECOND)
+    }
+
+    #[test]
+    fn age_counts_only_if_two_clocks_show_it() {
+        assert_eq!(aged(30, None, Some((1, 30))), Some(30));
+        assert_eq!(aged(30, Some((7, 30)), None), Some(30));
+        assert_eq!(aged(30, Some((7, 30)), Some((1, 30))), Some(30));
+        assert_eq!(aged(30, None, None), None, "the wall clock alone");
+        assert_eq!(
+            aged(30, Some((8, 30)), Some((2, 30))),
+            None,
+            "the clocks of another machine and of another leader must not be compared"
+        );
+    }
+
+    #[test]
+    fn age_does_not_count_if_a_clock_was_set() {
+        assert_eq!(aged(3_600, None, Some((1, 1))), None, "the client's clock");
+        assert_eq!(aged(1, None, Some((1, 3_600))), None, "the store's clock");
+        assert_eq!(
+            aged(3_600, Some((7, 1)), Some((1, 3_600))),
+            None,
+            "the clock of the machine must count although both other clocks were set"
+        );
+        assert_eq!(aged(0, Some((7, 3_600)), None), None, "a cloned machine");
+        assert_eq!(
+            aged(31, None, Some((1, 30))),
+            Some(30),
+            "the smallest age must count if the clocks nearly agree"
+        );
+        let behind = reading(NOW - SECOND, None, Some((1, NOW + SECOND)));
+        let then = reading(NOW, None, Some((1, NOW))).sighting();
+        assert_eq!(then.age(&behind), Some(0));
+    }
+
+    #[test]
+    fn store_reading_contains_the_time_on_the_stores_clock() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        // The store's clock showed a time of up to 1 ms after `date` at some moment between 100 and 400 ms.
+        let date = Date::new(NOW, 3);
+        let read = StoreReading::at(at(1_400), date, at(100), at(400)).expect("a fresh date");
+        assert!(read.earliest <= NOW + 995_000 && read.earliest >= NOW + 980_000);
+        assert!(read.latest >= NOW + 1_305_000 && read.latest <= NOW + 1_320_000);
+        let late = at(400) + FRESH + Duration::from_millis(1);
+        assert!(StoreReading::at(late, date, at(100), at(400)).is_none());
+    }
+
+    #[test]
+    fn sighting_is_added_only_if_no_other_sighting_counts() {
+        let mut all = vec![reading(NOW, None, Some((1, NOW))).sighting()];
+        let now = reading(NOW + SECOND, None, Some((1, NOW + SECOND)));
+        add(&mut all, &now);
+        assert_eq!(all.len(), 1, "the writer's sighting counts");
+        let ahead = reading(NOW + 3_600 * SECOND, None, Some((1, NOW + SECOND)));
+        add(&mut all, &ahead);
+        add(&mut all, &ahead);
+        assert_eq!(all.len(), 2, "the wall clock of this client is ahead");
+        let undated = reading(NOW + SECOND, None, None);
+        add(&mut all, &undated);
+        assert_eq!(all.len(), 2, "a wall clock alone shows no age");
+        for era in 2..20 {
+            add(&mut all, &reading(NOW, None, Some((era, NOW))));
+        }
+        assert_eq!(all.len(), MOST);
+        let now = reading(NOW + 5 * SECOND, None, Some((19, NOW + 5 * SECOND)));
+        assert_eq!(age(&all, &now), 5 * SECOND);
+        for wall in 0..20 {
+            let wall = NOW + wall * 3_600 * SECOND;
+            add(&mut all, &reading(wall, None, Some((19, NOW))));
+        }
+        assert_eq!(all.len(), MOST);
+        assert_eq!(
+            age(&all, &now),
+            5 * SECOND,
+            "the sighting of a client with other clocks must be kept"
+        );
+    }
+
+    #[test]
+    fn sightings_are_unchanged_after_encoding_and_decoding() {
+        let all = vec![
+            reading(NOW, None, None).sighting(),
+            reading(NOW, Some((u64::MAX, 1)), Some((u64::MAX, LATEST))).sighting(),
+        ];
+        let mut state = Vec::new();
+        write(&all, &mut state);
+        let mut rest = &state[..];
+        assert_eq!(read(&mut rest), Some(all));
+        assert!(rest.is_empty());
+        for cut in 0..state.len() {
+            assert_eq!(read(&mut &state[..cut]), None);
+        }
+        let damaged = [&[1][..], &[u8::MAX; BYTES]].concat();
+        assert_eq!(read(&mut &damaged[..]), None);
+    }
+}

@@ -1,0 +1,304 @@
+//! Dead holders and dead waiters in stores without a clock: a process that starts later and tries only once must get
+//! the lock, and must never take the lock of a living holder.
+
+use std::time::Duration;
+
+use std::sync::Arc;
+
+use quorate::node::store::{StoreNode, Table};
+use quorate::runtime::{BoxFuture, Runtime};
+use quorate::{Instant, LockRequest, Redlock, StatusVerdict, Take, Wait};
+
+use crate::support::{ms, secs};
+
+const HOUR: i64 = 3_600_000_000;
+
+/// The TTL of all locks.
+const TTL: Duration = secs(1);
+
+/// A time after which a lock of a holder that has died can be acquired.
+const DEAD: Duration = secs(3);
+
+/// A process on one machine. Its wall clock is ahead by `ahead` microseconds.
+#[derive(Clone, Copy, Default)]
+struct Process {
+    machine: Option<u64>,
+    ahead: i64,
+}
+
+impl Runtime for Process {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let micros = since.expect("after 1970").as_micros() as u64;
+        micros.saturating_add_signed(self.ahead)
+    }
+
+    fn machine(&self) -> Option<u64> {
+        self.machine
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        Box::pin(tokio::time::sleep(at.saturating_since(self.now())))
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        tokio::spawn(task);
+        true
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        // Only the runtime of the library draws from the operating system. So use its random addresses of a hash map.
+        use std::hash::{BuildHasher, RandomState};
+        for chunk in bytes.chunks_mut(8) {
+            let drawn = RandomState::new().hash_one(0).to_le_bytes();
+            chunk.copy_from_slice(&drawn[..chunk.len()]);
+        }
+    }
+}
+
+impl Process {
+    fn ahead(ahead: i64) -> Self {
+        let machine = None;
+        Self { machine, ahead }
+    }
+
+    fn on(machine: u64) -> Self {
+        let machine = Some(machine);
+        Self { machine, ahead: 0 }
+    }
+
+    /// Starts a new process. The store has no clock.
+    fn start(self, table: &Table) -> Redlock {
+        let builder = Redlock::builder().node(StoreNode::new(table.clone()));
+        let builder = builder.ttl(TTL).wait(Wait::For(secs(20)));
+        let redlock = builder.runtime(Arc::new(self)).build();
+        redlock.expect("good settings")
+    }
+
+    /// Runs a new process that tries once to take the lock `nightly`, and then dies. Returns whether it got the lock.
+    async fn tries(self, table: &Table) -> bool {
+        self.tries_for(table, EXCLUSIVE).await
+    }
+
+    /// Runs a new process that tries once to take a lock of this kind, and then dies. Returns whether it got the lock.
+    async fn tries_for(self, table: &Table, kind: Kind) -> bool {
+        self.run(table, async move |process| {
+            let tried = kind(&process).renewal(false).try_acquire().await;
+            let guard = tried.expect("no fault").acquired();
+            let took = guard.is_some();
+            std::mem::forget(guard);
+            took
+        })
+        .await
+    }
+
+    /// Runs a new process. When `run` ends, the process dies: none of its tasks goes on, so it releases nothing.
+    async fn run<F, T>(self, table: &Table, run: F) -> T
+    where
+        F: AsyncFnOnce(Redlock) -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let table = table.clone();
+        let dies = move || {
+            let tasks = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            tasks.block_on(async { run(self.start(&table)).await })
+        };
+        tokio::task::spawn_blocking(dies).await.expect("no panic")
+    }
+}
+
+fn table() -> Table {
+    Table::new("table", false)
+}
+
+/// A lock of one kind, of a process that was just started.
+type Kind = fn(&Redlock) -> LockRequest;
+
+const EXCLUSIVE: Kind = |process| process.lock("nightly");
+const READER: Kind = |process| process.lock("nightly").shared();
+const PERMIT: Kind = |process| process.semaphore("nightly", 1);
+const SEVERAL: Kind = |process| process.lock_all(["nightly", "weekly"]);
+const OWNER: Kind = |process| process.owner("boss").expect("a good id").lock("nightly");
+const OTHER: Kind = |process| process.owner("clerk").expect("a good id").lock("nightly");
+
+#[tokio::test]
+async fn process_that_tries_once_gets_the_lock_of_a_dead_holder() {
+    let kinds = [
+        (EXCLUSIVE, EXCLUSIVE),
+        (READER, EXCLUSIVE),
+        (EXCLUSIVE, READER),
+        (PERMIT, PERMIT),
+        (SEVERAL, SEVERAL),
+        (SEVERAL, EXCLUSIVE),
+        (OWNER, OTHER),
+    ];
+    let all = kinds.map(async |(dies, comes): (Kind, Kind)| {
+        let table = table();
+        let process = Process::default();
+        assert!(process.tries_for(&table, dies).await);
+        assert!(!process.tries_for(&table, comes).await);
+        tokio::time::sleep(DEAD).await;
+        process.tries_for(&table, comes).await
+    });
+    assert_eq!(futures::future::join_all(all).await, [true; 7]);
+}
+
+#[tokio::test]
+async fn unit_of_a_quota_can_be_taken_by_a_later_process_after_its_taker_died() {
+    let table = table();
+    let process = Process::default().start(&table);
+    process.quota("prizes").create(2).await.expect("new");
+    // A process dies while it takes a unit: it holds the lock of the quota.
+    let take: Kind = |process| process.lock("prizes");
+    assert!(Process::default().tries_for(&table, take).await);
+    tokio::time::sleep(DEAD).await;
+    let later = Process::default().start(&table);
+    let take = later.quota("prizes").wait(Wait::For(ms(500))).take(1).await;
+    let take = take.expect("the dead process must not block the quota");
+    assert!(matches!(take, Take::Taken { .. }), "{take:?}");
+}
+
+#[tokio::test]
+async fn wait_that_is_shorter_than_the_ttl_outlasts_a_dead_holder() {
+    let table = table();
+    let long: Kind = |process| process.lock("nightly").ttl(secs(6));
+    assert!(Process::default().tries_for(&table, long).await);
+    tokio::time::sleep(secs(4)).await;
+    // 2.6 s of the lease of the dead holder are left.
+    let later = Process::default().start(&table);
+    let waits = later.lock("nightly").wait(Wait::For(secs(5))).acquire();
+    waits
+        .await
+        .expect("the wait ends after the lease")
+        .release()
+        .await;
+}
+
+#[tokio::test]
+async fn waiter_that_died_blocks_no_process_that_tries_once() {
+    let table = table();
+    let holder = Process::default().start(&table);
+    let guard = holder.acquire("nightly").await.expect("free");
+    let dies = async |process: Redlock| {
+        let mut waits = Box::pin(process.acquire("nightly"));
+        let waited = tokio::time::timeout(ms(300), &mut waits).await;
+        std::mem::forget(waits);
+        waited.is_err()
+    };
+    assert!(Process::default().run(&table, dies).await);
+    guard.release().await;
+    assert!(
+        !Process::default().tries(&table).await,
+        "a waiter is in line"
+    );
+    tokio::time::sleep(DEAD).await;
+    let status = Process::default().start(&table).status("nightly").await;
+    let status = status.expect("a good name");
+    let shown = status.nodes[0].state.as_ref().expect("no fault");
+    assert_eq!(status.verdict(), StatusVerdict::Free);
+    assert!(shown.queue.is_empty(), "{shown:?}");
+    assert!(Process::default().tries(&table).await);
+}
+
+#[tokio::test]
+async fn status_of_a_later_process_shows_a_dead_holder_as_long_as_a_try_is_refused() {
+    let table = table();
+    let verdict = async || {
+        let status = Process::default().start(&table).status("nightly").await;
+        let listed = Process::default().start(&table).list("").await;
+        let status = status.expect("a good name").verdict();
+        (status == StatusVerdict::Free, listed.locks.is_empty())
+    };
+    assert!(Process::default().tries(&table).await);
+    assert!(!Process::default().tries(&table).await);
+    assert_eq!(verdict().await, (false, false));
+    tokio::time::sleep(DEAD).await;
+    assert_eq!(verdict().await, (true, true));
+    assert!(Process::default().tries(&table).await);
+}
+
+#[tokio::test]
+async fn one_wrong_clock_never_ends_the_lease_of_another_client() {
+    type Fault = fn(&Table, i64) -> Process;
+    let faults: [(&str, Fault); 3] = [
+        ("the client's clock", |_, ahead| Process::ahead(ahead)),
+        ("the leader's clock", |table, ahead| {
+            table.set_date_ahead(ahead);
+            Process::default()
+        }),
+        (
+            "the clocks of a new leader and of a client",
+            |table, ahead| {
+                table.elect(ahead);
+                Process::ahead(ahead)
+            },
+        ),
+    ];
+    for (what, fault) in faults {
+        for ahead in [HOUR, -HOUR] {
+            let table = table();
+            let holder = Process::default().start(&table);
+            let guard = holder.acquire("nightly").await.expect("free");
+            let process = fault(&table, ahead);
+            for _ in 0..3 {
+                assert!(!process.tries(&table).await, "{what}: {ahead}");
+            }
+            assert!(guard.is_valid());
+            guard.release().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn both_wrong_clocks_do_not_end_the_lease_of_a_client_on_the_same_machine() {
+    let table = table();
+    let holder = Process::on(1).start(&table);
+    let guard = holder.acquire("nightly").await.expect("free");
+    table.set_date_ahead(HOUR);
+    let ahead = Process {
+        ahead: HOUR,
+        ..Process::on(1)
+    };
+    assert!(!ahead.tries(&table).await);
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn process_with_unusable_dates_leaves_a_note_from_which_the_next_process_counts() {
+    let late = [
+        ("a client whose clock is wrong", Process::ahead(HOUR), 0),
+        ("another leader", Process::default(), HOUR),
+    ];
+    for (what, process, leader) in late {
+        let table = table();
+        assert!(Process::default().tries(&table).await);
+        if leader != 0 {
+            table.elect(leader);
+        }
+        tokio::time::sleep(DEAD).await;
+        assert!(!process.tries(&table).await, "{what}");
+        tokio::time::sleep(DEAD).await;
+        assert!(process.tries(&table).await, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn processes_on_one_machine_need_no_dates_of_the_store() {
+    let table = Table::new("table", false).undated();
+    assert!(Process::on(1).tries(&table).await);
+    assert!(!Process::on(1).tries(&table).await);
+    tokio::time::sleep(DEAD).await;
+    assert!(!Process::on(2).tries(&table).await, "another machine");
+    assert!(Process::on(1).tries(&table).await);
+    tokio::time::sleep(DEAD).await;
+    assert!(!Process::on(2).tries(&table).await);
+    tokio::time::sleep(DEAD).await;
+    assert!(Process::on(2).tries(&table).await);
+}
