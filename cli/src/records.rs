@@ -1,5 +1,7 @@
 //! Checks of `doctor` for MySQL, MariaDB and ZooKeeper masters. The checks do no I/O.
 
+use std::time::Duration;
+
 use quorate::{Fault, Inspection};
 
 use crate::finding::{Add, Rules, Severity};
@@ -97,6 +99,8 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
         persistence(master, rules, add);
     }
     room(master, add);
+    threads(master, add);
+    leader(master, add);
     pace(master, add);
     for unseen in &master.unseen {
         let (what, advice) = unseen
@@ -238,6 +242,56 @@ fn room(master: &Inspection, add: &mut impl Add) {
     }
 }
 
+/// Warns if the thread pool of a MariaDB server may have fewer threads than the server has connections. Waiting clients
+/// then poll, because blocked statements could occupy all threads.
+fn threads(master: &Inspection, add: &mut impl Add) {
+    let number = |name| master.setting(name).and_then(|value| value.parse().ok());
+    let pooled = master.setting("thread_handling") == Some("pool-of-threads");
+    let (true, Some(threads), Some(connections)) = (
+        pooled,
+        number("thread_pool_max_threads"),
+        number("max_connections"),
+    ) else {
+        return;
+    };
+    if threads < 2 * connections {
+        let connections: u64 = connections;
+        add(
+            Severity::Note,
+            "threads",
+            format!(
+                "has a thread pool of at most {threads} threads for {connections} connections \
+                 (thread_pool_max_threads, max_connections): clients that wait for a lock poll this server, because \
+                 statements that wait could occupy all of its threads"
+            ),
+            "raise thread_pool_max_threads to at least twice max_connections if waiting clients cause too much load",
+        );
+    }
+}
+
+/// The largest difference, in milliseconds, between the clock of a ZooKeeper leader and that of this machine at which a
+/// process that tries once gets the lock of a dead holder at once. See "The age of a lease in a store without a clock"
+/// in docs/protocol.md.
+const LEADER_AGREES_MS: u64 = 2_000;
+
+/// Warns if the clock of the ensemble's leader and the clock of this machine differ by too much.
+fn leader(master: &Inspection, add: &mut impl Add) {
+    let zookeeper = master.server.as_deref() == Some("zookeeper");
+    let offset = master.clock_offset_ms.filter(|_| zookeeper);
+    if let Some(offset) = offset.filter(|offset| offset.unsigned_abs() > LEADER_AGREES_MS) {
+        let apart = human(Duration::from_millis(offset.unsigned_abs()));
+        add(
+            Severity::Warning,
+            "clock",
+            format!(
+                "has a leader whose clock differs by {apart} from the clock of this machine: if a holder on another \
+                 machine dies, the first process that tries once may still be refused after the lock has expired"
+            ),
+            "synchronise the clocks of the ZooKeeper servers and of all clients (chrony, ntpd)",
+        );
+    }
+}
+
 /// Warns if a reply of the master takes more than half of the time that a request to this master may take.
 fn pace(master: &Inspection, add: &mut impl Add) {
     let (Some(trip), Some(timeout)) = (master.round_trip, master.timeout) else {
@@ -314,6 +368,8 @@ mod tests {
             ("wsrep_on", "OFF"),
             ("group_replication_group_name", ""),
             ("max_connections", "151"),
+            ("thread_handling", "pool-of-threads"),
+            ("thread_pool_max_threads", "65536"),
             ("Threads_connected", "7"),
         ]);
         assert_eq!(found(&master, RULES), []);
@@ -345,10 +401,24 @@ mod tests {
                 &[("max_connections", "20"), ("Threads_connected", "15")],
                 (Warning, "connections"),
             ),
+            (
+                &[
+                    ("thread_handling", "pool-of-threads"),
+                    ("thread_pool_max_threads", "8"),
+                    ("max_connections", "151"),
+                ],
+                (Severity::Note, "threads"),
+            ),
         ] {
             let mut master = database(settings);
             master.settings.push((SAFE.0.into(), SAFE.1.into()));
             assert_eq!(found(&master, RULES), [expected], "{settings:?}");
+        }
+        let mut apart = database(&[]);
+        (apart.server, apart.uptime) = (Some("zookeeper".into()), None);
+        for (offset, expected) in [(-2_500, 1), (1_900, 0), (3_600_000, 1)] {
+            apart.clock_offset_ms = Some(offset);
+            assert_eq!(found(&apart, RULES).len(), expected, "{offset}");
         }
         let mut old = database(&[]);
         (old.server, old.uptime) = (Some("zookeeper".into()), None);

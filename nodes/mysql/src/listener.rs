@@ -9,11 +9,16 @@
 //! - **It polls in all other cases.** Each statement makes the server poll the table of wake-ups for 50 ms. MySQL needs
 //!   a stored procedure for this statement.
 //!
+//! A statement that blocks or sleeps occupies a thread of the server. If the threads of the server are fewer than its
+//! connections, all of them may be occupied. Then no client can renew its lock. So at such a server, the listener uses
+//! only short statements, and sleeps itself between two polls ([`has_enough_threads`]).
+//!
 //! The listener reads new wake-ups with one packet, and removes them with a later packet. So a broken connection loses
 //! no wake-up.
 //!
 //! [WaitLock]: quorate::node::store::WaitLock
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +68,8 @@ pub struct MySqlListener {
     /// The id of the last wake-up that this listener has removed from the table.
     last_removed: u64,
     mariadb: bool,
+    /// Whether statements of this listener may block or sleep at the server.
+    may_block: bool,
     /// When this listener last removed old wake-ups; `None` before the first time.
     swept: Option<Instant>,
     /// Reports which wake-ups this process needs.
@@ -79,10 +86,15 @@ impl MySqlListener {
     pub(crate) async fn open(address: Arc<Address>, process: &str) -> Result<Self, Fault> {
         let mut connection = Connection::open(&address, true).await?;
         let packet = format!(
-            "{};SELECT MAX(version),VERSION() FROM quorate_schema",
+            "{};SELECT MAX(version),VERSION() FROM quorate_schema;{THREADS}",
             settings(Duration::ZERO)
         );
         let mut said = connection.ask(&packet).await?;
+        let variables = said.get_mut(SETTINGS + 1).map(|one| &mut one.rows[..]);
+        let variables = variables.unwrap_or_default().iter_mut();
+        let variables: HashMap<String, String> = variables
+            .filter_map(|row| Some((word(row, 0)?, word(row, 1)?)))
+            .collect();
         let row = said.get_mut(SETTINGS).and_then(|one| one.rows.first_mut());
         let row = row.ok_or_else(|| Fault::Server("no answer".into()))?;
         suits(number(row, 0))?;
@@ -96,6 +108,7 @@ impl MySqlListener {
             last_received: 0,
             last_removed: 0,
             mariadb: version.contains("MariaDB"),
+            may_block: has_enough_threads(&variables),
             swept: None,
             pacer: Pacer::default(),
             awaited: (Pace::Idle, Instant::now()),
@@ -149,6 +162,27 @@ impl MySqlListener {
         }
         self.pacer.until(|pace| *pace != Pace::Idle).await;
         Ok(())
+    }
+
+    /// Reads new wake-ups with a short statement. If there are none, sleeps until the next poll.
+    async fn poll_briefly(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
+        let mut packet = self.sweep();
+        if self.last_removed < self.last_received {
+            packet += &self.removal();
+        }
+        let process = &self.process;
+        let _ = write!(
+            packet,
+            "SELECT id,word FROM quorate_woken WHERE process={process} ORDER BY id"
+        );
+        let removed = self.last_received;
+        let mut said = self.ask(&packet, Duration::ZERO).await?;
+        self.last_removed = removed;
+        let words = self.words(&mut said);
+        if words.is_empty() {
+            tokio::time::sleep(pause(pace, self.awaited.1.elapsed())).await;
+        }
+        Ok(words)
     }
 
     /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. Clears `self.unkept` if the client
@@ -237,6 +271,27 @@ impl MySqlListener {
     }
 }
 
+/// The statement that reads how many threads the server has. It needs no right.
+const THREADS: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+                       ('thread_handling','thread_pool_max_threads','max_connections')";
+
+/// Whether statements that wait for a long time cannot occupy all threads of a server with these variables: the server
+/// has a thread for each connection, or its thread pool may have more threads than the server has connections.
+fn has_enough_threads(variables: &HashMap<String, String>) -> bool {
+    let number = |name| {
+        variables
+            .get(name)
+            .and_then(|value| value.parse::<u64>().ok())
+    };
+    let handling = variables.get("thread_handling").map(String::as_str);
+    if !matches!(handling, Some("pool-of-threads" | "loaded-dynamically")) {
+        return true;
+    }
+    let threads = number("thread_pool_max_threads").zip(number("max_connections"));
+    // Each group of the pool has one more thread, which waits for packets.
+    threads.is_some_and(|(threads, connections)| threads >= 2 * connections)
+}
+
 /// The value of the first column of the first row, as a number; `None` if there is no row.
 fn first(one: &Outcome) -> Option<u64> {
     one.rows.first().and_then(|row| number(row, 0))
@@ -268,15 +323,20 @@ fn is_for_another(now: &Pace, before: &Pace) -> bool {
     }
 }
 
-/// Returns the number of polls in one statement, and the pause between two polls as SQL text in seconds. The pause
-/// grows with the time waited so far (`waited`), because each poll costs the server about 50 us.
-fn looks(pace: &Pace, waited: Duration) -> (u32, String) {
+/// The pause between two polls. It grows with the time waited so far (`waited`), because each poll costs the server
+/// about 50 us.
+fn pause(pace: &Pace, waited: Duration) -> Duration {
     let grown = (waited / PART).max(SHORTEST_PAUSE);
-    let pause = match pace {
+    match pace {
         Pace::Observing | Pace::Idle => OBSERVING_PAUSE,
         Pace::Waiting => grown.min(LONGEST_PAUSE),
         Pace::Behind { .. } => grown.min(LONGEST_PAUSE_BEHIND),
-    };
+    }
+}
+
+/// Returns the number of polls in one statement, and the pause between two polls as SQL text in seconds.
+fn looks(pace: &Pace, waited: Duration) -> (u32, String) {
+    let pause = pause(pace, waited);
     let looks = POLLED.as_micros().div_ceil(pause.as_micros());
     let looks = u32::try_from(looks).unwrap_or(1);
     (looks, format!("{:.3}", pause.as_secs_f64()))
@@ -293,7 +353,7 @@ impl Listener for MySqlListener {
             if self.awaited.0 != pace {
                 self.awaited = (pace.clone(), Instant::now());
             }
-            let blocks = self.unkept.as_ref() != Some(&pace);
+            let blocks = self.may_block && self.unkept.as_ref() != Some(&pace);
             match wait_lock_of(&pace).filter(|_| blocks) {
                 _ if pace == Pace::Idle => self.idle().await?,
                 Some(name) => {
@@ -302,7 +362,11 @@ impl Listener for MySqlListener {
                     }
                 }
                 None => {
-                    let words = self.poll(&pace).await?;
+                    let words = if self.may_block {
+                        self.poll(&pace).await?
+                    } else {
+                        self.poll_briefly(&pace).await?
+                    };
                     if !words.is_empty() {
                         return Ok(words);
                     }
@@ -333,6 +397,25 @@ mod tests {
         assert_eq!(looks(&behind, 500), (5, "0.010".to_owned()));
         assert_eq!(looks(&behind, 60_000), (1, "0.100".to_owned()));
         assert_eq!(looks(&Pace::Observing, 0), (1, "0.050".to_owned()));
+    }
+
+    #[test]
+    fn statements_has_enough_threads_only_if_the_pool_has_more_threads_than_connections() {
+        let blocks = |handling: &str, threads: &str| {
+            let variables = [
+                ("thread_handling", handling),
+                ("thread_pool_max_threads", threads),
+                ("max_connections", "151"),
+            ];
+            let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+            has_enough_threads(&variables.into_iter().map(owned).collect())
+        };
+        assert!(blocks("one-thread-per-connection", "8"));
+        assert!(blocks("pool-of-threads", "65536"));
+        assert!(!blocks("pool-of-threads", "8"));
+        assert!(!blocks("pool-of-threads", "151"));
+        assert!(!blocks("loaded-dynamically", ""));
+        assert!(has_enough_threads(&HashMap::new()));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::session::word;
 use crate::url::Address;
 
 /// The names of the variables that are read. Reading them needs no right.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 16] = [
     "read_only",
     "log_bin",
     "binlog_format",
@@ -19,6 +19,8 @@ const NAMES: [&str; 14] = [
     "wsrep_on",
     "group_replication_group_name",
     "max_connections",
+    "thread_handling",
+    "thread_pool_max_threads",
     "hostname",
     "port",
     "datadir",

@@ -1,7 +1,7 @@
 //! Inspects a ZooKeeper server or ensemble, for example for `quorate doctor`, over the same kind of session that a lock
 //! uses.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use quorate::Inspection;
 use quorate::node::{Fault, NodeName};
@@ -54,11 +54,17 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
     };
     found.wake_ups = true;
     for _ in 0..ROUNDS {
-        let begun = Instant::now();
+        let (begun, wall) = (Instant::now(), SystemTime::now());
         let written = timeout(address.timeout, date(&dialled.client, address, &acl)).await;
         match written.unwrap_or(Err(Fault::Timeout(address.timeout))) {
-            Ok(_) => {
+            Ok(date) => {
                 let took = begun.elapsed();
+                let ours = (wall + took / 2).duration_since(SystemTime::UNIX_EPOCH);
+                if let (Some(date), Ok(ours)) = (date, ours) {
+                    let ours = i64::try_from(ours.as_millis()).unwrap_or(i64::MAX);
+                    let leader = i64::try_from(date.micros / 1_000).unwrap_or(i64::MAX);
+                    found.clock_offset_ms = Some(leader.saturating_sub(ours));
+                }
                 found.round_trip = Some(found.round_trip.map_or(took, |least| least.min(took)));
             }
             Err(fault) => return with(found, fault),

@@ -191,3 +191,30 @@ async fn waiters_get_the_lock_after_all_their_sessions_were_killed() {
         began.elapsed()
     );
 }
+
+/// Each waiter would block a statement at the server. Eight of them would occupy all threads, so that the server would
+/// execute no renewal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_waiters_than_threads_of_the_server_do_not_end_the_lock_of_the_holder() {
+    let options = MariaDbOptions::new()
+        .flush(2)
+        .arg("--thread-handling=pool-of-threads")
+        .arg("--thread-pool-size=2")
+        .arg("--thread-pool-max-threads=8");
+    let Some((server, _)) = server(options).await else {
+        return;
+    };
+    let fleet = Fleet {
+        redis: Vec::new(),
+        mysql: vec![server],
+    };
+    let guard = fleet.redlock().acquire("waited").await.expect("free");
+    let waiting = waiters(&fleet, 10).await;
+    // The holder renews its lock more than once in this time. Its TTL is 10 s.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(guard.is_valid(), "the holder must keep its lock");
+    guard.release().await;
+    for waiter in waiting {
+        waiter.await.expect("every waiter must get the lock");
+    }
+}
