@@ -109,7 +109,11 @@ fn every_row_of_the_test_tier_table_is_checked_or_exempt() {
     let known = [
         &known[..],
         &NOT_COMPARED,
-        &["seeded bugs", "tests with chaos runs"],
+        &[
+            "seeded bugs",
+            "tests with chaos runs",
+            "random sequences on MariaDB and on ZooKeeper",
+        ],
     ]
     .concat();
     let rows: Vec<&str> = rows.collect();
@@ -194,6 +198,22 @@ fn table_of_test_tiers_shows_the_seeds_of_each_tier() {
         let seeds = numbers(line.unwrap_or_else(|| panic!("no {constant}")));
         shows(name, seeds[0], seeds[1]);
     }
+}
+
+#[test]
+fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
+    let code = text("tests/contract/agreement.rs");
+    let start = "pub(crate) const APART: Sequences = Sequences::of(";
+    let line = code.lines().find_map(|line| line.strip_prefix(start));
+    let counts = numbers(line.expect("the constant APART"));
+    // Each comparison runs two kinds of sequences.
+    shows(
+        "random sequences on MariaDB and on ZooKeeper",
+        2 * counts[0],
+        2 * counts[1],
+    );
+    let test = without_comments("scripts/test");
+    assert!(test.contains("export QUORATE_SEQUENCES=all"));
 }
 
 #[test]

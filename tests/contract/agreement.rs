@@ -897,13 +897,40 @@ impl Seen {
     }
 }
 
+/// How many random sequences a comparison runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Sequences {
+    short: u32,
+    all: u32,
+}
+
+// `tests/all/tiers.rs` compares the numbers below with the table in CONTRIBUTING.md.
+/// The sequences of the comparisons with MariaDB and with ZooKeeper.
+pub(crate) const APART: Sequences = Sequences::of(8, 60);
+
+impl Sequences {
+    /// `short` sequences in `scripts/test`, and `all` sequences in `scripts/test --all`.
+    pub(crate) const fn of(short: u32, all: u32) -> Self {
+        Self { short, all }
+    }
+
+    /// `scripts/test --all` sets `QUORATE_SEQUENCES` to `all`.
+    fn count(self) -> u32 {
+        match std::env::var("QUORATE_SEQUENCES").as_deref() {
+            Ok("all") => self.all,
+            _ => self.short,
+        }
+    }
+}
+
 /// Compares the memory master with another master in random sequences of operations.
 pub(crate) fn compare_with(
     other: impl FnOnce() -> Arm,
     times: &Times,
-    cases: u32,
+    sequences: Sequences,
     deeds: impl Strategy<Value = Deed>,
 ) {
+    let cases = sequences.count();
     let seed = seed();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let _inside = runtime.enter();

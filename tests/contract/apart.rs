@@ -29,7 +29,7 @@ pub(crate) mod value;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 
-use agreement::{LASTING, compare_with, deed, group_deed};
+use agreement::{APART, LASTING, compare_with, deed, group_deed};
 use arm::Arm;
 
 /// Cases that are skipped, because no client can write a lock value of 9 MiB to these masters.
@@ -76,8 +76,8 @@ pub(crate) async fn keeps_the_contract<A: Future<Output = Arm> + Send + 'static>
     );
 }
 
-/// Compares a master under test with the memory master, in `cases` random sequences of each kind of operation.
-pub(crate) fn agrees(arm: impl Fn() -> Arm, cases: u32) {
-    compare_with(&arm, &LASTING, cases, deed());
-    compare_with(&arm, &LASTING, cases, group_deed());
+/// Compares a master under test with the memory master, in [`APART`] random sequences of each kind of operation.
+pub(crate) fn agrees(arm: impl Fn() -> Arm) {
+    compare_with(&arm, &LASTING, APART, deed());
+    compare_with(&arm, &LASTING, APART, group_deed());
 }

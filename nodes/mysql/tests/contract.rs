@@ -55,5 +55,5 @@ fn mariadb_gives_the_same_replies_as_the_memory_master() {
         let name = format!("pair_{}", number.get());
         tokio::runtime::Handle::current().block_on(database(&server, &name))
     };
-    agrees(arm, 15);
+    agrees(arm);
 }

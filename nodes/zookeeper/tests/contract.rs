@@ -49,5 +49,5 @@ fn zookeeper_gives_the_same_replies_as_the_memory_master() {
         let url = server.url(&format!("/pair_{}", number.get()));
         tokio::runtime::Handle::current().block_on(path(url))
     };
-    agrees(arm, 15);
+    agrees(arm);
 }
