@@ -141,6 +141,22 @@ impl RedlockBuilder {
         self
     }
 
+    /// The name of the service to which the masters belong: 1 to 64 letters, digits, dots, dashes and underscores.
+    /// Default: none.
+    ///
+    /// With a name, only a server votes whose generation marker bears this name. An operator writes the marker with
+    /// [`mark_masters`](Redlock::mark_masters) or `quorate masters mark`. A client with a name never restores a marker that
+    /// a master has lost. So another server at the address of a master never gets a vote by mistake, even in a process
+    /// that has just started. Without a name, its votes are ignored only for `max_ttl`, and only if another master shows a
+    /// marker.
+    ///
+    /// Use a name if an address could lead to several servers in turn, for example a Kubernetes Service or a DNS name. All
+    /// clients of the masters must set the same name. All masters must be Redis or Valkey servers.
+    pub fn masters_name(mut self, name: impl Into<String>) -> Self {
+        self.settings.masters_name = Some(name.into());
+        self
+    }
+
     /// Adds one master of another kind: a database, a coordination service, or your own implementation. Masters of
     /// several kinds can be mixed.
     ///

@@ -19,6 +19,10 @@ use crate::protocol::marker::Configuration;
 use crate::protocol::quorum::Quorum;
 use crate::redlock::Redlock;
 
+/// How many times an operator's step connects to each master, to find out whether its address always leads to the same
+/// server. If an address leads to one of two servers at random, the step misses this with a probability of 1 : 256.
+const CONNECTIONS: usize = 8;
+
 /// A replacement of the old masters by the next masters; see [`Redlock::change`]. Call its steps in this order:
 /// `begin`, `close`, `closed`, `open`, `finish`.
 #[derive(Debug)]
@@ -144,6 +148,8 @@ impl MastersChange<'_> {
             );
         }
         missing.extend(before.clients_of_other_masters());
+        missing.extend(before.without_name());
+        missing.extend(self.alternating(&before).await);
         none(missing)?;
         let after = self
             .raise_where(0, |master| before.has_marker_like(master))
@@ -442,7 +448,9 @@ impl MastersChange<'_> {
         let Some(print) = self.configuration.print_at(number) else {
             return self.look().await;
         };
-        let print: Arc<str> = print.to_string().into();
+        let name = self.configuration.name();
+        let name = name.map_or_else(String::new, |name| format!(" {name}"));
+        let print: Arc<str> = format!("{print}{name}").into();
         let order = |index| ChangeOrder::Raise {
             number,
             print: print.clone(),
@@ -454,6 +462,14 @@ impl MastersChange<'_> {
             closed_at: (by > 0).then(|| self.now()),
             ..survey
         }
+    }
+
+    /// Connects to every master [`CONNECTIONS`] times. Returns one line for each master whose address does not always
+    /// lead to the server that `before` shows.
+    async fn alternating(&self, before: &Survey) -> Vec<String> {
+        let again = (0..CONNECTIONS).map(|_| self.order(&ChangeOrder::Identify));
+        let again = futures::future::join_all(again).await;
+        before.alternating(&again)
     }
 
     fn now(&self) -> Instant {

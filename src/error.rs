@@ -43,12 +43,17 @@ pub enum BuildError {
         "next_masters names the same servers as masters: remove next_masters, or name the servers that replace the masters"
     )]
     SameMasters,
-    /// `next_masters` or `masters_generation` is set, but one of the masters is neither Redis nor Valkey.
+    /// `next_masters`, `masters_generation` or `masters_name` is set, but one of the masters is neither Redis nor Valkey.
     #[error(
         "master {0} cannot store a generation marker: \
-         next_masters and masters_generation work with Redis and Valkey masters only"
+         next_masters, masters_generation and masters_name work with Redis and Valkey masters only"
     )]
     UnmarkedMaster(String),
+    /// The name of the masters is empty, too long, or contains a character that is not allowed.
+    #[error(
+        "masters_name {0:?} is not a name: use 1 to 64 letters, digits, dots, dashes and underscores"
+    )]
+    BadMastersName(String),
     /// A duration is out of range, or contradicts another setting.
     #[error("{what} of {} {why}", humantime::format_duration(*.value))]
     BadDuration {

@@ -16,12 +16,14 @@ pub(crate) struct Sets {
 
 impl Sets {
     /// Builds the sets from the URLs of the old masters (`masters`) and of the next masters. If `next` is empty, no
-    /// replacement is in progress. A master that is in both sets is listed once. For errors, `number` returns the position
-    /// of a master of `masters` among all masters of the builder, from 1.
+    /// replacement is in progress. A master that is in both sets is listed once. `name` is the name that the generation
+    /// markers must bear. For errors, `number` returns the position of a master of `masters` among all masters of the
+    /// builder, from 1.
     pub(crate) fn of(
         masters: &[MasterSource],
         next: &[MasterSource],
         generation: u64,
+        name: Option<&str>,
         number: impl Fn(usize) -> usize,
     ) -> Result<Self, BuildError> {
         let old = addresses(masters, |index| format!("number {}", number(index)))?;
@@ -30,7 +32,7 @@ impl Sets {
         if next.is_empty() {
             return Ok(Self {
                 quorum: Quorum::of(old.len()),
-                configuration: Configuration::new(generation, print, None),
+                configuration: Configuration::new(generation, print, None).named(name),
                 addresses: old,
             });
         }
@@ -56,7 +58,7 @@ impl Sets {
         Ok(Self {
             addresses: all,
             quorum: Quorum::joint(old_set, next_set),
-            configuration: Configuration::new(generation, print, Some(next_print)),
+            configuration: Configuration::new(generation, print, Some(next_print)).named(name),
         })
     }
 
@@ -113,7 +115,7 @@ mod tests {
     }
 
     fn sets(old: &[u16], next: &[u16]) -> Result<Sets, BuildError> {
-        Sets::of(&urls(old), &urls(next), 0, |index| index + 1)
+        Sets::of(&urls(old), &urls(next), 0, None, |index| index + 1)
     }
 
     #[test]
@@ -135,7 +137,7 @@ mod tests {
     fn localhost_and_127_0_0_1_with_the_same_port_are_the_same_master() {
         let next = ["redis://LOCALHOST:1", "redis://127.0.0.1:2"];
         let next = next.map(|url| MasterSource::ByUrl(url.to_owned()));
-        let sets = Sets::of(&urls(&[1]), &next, 0, |index| index + 1).expect("sets");
+        let sets = Sets::of(&urls(&[1]), &next, 0, None, |index| index + 1).expect("sets");
         assert_eq!(sets.addresses.len(), 2);
     }
 

@@ -38,7 +38,8 @@ A client with next_masters needs a majority of the old masters and a majority of
 
 Run quorate masters mark once when you set up the masters, before the first change. It writes a generation marker to
 all masters. If another server gets the address of a master, that server lacks the marker, and clients ignore its
-votes for max_ttl.
+votes for max_ttl. With masters_name, the marker also bears this name, and clients ignore a server without it for ever.
+masters mark connects to each master several times. It refuses an address that leads to several servers in turn.
 
 You can repeat each step. If a step is not safe yet, it stops and prints the reason. Before step 3, you
 can abandon the change. Step 4 copies the fencing counters and the values of quota and once to the next masters. It
@@ -362,6 +363,9 @@ fn done(line: &str) -> Outcome {
 }
 
 fn what_next(survey: &Survey) -> &'static str {
+    if !survey.is_change() && survey.refuses() && !survey.is_marked() {
+        return "too few masters have a generation marker for this configuration: set masters, masters_generation and masters_name to the current values, or run quorate masters mark if the masters were never marked with this name";
+    }
     if !survey.is_change() && survey.refuses() {
         return "these masters refuse this configuration: set masters and masters_generation to the current values";
     }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::config::{self, MasterOptions, Origin};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::finding::{Finding, Rules, Severity};
-use crate::findings::judge;
+use crate::findings::{addresses, judge};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 
 /// The text below the options of `quorate doctor --help`.
@@ -61,6 +61,9 @@ clock_offset_ms (from the median of all masters), appendonly, appendfsync, snaps
 wake_ups (whether the server notifies waiting clients), \
 denied[], grant[] (rules for ACL SETUSER), settings (of databases and ZooKeeper, with the names that the server uses), \
 unseen[]";
+
+/// How many times `doctor` connects to each master, to find out whether the address always leads to the same server.
+const CONNECTIONS: usize = 8;
 
 /// The exit codes of `quorate doctor`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
@@ -125,8 +128,15 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
     let (masters, file) = args.masters.complete()?;
     let origins = masters.origins(&file);
     let redlock = config::redlock(&masters, None)?;
-    let inspections = config::block_on(async { Ok(redlock.inspect().await) })?;
-    let middle = middle_clock(&inspections);
+    let rounds = config::block_on(async {
+        // The first round measures round trips, so nothing else runs at the same time.
+        let mut rounds = vec![redlock.inspect().await];
+        let again = (1..CONNECTIONS).map(|_| redlock.inspect());
+        rounds.extend(futures::future::join_all(again).await);
+        Ok(rounds)
+    })?;
+    let inspections = &rounds[0];
+    let middle = middle_clock(inspections);
     let reports: Vec<MasterReport> = inspections
         .iter()
         .map(|inspection| MasterReport::new(inspection, middle))
@@ -140,7 +150,9 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
             .as_ref()
             .is_some_and(|prefix| !prefix.is_empty()),
     };
-    let findings = judge(&inspections, rules);
+    let mut findings = judge(inspections, rules);
+    findings.extend(addresses(&rounds));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let well = findings.iter().all(|f| f.severity == Severity::Note);
     if args.json {
         output::print_json(&serde_json::json!({

@@ -1,5 +1,6 @@
 //! The checks of `doctor`. They derive findings (problems and notes) from the inspections of the masters, without I/O.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quorate::{Fault, Inspection, MissingRight, Purpose};
@@ -51,6 +52,36 @@ pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
     findings
 }
 
+/// Finds addresses that lead to several servers in turn. Each element of `rounds` is the result of one connection to each
+/// of the masters, in the same order.
+pub(crate) fn addresses(rounds: &[Vec<Inspection>]) -> Vec<Finding> {
+    let Some(first) = rounds.first() else {
+        return Vec::new();
+    };
+    let finding = |(index, master): (usize, &Inspection)| {
+        let all = rounds.iter().filter_map(|round| round.get(index));
+        // A database and ZooKeeper have an id that a restart does not change.
+        let ids = all.filter_map(|seen| seen.identity.as_ref().or(seen.run_id.as_ref()));
+        let answers = ids.clone().count();
+        let ids: BTreeSet<&String> = ids.collect();
+        let shown: Vec<String> = ids.iter().map(|id| id.chars().take(8).collect()).collect();
+        (ids.len() > 1).then(|| Finding {
+            severity: Severity::Error,
+            check: "address",
+            master: Some(master.node.to_string()),
+            what: format!(
+                "leads to {} servers in turn ({answers} connections, ids {}): two clients can hold the same lock",
+                ids.len(),
+                shown.join(", ")
+            ),
+            advice: "name each server by an address of its own, for example the pod of a StatefulSet and not a Service, \
+                     and set masters_name; if the server was just restarted, run doctor again"
+                .to_owned(),
+        })
+    };
+    first.iter().enumerate().filter_map(finding).collect()
+}
+
 /// Adds the finding that no lock can be taken on this master because of `fault`, with advice.
 fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
     let why = redact(&fault.to_string()).into_owned();
@@ -82,6 +113,11 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
             "run_id",
             format!("cannot be used: {why}"),
             "list every server only once, even if it has several databases or addresses",
+        ),
+        Fault::OtherMasters(_) => (
+            "generation",
+            format!("has no vote: {why}"),
+            "correct the setting, or run the step of quorate masters that the message names",
         ),
         Fault::ReadOnly => (
             "role",

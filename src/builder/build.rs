@@ -209,7 +209,9 @@ impl RedlockBuilder {
     /// All masters, in the order in which they were named.
     fn all_nodes(&self, node_timeout: Duration, context: &Context) -> Result<Members, BuildError> {
         if let Some((_, node)) = self.others.first()
-            && (self.generation() > 0 || !self.next_masters.is_empty())
+            && (self.generation() > 0
+                || !self.next_masters.is_empty()
+                || self.settings.masters_name.is_some())
         {
             return Err(BuildError::UnmarkedMaster(node.name().to_string()));
         }
@@ -275,9 +277,19 @@ impl RedlockBuilder {
     }
 
     pub(super) fn sets(&self) -> Result<Sets, BuildError> {
+        let name = self.settings.masters_name.as_deref();
+        if let Some(name) = name.filter(|name| !is_name(name)) {
+            return Err(BuildError::BadMastersName(name.to_owned()));
+        }
         // Masters of other kinds count as well, if they were named before this one.
         let others = |index: usize| self.others.iter().filter(move |(at, _)| *at <= index);
         let number = |index| index + 1 + others(index).count();
-        Sets::of(&self.masters, &self.next_masters, self.generation(), number)
+        Sets::of(&self.masters, &self.next_masters, self.generation(), name, number)
     }
+}
+
+/// Whether this text can be the name of the masters: 1 to 64 letters, digits, dots, dashes and underscores.
+fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    (1..=64).contains(&name.len()) && name.chars().all(fits)
 }

@@ -50,8 +50,13 @@ pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, Buil
 /// not valid, or if neither the current nor the next masters use `number`.
 #[cfg(feature = "testing")]
 pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
-    let print = settings.sets().ok()?.configuration.print_at(number)?;
-    Some(crate::protocol::marker::Marker { number, print }.to_string())
+    let configuration = settings.sets().ok()?.configuration;
+    let marker = crate::protocol::marker::Marker {
+        number,
+        print: configuration.print_at(number)?,
+        name: configuration.name(),
+    };
+    Some(marker.to_string())
 }
 
 /// Sets the host, pid and process name that notes contain. By default, notes contain those of the real process.

@@ -2,7 +2,7 @@
 //! lost its data, or that a different server has its address (docs/protocol.md, "Generation markers").
 
 use super::{ChangeError, Survey, none};
-use crate::node::change::ClientKind;
+use crate::node::change::{ClientKind, MasterSeen};
 use crate::protocol::marker::Marker;
 use crate::redlock::Redlock;
 
@@ -10,7 +10,8 @@ impl Redlock {
     /// Writes the generation marker to all masters. From then on, a missing marker shows that a master has lost its
     /// data, or that another server has taken its address. Clients ignore the votes of such a master for `max_ttl`.
     ///
-    /// Connected clients are not affected. To restore markers that masters have lost, call this function again.
+    /// Connected clients are not affected. Call this function again after `masters_name` was set, so that the markers bear
+    /// the name: clients without a name ignore the name of a marker. To restore markers that masters have lost, call this function again.
     ///
     /// # Errors
     ///
@@ -22,24 +23,34 @@ impl Redlock {
     /// - A master already has a different marker.
     /// - A connected client uses a different set of masters.
     /// - [`next_masters`](crate::RedlockBuilder::next_masters) is set.
-    /// - No master has a marker, and at least one master cannot be reached.
+    /// - No master has a marker, or none with the name in
+    ///   [`masters_name`](crate::RedlockBuilder::masters_name), and at least one master cannot be reached.
+    /// - The address of a master leads to several servers in turn. This function connects several times to find out.
     ///
     /// If a master fails during the call, other masters may already have the marker.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        // If any master has a marker, clients treat a missing marker as lost: restore it. If no master has a marker,
-        // write the first markers.
-        let restores = (before.masters.iter()).any(|master| master.marker().is_some());
+        // If any master has a marker, clients treat a missing marker as lost: restore it. If no master has a marker, or
+        // none that bears the configured name, write the first markers.
+        let any = |such: &dyn Fn(Marker) -> bool| {
+            let mut markers = before.masters.iter().filter_map(MasterSeen::marker);
+            markers.any(such)
+        };
+        let restores = any(&|_| true);
+        let is_first = !any(&|marker| before.configuration.is_named_by(marker));
         let mut missing = before.unmarkable();
-        if !restores {
+        if is_first {
             missing.extend(before.faults());
         }
+        missing.extend(masters.alternating(&before).await);
         none(missing)?;
         let after = masters.raise_where(0, |_| restores).await;
+        // The address may have led to another server just now.
+        none(before.alternating(std::slice::from_ref(&after)))?;
         let marked =
             after.those(|master| master.marker().is_some_and(|marker| after.is_own(marker)));
-        let all = restores || marked == after.those(|_| true);
+        let all = !is_first || marked == after.those(|_| true);
         let enough = all && after.quorum.is_met_by(marked);
         none(after.unless(
             enough,
@@ -50,10 +61,13 @@ impl Redlock {
 }
 
 impl Survey {
-    /// Whether every master has a generation marker. [`mark_masters`](Redlock::mark_masters) writes the marker, and so
-    /// does a replacement of the masters.
+    /// Whether every master has a generation marker, which bears the name in
+    /// [`masters_name`](crate::RedlockBuilder::masters_name) if one is set. [`mark_masters`](Redlock::mark_masters) writes
+    /// the marker, and so does a replacement of the masters.
     pub fn is_marked(&self) -> bool {
-        self.masters.iter().all(|master| master.marker().is_some())
+        let named = |marker| self.configuration.is_named_by(marker);
+        let mut masters = self.masters.iter();
+        masters.all(|master| master.marker().is_some_and(named))
     }
 
     /// The reasons why the marker must not be written to these masters, one line each.
@@ -67,6 +81,8 @@ impl Survey {
         let mut missing = self.obstacles();
         for master in &self.masters {
             let strange = |marker: &Marker| {
+                let name = self.configuration.name();
+                let marker = &Marker { name, ..*marker };
                 !self.is_own(*marker) && !self.is_of_others(*marker) && !self.is_later(*marker)
             };
             if let Some(marker) = master.marker().filter(strange) {
@@ -107,6 +123,8 @@ impl Survey {
 
     fn is_own(&self, marker: Marker) -> bool {
         let own = self.configuration.first_marker();
-        marker.number == own && self.configuration.print_at(own) == Some(marker.print)
+        marker.number == own
+            && self.configuration.print_at(own) == Some(marker.print)
+            && self.configuration.is_named_by(marker)
     }
 }

@@ -94,7 +94,10 @@ impl Survey {
     /// by`.
     pub(super) fn marked(&self, by: u64) -> MasterSet {
         let least = self.configuration.first_marker() + by;
-        let ours = |marker: Marker| marker.number >= least && !self.is_of_others(marker);
+        let ours = |marker: Marker| {
+            let named = self.configuration.is_named_by(marker);
+            marker.number >= least && named && !self.is_of_others(marker)
+        };
         self.those(|master| master.marker().is_some_and(ours))
     }
 
@@ -253,12 +256,60 @@ impl Survey {
                      masters, next_masters and masters_generation"
                 ));
             }
+            if let Some(Marker {
+                name: Some(name), ..
+            }) = master.marker()
+                && self.configuration.name() != Some(name)
+            {
+                missing.push(format!(
+                    "{node}: its generation marker bears a name, which is not the name in masters_name: correct \
+                     masters_name"
+                ));
+            }
             let run = master.seen.run_id.as_ref();
             let twin = |other: &&MasterSeen| run.is_some() && other.seen.run_id.as_ref() == run;
             if let Some(other) = self.masters[..index].iter().find(twin) {
                 missing.push(format!(
                     "{node} is the same server as {}: name each server once",
                     other.node
+                ));
+            }
+        }
+        missing
+    }
+
+    /// One line for each master with a generation marker that lacks the configured name.
+    pub(super) fn without_name(&self) -> Vec<String> {
+        let lacks = |marker: Marker| !self.configuration.is_named_by(marker);
+        let masters = self.masters.iter();
+        let masters = masters.filter(|master| master.marker().is_some_and(lacks));
+        let line = |master: &MasterSeen| {
+            format!(
+                "{}: its generation marker does not bear the name in masters_name: run quorate masters mark without \
+                 next_masters first",
+                master.node
+            )
+        };
+        masters.map(line).collect()
+    }
+
+    /// One line for each master whose address does not always lead to the same server. `again` are later connections to
+    /// the masters of this survey.
+    pub(super) fn alternating(&self, again: &[Self]) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (index, master) in self.masters.iter().enumerate() {
+            let runs = again.iter().filter_map(|later| {
+                let later = later.masters.get(index)?;
+                later.seen.run_id.as_ref()
+            });
+            let first = master.seen.run_id.as_ref();
+            let runs: BTreeSet<&String> = runs.chain(first).collect();
+            if runs.len() > 1 {
+                missing.push(format!(
+                    "{}: this address leads to {} servers in turn, but must always lead to the same server: name each \
+                     server by an address of its own (if the server was just restarted, repeat the step)",
+                    master.node,
+                    runs.len()
                 ));
             }
         }

@@ -234,6 +234,15 @@ settings! {
         option: Masters "N",
         help: "How many times the masters have been replaced so far",
     }
+    masters_name: Option<String> {
+        variable: "QUORATE_MASTERS_NAME",
+        default: "none",
+        change: "an address could lead to another server, for example a Kubernetes Service; set the same name on every client",
+        option: Masters "NAME",
+        help: "Name that the generation marker of a master must bear; a server without it has no vote",
+        more: "Run `quorate masters mark` once with this name. From then on, only an operator marks a server: clients do \
+            not restore a marker that a master has lost.",
+    }
     node_timeout: Option<Duration> {
         variable: "QUORATE_NODE_TIMEOUT",
         default: "50ms, at most a tenth of the ttl",

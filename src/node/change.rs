@@ -19,6 +19,8 @@ pub enum ChangeOrder {
     /// Changes nothing: only reads the master's state.
     #[default]
     Look,
+    /// Connects, and reads only the run id.
+    Identify,
     /// Finds the rights that the user lacks for a replacement of the masters. Changes no lock and no value.
     ///
     /// - If `keys` is `None`: tries every command on unused keys. If no right is missing, also lists the keys of all

@@ -18,6 +18,9 @@
 //! - From 1 on, masters reject clients that use only the first set.
 //! - From 2 on, masters accept clients that use only the second set.
 //! - From 3 on, masters reject clients that use both sets.
+//!
+//! A marker can also bear a **name**, which the operator chooses for the service (the setting `masters_name`). A client
+//! with a name uses only masters whose marker bears this name. A client without a name ignores the names of markers.
 
 use std::fmt;
 use std::time::Duration;
@@ -32,6 +35,8 @@ pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub(crate) struct Marker {
     pub(crate) number: u64,
     pub(crate) print: Fingerprint,
+    /// The fingerprint of the name that the marker bears; `None` if it bears no name.
+    pub(crate) name: Option<Fingerprint>,
 }
 
 /// Identifies a set of masters by their names. The order of the names does not matter.
@@ -65,17 +70,26 @@ impl fmt::Display for Fingerprint {
 /// The text that is stored in the marker's key.
 impl fmt::Display for Marker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.number, self.print)
+        write!(f, "{} {}", self.number, self.print)?;
+        self.name.map_or(Ok(()), |name| write!(f, " {name}"))
     }
 }
 
 impl Marker {
     /// Parses the stored text of the marker's key; `None` if the text is not a generation marker.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
-        let (number, print) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        let (number, prints) = std::str::from_utf8(text).ok()?.split_once(' ')?;
         let number = number.parse().ok()?;
-        let print = Fingerprint(u64::from_str_radix(print, 16).ok()?);
-        let marker = Self { number, print };
+        let print = |text| Some(Fingerprint(u64::from_str_radix(text, 16).ok()?));
+        let (print, name) = match prints.split_once(' ') {
+            Some((set, name)) => (print(set)?, Some(print(name)?)),
+            None => (print(prints)?, None),
+        };
+        let marker = Self {
+            number,
+            print,
+            name,
+        };
         // Accept only the exact text that `Display` writes.
         (marker.to_string().as_bytes() == text).then_some(marker)
     }
@@ -91,6 +105,8 @@ pub(crate) enum Admission {
     Early,
     /// The marker's fingerprint differs from that of the client's configured masters.
     Other,
+    /// The client has a name, and the marker does not bear this name, or there is no marker.
+    Nameless,
 }
 
 /// The configured masters of a client: their generation, their fingerprint, and the fingerprint of the next masters.
@@ -99,6 +115,8 @@ pub(crate) struct Configuration {
     generation: u64,
     masters: Fingerprint,
     next: Option<Fingerprint>,
+    /// The fingerprint of the name that the markers must bear; `None` if no name is configured.
+    name: Option<Fingerprint>,
 }
 
 impl Configuration {
@@ -108,7 +126,30 @@ impl Configuration {
             generation: generation.min(u64::from(u32::MAX)),
             masters,
             next,
+            name: None,
         }
+    }
+
+    /// With this name, only masters vote whose marker bears the name.
+    pub(crate) fn named(self, name: Option<&str>) -> Self {
+        let name = name.map(|name| Fingerprint::of([name]));
+        Self { name, ..self }
+    }
+
+    /// The fingerprint of the configured name; `None` without a name.
+    pub(crate) fn name(self) -> Option<Fingerprint> {
+        self.name
+    }
+
+    /// Whether the marker bears the configured name. True for every marker if no name is configured.
+    pub(crate) fn is_named_by(self, marker: Marker) -> bool {
+        self.name.is_none() || marker.name == self.name
+    }
+
+    /// Whether each script must check the marker. If not, the check in the handshake is enough: an operator who replaces
+    /// the masters closes the connections of clients at step 0.
+    pub(crate) fn checks_each_request(self) -> bool {
+        self.step() > 0 || self.name.is_some()
     }
 
     pub(crate) fn step(self) -> u64 {
@@ -143,19 +184,25 @@ impl Configuration {
         }
     }
 
-    /// All markers with which a master admits this client.
+    /// All markers with which a master admits this client. Without a configured name, a marker that bears a name admits
+    /// the client as well.
     pub(crate) fn markers(self) -> impl Iterator<Item = Marker> {
         let (low, high) = self.range();
         (low..=high).filter_map(move |number| {
             let print = self.print_at(number)?;
-            Some(Marker { number, print })
+            let name = self.name;
+            Some(Marker {
+                number,
+                print,
+                name,
+            })
         })
     }
 
     /// Whether masters without a generation marker vote for this client. True for steps 0 and 1, because a missing
-    /// marker counts as number 0, which admits these steps.
+    /// marker counts as number 0, which admits these steps. False for a client with a name.
     pub(crate) fn needs_no_marker(self) -> bool {
-        self.range().0 == 0
+        self.range().0 == 0 && self.name.is_none()
     }
 
     /// Whether a master with this marker votes for this client; `None` means that the master has no marker.
@@ -168,6 +215,8 @@ impl Configuration {
             Admission::Outdated
         } else if marker.is_some_and(|marker| self.print_at(number) != Some(marker.print)) {
             Admission::Other
+        } else if self.name.is_some() && marker.and_then(|marker| marker.name) != self.name {
+            Admission::Nameless
         } else {
             Admission::Admitted
         }
@@ -200,6 +249,16 @@ mod tests {
         [["a", "b"], ["b", "c"], ["c", "d"]].map(Fingerprint::of)
     }
 
+    /// A marker that bears no name.
+    fn bare(number: u64, print: Fingerprint) -> Marker {
+        let name = None;
+        Marker {
+            number,
+            print,
+            name,
+        }
+    }
+
     /// One client for each step from 0 to 4. The clients at steps 1 and 3 know two sets of masters, the others one set.
     fn clients() -> [Configuration; 5] {
         let [a, b, c] = prints();
@@ -224,7 +283,7 @@ mod tests {
             (5, c, [Outdated, Outdated, Outdated, Admitted, Early]),
             (6, c, [Outdated, Outdated, Outdated, Admitted, Admitted]),
         ] {
-            let marker = Some(Marker { number, print });
+            let marker = Some(bare(number, print));
             let said = clients().map(|client| client.admission(marker));
             assert_eq!(said, admitted, "{number}");
         }
@@ -235,7 +294,7 @@ mod tests {
     #[test]
     fn generation_marker_rejects_clients_configured_with_wrong_masters() {
         let [a, b, c] = prints();
-        let marker = |number, print| Some(Marker { number, print });
+        let marker = |number, print| Some(bare(number, print));
         let old = |print| Configuration::new(0, print, None);
         let both = |old, next| Configuration::new(0, old, Some(next));
         assert_eq!(old(b).admission(marker(0, a)), Other);
@@ -253,6 +312,34 @@ mod tests {
     }
 
     #[test]
+    fn client_with_a_name_is_admitted_only_by_markers_that_bear_the_name() {
+        use super::Admission::Nameless;
+        let [a, b, _] = prints();
+        let named = |name| Configuration::new(0, a, None).named(name);
+        let bears = |text: &str| Some(Fingerprint::of([text]));
+        let marker = |name| Marker { name, ..bare(0, a) };
+        for (client, name, admitted) in [
+            (named(Some("x")), None, Nameless),
+            (named(Some("x")), bears("y"), Nameless),
+            (named(Some("x")), bears("x"), Admitted),
+            (named(None), None, Admitted),
+            (named(None), bears("x"), Admitted),
+        ] {
+            assert_eq!(client.admission(Some(marker(name))), admitted);
+        }
+        assert_eq!(named(Some("x")).admission(None), Nameless);
+        assert!(!named(Some("x")).needs_no_marker());
+        // The name does not replace the other checks.
+        let other = Marker {
+            print: b,
+            ..marker(bears("x"))
+        };
+        assert_eq!(named(Some("x")).admission(Some(other)), Other);
+        let listed: Vec<_> = named(Some("x")).markers().collect();
+        assert_eq!(listed, [marker(bears("x"))]);
+    }
+
+    #[test]
     fn client_lists_exactly_the_generation_markers_that_admit_it() {
         let known = || {
             prints()
@@ -260,7 +347,7 @@ mod tests {
                 .flat_map(|print| (0..9).map(move |n| (n, print)))
         };
         for client in clients() {
-            let markers = known().map(|(number, print)| Marker { number, print });
+            let markers = known().map(|(number, print)| bare(number, print));
             let admit = markers.filter(|marker| client.admission(Some(*marker)) == Admitted);
             let mut admit: Vec<_> = admit.map(|marker| marker.to_string()).collect();
             let mut listed: Vec<_> = client.markers().map(|marker| marker.to_string()).collect();
@@ -283,11 +370,11 @@ mod tests {
 
     #[test]
     fn generation_marker_is_read_only_from_well_formed_text() {
-        let marker = Marker {
-            number: 5,
-            print: prints()[0],
-        };
-        assert_eq!(Marker::read(marker.to_string().as_bytes()), Some(marker));
+        let marker = bare(5, prints()[0]);
+        let name = Some(prints()[1]);
+        for marker in [marker, Marker { name, ..marker }] {
+            assert_eq!(Marker::read(marker.to_string().as_bytes()), Some(marker));
+        }
         for malformed in [
             "",
             "5",
@@ -297,6 +384,9 @@ mod tests {
             "+5 0123456789abcdef",
             "5 +123456789abcdef",
             "5 0123456789abcdef0",
+            "5 0123456789abcdef ",
+            "5 0123456789abcdef 12",
+            "5 0123456789abcdef 0123456789abcdef 0123456789abcdef",
         ] {
             assert_eq!(Marker::read(malformed.as_bytes()), None, "{malformed}");
         }

@@ -86,6 +86,9 @@ pub enum Fault {
     /// Connections stay where they are when the fault begins and when it is healed. To make clients reconnect, call
     /// [`Proxy::reset_all`](crate::Proxy::reset_all). If several such faults are injected, the newest one applies.
     Detour(SocketAddr),
+    /// Every second new connection leads to this address, as if a name led to several servers in turn. Otherwise like
+    /// [`Detour`](Self::Detour).
+    InTurn(SocketAddr),
 }
 
 impl Fault {
@@ -146,7 +149,9 @@ pub(crate) struct Rules {
     /// The id and the number of bytes of the newest `ResetAfter` fault; `None` without such a fault. When another fault
     /// becomes the newest, each connection starts a new count of its bytes.
     pub(crate) reset_after: Option<(u64, u64)>,
-    pub(crate) detour: Option<SocketAddr>,
+    /// The address to which new connections lead, and whether only every second of them leads there. `None` if all lead
+    /// to the proxy's own target.
+    pub(crate) detour: Option<(SocketAddr, bool)>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
@@ -225,7 +230,8 @@ impl Rules {
                 _ => None,
             });
         self.detour = self.faults.values().rev().find_map(|fault| match fault {
-            Fault::Detour(address) => Some(*address),
+            Fault::Detour(address) => Some((*address, false)),
+            Fault::InTurn(address) => Some((*address, true)),
             _ => None,
         });
     }

@@ -253,7 +253,10 @@ impl Door {
             self.stats.refused.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let target = detour.unwrap_or(self.target);
+        let target = match detour {
+            Some((other, in_turn)) if !in_turn || number % 2 == 1 => other,
+            _ => self.target,
+        };
         let seed = self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let (view, stats) = (self.view.clone(), self.stats.clone());
         tokio::task::spawn_local(serve(client, target, era, view, stats, seed));

@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, ask_server, masters, ms, secs};
-use quorate::{LockGuard, Redlock, RestartGuard, TryAcquire};
+use quorate::{
+    AcquireError, ChangeError, LockGuard, Redlock, RedlockBuilder, RestartGuard, TryAcquire,
+};
 use quorate_testbed::{Fault, Injected, Masters, Proxy};
 
 /// The longest lease that the clients of these tests may use, and the TTL of the lock that a test acquires first.
@@ -40,6 +42,10 @@ impl Scene {
     }
 
     fn client(&self) -> Redlock {
+        self.settings().build().expect("good settings")
+    }
+
+    fn settings(&self) -> RedlockBuilder {
         let at = |index: usize| self.servers[index].url_at(self.addresses[index].addr());
         Redlock::builder()
             .masters((0..3).map(at))
@@ -48,8 +54,12 @@ impl Scene {
             .node_timeout(ms(500))
             .connect_timeout(secs(1))
             .restart_guard(RestartGuard::On)
-            .build()
-            .expect("good settings")
+    }
+
+    /// A client that uses only masters whose generation marker bears the name `orders`.
+    fn named_client(&self) -> Redlock {
+        let named = self.settings().masters_name("orders");
+        named.build().expect("good settings")
     }
 
     /// Makes the master at this index unreachable until the returned fault is healed.
@@ -176,4 +186,127 @@ async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest
             .await;
     }
     drop(replaced);
+}
+
+/// The address of the second master leads to two servers in turn. One connected client restores the marker of the
+/// second server. After `MAX_TTL`, all markers look right, although the lock is held on the first server.
+#[tokio::test]
+async fn address_that_leads_to_two_servers_gets_two_votes_without_a_name() {
+    let scene = Scene::start().await;
+    scene.mark().await;
+    let holder = scene.client();
+    let away = scene.away(2);
+    let first = holder.acquire("job").await.expect("the lock must be free");
+    away.heal();
+    // From now on, new connections lead to the other server. The connections of the holder stay where they are.
+    let _turn = scene.addresses[1].inject(Fault::Detour(scene.servers[3].addr()));
+    let notices = scene.client();
+    let started = Instant::now();
+    while ask_server(&scene.servers[3], &["GET", MARK])
+        .text()
+        .is_none()
+    {
+        let _ = notices.try_acquire("other").await;
+        assert!(started.elapsed() < PATIENCE, "the marker must be restored");
+    }
+    let until = Instant::now() + MAX_TTL + MAX_TTL / 50;
+    // The holder must not renew its lock on the third master: as if the link between them were down.
+    ask_server(&scene.servers[2], &["DEL", "job"]);
+    while Instant::now() < until {
+        ask_server(&scene.servers[2], &["DEL", "job"]);
+        tokio::time::sleep(ms(20)).await;
+    }
+    let other = scene.client();
+    let mut granted = false;
+    while !granted && started.elapsed() < PATIENCE {
+        ask_server(&scene.servers[2], &["DEL", "job"]);
+        granted = is_granted_beside(&other, &first).await;
+    }
+    assert!(granted);
+}
+
+/// The same with a name: only an operator writes a marker that bears the name, so the second server never votes.
+#[tokio::test]
+async fn server_without_the_name_of_the_masters_never_votes_for_a_named_client() {
+    let scene = Scene::start().await;
+    let holder = scene.named_client();
+    let unmarked = holder.try_acquire("job").await;
+    assert!(
+        matches!(&unmarked, Err(AcquireError::OtherMasters(_))),
+        "{unmarked:?}"
+    );
+    let marked = holder.mark_masters().await.expect("marked");
+    assert!(marked.is_marked());
+    // The client that was refused gets votes without connecting again.
+    let away = scene.away(2);
+    let first = holder.acquire("job").await.expect("the lock must be free");
+    away.heal();
+    let _turn = scene.addresses[1].inject(Fault::Detour(scene.servers[3].addr()));
+    let nameless = scene.client();
+    let until = Instant::now() + MAX_TTL + secs(1);
+    while Instant::now() < until {
+        // A client without a name restores the marker of the second server, but without the name.
+        let _ = nameless.try_acquire("other").await;
+        ask_server(&scene.servers[2], &["DEL", "job"]);
+        let another = scene.named_client();
+        assert!(!is_granted_beside(&another, &first).await);
+    }
+    let mark = ask_server(&scene.servers[3], &["GET", MARK]);
+    let mark = mark.text().map(|mark| mark.split(' ').count());
+    assert_eq!(mark, Some(2), "a number and a fingerprint, without a name");
+}
+
+/// A client with a name checks the marker with every request, so it notices that a master has lost its memory.
+#[tokio::test]
+async fn named_client_notices_at_once_that_a_connected_master_lost_its_marker() {
+    let scene = Scene::start().await;
+    let client = scene.named_client();
+    client.mark_masters().await.expect("marked");
+    let _away = scene.away(0);
+    let guard = client.acquire("job").await.expect("two masters vote");
+    guard.release().await;
+    ask_server(&scene.servers[1], &["FLUSHALL"]);
+    let refused = client.try_acquire("job").await;
+    assert!(refused.is_err(), "{refused:?}");
+    let text = ask_server(&scene.servers[1], &["GET", MARK]);
+    assert_eq!(text.text(), None, "only an operator marks a master");
+}
+
+#[tokio::test]
+async fn masters_are_not_marked_through_an_address_that_leads_to_several_servers() {
+    let scene = Scene::start().await;
+    let _turns = scene.addresses[1].inject(Fault::InTurn(scene.servers[3].addr()));
+    for client in [scene.client(), scene.named_client()] {
+        let refused = client.mark_masters().await;
+        let Err(ChangeError::Missing(lines)) = refused else {
+            panic!("{refused:?}");
+        };
+        let said = lines.join("\n");
+        assert!(said.contains("leads to 2 servers in turn"), "{said}");
+        for server in &scene.servers {
+            let mark = ask_server(server, &["GET", MARK]);
+            assert_eq!(mark.text(), None);
+        }
+    }
+}
+
+/// Masters that have markers already get the name, and clients without a name continue meanwhile.
+#[tokio::test]
+async fn name_can_be_added_to_marked_masters_while_clients_without_a_name_use_them() {
+    let scene = Scene::start().await;
+    scene.mark().await;
+    let (nameless, named) = (scene.client(), scene.named_client());
+    let guard = nameless.acquire("a").await.expect("free");
+    assert!(named.try_acquire("b").await.is_err());
+    assert!(named.mark_masters().await.expect("marked").is_marked());
+    named.acquire("b").await.expect("free").release().await;
+    guard.release().await;
+    nameless.acquire("a").await.expect("free").release().await;
+    let others = scene.settings().masters_name("another");
+    let others = others.build().expect("good settings");
+    for stranger in [others, scene.client()] {
+        let refused = stranger.mark_masters().await;
+        let said = refused.expect_err("another name").to_string();
+        assert!(said.contains("masters_name"), "{said}");
+    }
 }

@@ -244,3 +244,34 @@ fn doctor_says_that_the_clock_of_a_master_with_a_negative_uptime_was_set() {
         finding.advice
     );
 }
+
+#[test]
+fn doctor_reports_an_address_that_leads_to_several_servers_in_turn() {
+    let seen = |n: usize, run: &str, identity: Option<&str>| {
+        let mut master = healthy(n);
+        master.run_id = Some(run.to_owned());
+        master.identity = identity.map(str::to_owned);
+        master
+    };
+    let round = |second: &str| vec![seen(1, "a", None), seen(2, second, None)];
+    assert_eq!(addresses(&[]), []);
+    assert_eq!(addresses(&[round("b"), round("b")]), []);
+    let found = addresses(&[round("b"), round("c"), round("b")]);
+    assert_eq!(found.len(), 1);
+    assert_eq!(
+        (found[0].severity, found[0].check),
+        (Severity::Error, "address")
+    );
+    assert_eq!(found[0].master.as_deref(), Some("m2:6379"));
+    assert!(
+        found[0]
+            .what
+            .contains("2 servers in turn (3 connections, ids b, c)")
+    );
+    // A connection that failed shows nothing.
+    let failed = vec![seen(1, "a", None), faulty(2, Fault::Busy)];
+    assert_eq!(addresses(&[round("b"), failed]), []);
+    // A restart changes the run of a database, but not its identity.
+    let database = |run| vec![seen(1, run, Some("server"))];
+    assert_eq!(addresses(&[database("a"), database("b")]), []);
+}

@@ -75,6 +75,10 @@ struct Talk {
 impl Talk {
     async fn carry_out(mut self, order: ChangeOrder) -> ChangeSeen {
         let mut seen = ChangeSeen::default();
+        if matches!(order, ChangeOrder::Identify) {
+            // A simulated address always leads to the same server, so the operator need not connect.
+            return seen;
+        }
         if let Err(fault) = self.carried_out(&order, &mut seen).await {
             seen.fault = Some(fault);
         }

@@ -38,7 +38,9 @@ pub(super) struct Looks {
 impl Looks {
     /// Parses the check in the first line of a script; `None` if this line checks no generation marker.
     fn read(line: &str) -> Option<Self> {
-        let wrong = line.strip_prefix("local mark = redis.call('GET', 'quorate:masters') if ")?;
+        let wrong = line.strip_prefix(
+            "local mark = redis.call('GET', 'quorate:masters') mark = mark and string.match(mark, '^%d+ %x+') or mark if ",
+        )?;
         let (wrong, _) = wrong.split_once(" then ")?;
         let mut parts = wrong.split(" and ");
         let needed = parts.next()? == "true";

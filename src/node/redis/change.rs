@@ -60,6 +60,7 @@ async fn carried_out(
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
         ChangeOrder::Look => {}
+        ChangeOrder::Identify => return talk.identify(seen).await,
         ChangeOrder::Rights { scope, keys: None } => {
             talk.missing_rights(shared, scope, seen).await?;
         }
@@ -290,6 +291,14 @@ impl Talk {
             let why = "the reply to TIME is malformed, or the server's clock is not between 1970 and 2255";
             Fault::Server(why.into())
         })
+    }
+
+    async fn identify(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
+        let info = self.say(&["INFO", "server"]).await?.text();
+        let mut lines = info.lines();
+        let run = lines.find_map(|line| line.strip_prefix("run_id:"));
+        seen.run_id = run.map(|run| run.trim().to_owned());
+        Ok(())
     }
 
     async fn look(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {

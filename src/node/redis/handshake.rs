@@ -37,6 +37,9 @@ pub(super) struct Negotiated {
     pub(super) memory: Memory,
     /// Why this master must not vote for this client, for example an outdated configuration. `None` if it may vote.
     pub(super) refused: Option<Fault>,
+    /// Why the scripts refuse the requests of this client until an operator marks the master: the generation marker does
+    /// not bear the client's name. `None` if it does, or if the client has no name.
+    pub(super) nameless: Option<Fault>,
     /// Whether the key of the generation marker exists on the master; `None` if this user has no right to read it.
     pub(super) marked: Option<bool>,
     /// The time at which the handshake found no generation marker on the master. `None` if there is a marker, or if
@@ -70,6 +73,7 @@ pub(super) struct Handshake {
     /// Whether the server refused CLIENT SETNAME. Operators cannot find a connection without a name.
     unnamed: bool,
     refused: Option<Fault>,
+    nameless: Option<Fault>,
     unmarked: Option<Instant>,
     restored: Option<Duration>,
 }
@@ -135,6 +139,7 @@ impl Handshake {
             marker: None,
             unnamed: false,
             refused: None,
+            nameless: None,
             unmarked: None,
             restored: None,
         };
@@ -304,6 +309,7 @@ impl Handshake {
             vote: self.vote,
             memory: self.memory,
             refused: self.refused,
+            nameless: self.nameless,
             marked: self.marker.map(|seen| !matches!(seen, Seen::Nothing)),
             unmarked: self.unmarked,
             restored: self.restored,
@@ -312,8 +318,8 @@ impl Handshake {
 
     /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters").
     ///
-    /// If the configuration of the client is newer than the marker, this function does not refuse the client. The
-    /// scripts refuse its requests until an operator raises the marker.
+    /// If the configuration of the client is newer than the marker, or if the marker lacks the client's name, this
+    /// function does not refuse the client. The scripts refuse its requests until an operator raises the marker.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
@@ -338,7 +344,7 @@ impl Handshake {
             Some(marker) => (options.markers).saw(name, marker, admission == Admission::Admitted),
             None => options.markers.saw_none(name),
         }
-        if self.unnamed && options.configuration.step() == 0 {
+        if self.unnamed && !options.configuration.checks_each_request() {
             // Operators find and close the connections of outdated clients by name. This connection has no name, so its
             // scripts must check the marker.
             self.scripts = Scripts::checked(options.configuration);
@@ -346,15 +352,18 @@ impl Handshake {
             self.asked.extend(loaded.map(Asked::Script));
         }
         self.unmarked = marker.is_none().then_some(answered);
-        if admission != Admission::Early {
-            self.refused = not_admitted(options.configuration, marker);
+        let fault = not_admitted(options.configuration, marker);
+        match admission {
+            Admission::Early => {}
+            Admission::Nameless => self.nameless = fault,
+            _ => self.refused = fault,
         }
         let guards = options.restart_guard != RestartGuard::Off;
         if marker.is_some() && self.refused.is_none() && guards {
             Command::words(out, &["PTTL", MASTERS]);
             self.asked.push_back(Asked::MarkerLifetime);
         }
-        if let Some(fault) = &self.refused {
+        if let Some(fault) = self.refused.as_ref().or(self.nameless.as_ref()) {
             let text = fault.to_string();
             warn_seldom!((shared.repeats, &text, answered), node = %name, %fault, "master refuses this client's configuration");
         }
@@ -447,8 +456,10 @@ fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault
         Value::Bulk(text) => Marker::read(text).map_or(Seen::Strange, Seen::Marker),
         Value::Error(error) => match server_fault(error) {
             Fault::WrongType => Seen::Strange,
-            // Masters that were never replaced need no marker, so the user needs no right to read it.
-            Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
+            // Masters that were never replaced and have no name need no marker, so the user needs no right to read it.
+            Fault::Denied(_) if !shared.options.configuration.checks_each_request() => {
+                return Ok(None);
+            }
             fault => return Err(fault),
         },
         _ => {

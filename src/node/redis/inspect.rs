@@ -31,7 +31,7 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     let connection = match Conversation::begin(shared).await {
         Ok((connection, negotiated)) => {
             found.connecting = Some(began.elapsed());
-            found.fault = negotiated.refused;
+            found.fault = negotiated.refused.or(negotiated.nameless);
             let now = protocol::instant::Instant::now();
             let left = negotiated.quarantined_until.saturating_since(now);
             let left = left.max(negotiated.restored.unwrap_or_default());

@@ -41,23 +41,29 @@ fn check(configuration: Configuration) -> String {
     for marker in configuration.markers() {
         let _ = write!(wrong, " and mark ~= '{marker}'");
     }
+    // A client without a name ignores the name that a marker bears.
+    let nameless = if configuration.name().is_none() {
+        "mark = mark and string.match(mark, '^%d+ %x+') or mark "
+    } else {
+        ""
+    };
     format!(
-        "local mark = redis.call('GET', '{MASTERS}') if {wrong} then \
+        "local mark = redis.call('GET', '{MASTERS}') {nameless}if {wrong} then \
          return redis.error_reply('ERR {OTHER_MASTERS}' .. (mark or '-')) end "
     )
 }
 
 impl Scripts {
-    /// The scripts of a client with this configuration. If the client's masters were never replaced, the scripts do not
-    /// check the generation marker.
+    /// The scripts of a client with this configuration. If the client's masters were never replaced and it has no name,
+    /// the scripts do not check the generation marker.
     ///
     /// For such a client, the check in the handshake is enough. An operator who replaces the masters closes the
     /// client's connections, and the next handshake then refuses the client.
     pub(super) fn of(configuration: Configuration) -> Self {
-        if configuration.step() == 0 {
-            Self::default()
-        } else {
+        if configuration.checks_each_request() {
             Self::checked(configuration)
+        } else {
+            Self::default()
         }
     }
 

@@ -347,6 +347,12 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
         Admission::Early => format!(
             "{both}: if this is one of the next masters, run quorate masters open; otherwise correct masters_generation"
         ),
+        Admission::Nameless if marker.is_none() => "this server has no generation marker, so it has no vote for a \
+             client with masters_name: if it is the right server, run quorate masters mark"
+            .to_owned(),
+        Admission::Nameless => "the generation marker of this server does not bear the name in masters_name, so it has \
+             no vote: correct masters_name, or, if it is the right server, run quorate masters mark"
+            .to_owned(),
         Admission::Other => format!(
             "{both}, but the generation marker names other masters: correct masters, next_masters or \
              masters_generation"

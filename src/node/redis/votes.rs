@@ -87,15 +87,19 @@ impl Votes {
             self.unmarked = None;
         }
         // Only an operator writes the first marker of new masters. A client with a wrong address in its settings could
-        // write it to an unrelated server.
+        // write it to an unrelated server. For the same reason, a client with a name restores no marker, and a client
+        // without a name restores a marker without a name.
         let may_restore = |marker: &Marker| {
             let begun = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
                 || options.markers.is_old(shared.address.name());
-            begun && options.configuration.admission(Some(*marker)) == Admission::Admitted
+            begun
+                && options.configuration.name().is_none()
+                && options.configuration.admission(Some(*marker)) == Admission::Admitted
         };
         if let Some(marker) = marker.filter(may_restore) {
-            let marker = marker.to_string();
+            let name = None;
+            let marker = Marker { name, ..marker }.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
             // The TTL of a restored marker shows other clients that the master's votes do not count yet.

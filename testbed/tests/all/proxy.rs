@@ -465,6 +465,22 @@ fn dropping_the_proxy_ends_its_connections_and_frees_its_port() {
 }
 
 #[test]
+fn in_turn_fault_leads_every_second_connection_to_another_server() {
+    let (right, proxy) = scene();
+    let wrong = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
+    right.command(&["SET", "who", "right"]).unwrap();
+    wrong.command(&["SET", "who", "wrong"]).unwrap();
+    let who = || dial(&proxy).command(&["GET", "who"]).unwrap();
+    let turns = Fault::InTurn(wrong.addr()).inject(&proxy);
+    let seen = [who(), who(), who(), who()];
+    let wrongs = seen.iter().filter(|who| **who == "wrong".into()).count();
+    assert_eq!(wrongs, 2, "{seen:?}");
+    assert_ne!(seen[0], seen[1]);
+    turns.heal();
+    assert_eq!([who(), who()], ["right".into(), "right".into()]);
+}
+
+#[test]
 fn detour_fault_leads_new_connections_to_another_server_until_healed() {
     let (right, proxy) = scene();
     let wrong = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
