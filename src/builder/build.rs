@@ -284,7 +284,13 @@ impl RedlockBuilder {
         // Masters of other kinds count as well, if they were named before this one.
         let others = |index: usize| self.others.iter().filter(move |(at, _)| *at <= index);
         let number = |index| index + 1 + others(index).count();
-        Sets::of(&self.masters, &self.next_masters, self.generation(), name, number)
+        Sets::of(
+            &self.masters,
+            &self.next_masters,
+            self.generation(),
+            name,
+            number,
+        )
     }
 }
 
