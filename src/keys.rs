@@ -53,6 +53,10 @@ pub(crate) const WAKE: &str = "quorate:wake:";
 /// The key of the generation marker. The marker contains a number that grows while masters are being replaced.
 pub(crate) const MASTERS: &str = "quorate:masters";
 
+/// The key of the age record: how long clients have watched the present run of the server (docs/protocol.md, "Age
+/// records").
+pub(crate) const AGE: &str = "quorate:masters:age";
+
 /// The placeholder for the prefix [`WAKE`] in scripts and in the table of access rights.
 pub(crate) const WAKE_PLACE: &str = "{wake}";
 
@@ -110,6 +114,8 @@ pub(crate) enum Family {
     /// The note of one hold, if readers or an owner hold the lock. The prefix of the key is followed by the hold's lock
     /// value and the lock key.
     OfHold,
+    /// The age record of the server: one key for all locks.
+    Age,
     /// The generation marker of the masters: one key for all locks.
     Masters,
     /// A key that exists while any lock on this master may have waiters: one key for all locks.
@@ -117,7 +123,7 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
@@ -131,6 +137,8 @@ impl Family {
         // Keep `OfHold` before `Note`: the first matching prefix counts, and `Note` matches `OfHold` keys too.
         Self::OfHold,
         Self::Note,
+        // Keep `Age` before `Masters` for the same reason: `Masters` matches the age record too.
+        Self::Age,
         Self::Masters,
         Self::Lines,
     ];
@@ -150,6 +158,7 @@ impl Family {
             Self::OfSlot => "quorate:fence:quorate:slot:",
             Self::Note => "quorate:note:",
             Self::OfHold => "quorate:note:quorate:hold:",
+            Self::Age => AGE,
             Self::Masters => MASTERS,
             Self::Lines => "quorate:lines",
         }
@@ -170,6 +179,7 @@ impl Family {
             Self::OfSlot => "{of-slot}",
             Self::Note => "{note}",
             Self::OfHold => "{of-hold}",
+            Self::Age => "{age}",
             Self::Masters => "{masters}",
             Self::Lines => "{lines}",
         }
@@ -177,7 +187,7 @@ impl Family {
 
     /// True if there is only one key of this kind on a master, for all locks together.
     pub(crate) fn is_one_key(self) -> bool {
-        matches!(self, Self::Masters | Self::Lines)
+        matches!(self, Self::Age | Self::Masters | Self::Lines)
     }
 
     /// The key of this kind that belongs to a lock key.

@@ -104,6 +104,8 @@
 //! | `another address led to this server before ..` | warn | `node` |
 //! | `master refuses this client's configuration` | warn | `node`, `fault` |
 //! | `master has lost its generation marker ..` | warn | `node` |
+//! | `clients have not watched this master for max_ttl yet ..` | warn | `node`, `age_ms` |
+//! | `cannot write the age record` | warn | `node`, `fault` |
 //! | `no wake-up messages: waiters use only timers` | warn | `node`, `why` |
 //! | `changed TLS files cannot be used ..` | warn | `why` |
 //! | `an even number of masters ..` | warn | `masters` |

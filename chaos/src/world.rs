@@ -258,8 +258,8 @@ impl World {
             if key.starts_with("chaos:") {
                 continue;
             }
-            if key.starts_with("quorate:value:") || key == "quorate:masters" {
-                // Quotas and the key `quorate:masters` have no expiry by design. Their presence is no fault.
+            if key.starts_with("quorate:value:") || key.starts_with("quorate:masters") {
+                // Quotas, the generation marker and the age record have no expiry by design. Their presence is no fault.
                 continue;
             }
             let ttl = connection.command(&["PTTL", &key])?.int().unwrap_or(-2);

@@ -94,7 +94,7 @@ enum Step {
     /// Show the state of the change and the connected clients
     Status(StatusArgs),
     /// Mark each master as a member of the current set (not while masters are being replaced)
-    Mark(StepArgs),
+    Mark(MarkArgs),
     /// Check the next masters, and record the change on all masters
     Begin(StepArgs),
     /// From now on, refuse clients that do not set next_masters
@@ -125,6 +125,20 @@ struct StatusArgs {
     step: StepArgs,
 }
 
+/// The options of `masters mark`.
+#[derive(Debug, Args)]
+struct MarkArgs {
+    /// Stay connected until clients count the votes of all masters that can be reached
+    ///
+    /// After a restart, a marked master votes again when clients have been connected to it for max_ttl. Use this option
+    /// if all your clients are short-lived processes.
+    #[arg(long, env = "QUORATE_WATCH", value_parser = clap::builder::BoolishValueParser::new())]
+    watch: bool,
+
+    #[command(flatten)]
+    step: StepArgs,
+}
+
 /// The options of `masters close` and `masters open`.
 #[derive(Debug, Args)]
 struct PassArgs {
@@ -143,9 +157,8 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
     let (step, strangers_pass) = match &args.step {
         Step::Close(pass) | Step::Open(pass) => (&pass.step, pass.strangers_pass),
         Step::Status(status) => (&status.step, false),
-        Step::Mark(step) | Step::Begin(step) | Step::Finish(step) | Step::BackOut(step) => {
-            (step, false)
-        }
+        Step::Mark(mark) => (&mark.step, false),
+        Step::Begin(step) | Step::Finish(step) | Step::BackOut(step) => (step, false),
     };
     let (masters, _) = step.masters.clone().complete()?;
     let ttl = masters.settings().max_ttl().min(LOCKED);
@@ -162,7 +175,7 @@ async fn take_step(args: &ChangeArgs, redlock: &Redlock, strangers_pass: bool) -
     };
     match &args.step {
         Step::Status(args) => status(redlock, args.json).await,
-        Step::Mark(_) => marked(redlock).await,
+        Step::Mark(mark) => marked(redlock, mark.watch).await,
         Step::Begin(_) => begun(&change()?).await,
         Step::Close(_) => closed(&change()?).await,
         Step::Open(_) => opened(&change()?).await,
@@ -226,10 +239,13 @@ fn refusal(survey: &Survey) -> Option<String> {
     })
 }
 
-async fn marked(redlock: &Redlock) -> Outcome {
+async fn marked(redlock: &Redlock, watch: bool) -> Outcome {
     match redlock.mark_masters().await {
         Ok(survey) => {
             show(&survey)?;
+            if watch {
+                watched(redlock).await;
+            }
             done(
                 "the masters are marked: check that each RUN ID and UPTIME above belongs to the intended server",
             )
@@ -241,6 +257,24 @@ async fn marked(redlock: &Redlock) -> Outcome {
         Err(_) => Err(Failure::usage(
             "generation markers are supported only if all masters are Redis or Valkey servers",
         )),
+    }
+}
+
+/// Stays connected to the masters until clients count the votes of every master that can be reached. The connections of
+/// `redlock` raise the age records of the masters.
+async fn watched(redlock: &Redlock) {
+    loop {
+        // The first request opens the connections.
+        let _ = redlock.status("quorate-masters-mark").await;
+        let masters = redlock.inspect().await;
+        let Some(left) = masters.iter().filter_map(|master| master.quarantined).max() else {
+            return;
+        };
+        output::mention(format!(
+            "waiting {} until clients count the votes of all masters",
+            human(left)
+        ));
+        tokio::time::sleep(left.min(Duration::from_secs(5))).await;
     }
 }
 

@@ -445,7 +445,7 @@ fn just_started(master: &Inspection, add: &mut impl Add) {
     };
     // Round up to a whole second, because "0s" makes no sense as a time to wait.
     let left = human(Duration::from_secs(left.as_secs() + 1));
-    if master.is_uptime_impossible {
+    if master.is_uptime_impossible && master.marked != Some(true) {
         add(
             Severity::Warning,
             "uptime",
@@ -461,11 +461,17 @@ fn just_started(master: &Inspection, add: &mut impl Add) {
         Some(uptime) => format!("started {} ago", human(uptime)),
         None => "started recently".to_owned(),
     };
+    // The age of a marked master grows only while a client is connected to it.
+    let remedy = if master.marked == Some(true) {
+        "wait until clients have been connected for this time, or run `quorate masters mark --watch`"
+    } else {
+        "wait until this time has passed"
+    };
     add(
         Severity::Warning,
         "uptime",
         format!("{started}: clients ignore the votes of this master for another {left}"),
-        "wait until this time has passed; if this master restarts often, find the cause",
+        &format!("{remedy}; if this master restarts often, find the cause"),
     );
 }
 

@@ -36,6 +36,7 @@ const DECIDING: &[&str] = &[
     "src/node/actor/*.rs",
     "src/node/memory/*.rs",
     "src/node/store/*.rs",
+    "src/node/redis/ages.rs",
     "src/node/redis/change.rs",
     "src/node/redis/link.rs",
     "src/node/redis/online.rs",

@@ -151,6 +151,7 @@ counted! {
         not_yet: "operator steps that failed",
         refused_by_mark: "votes refused by a generation marker",
         given_again: "generation markers restored by clients",
+        aged: "age records raised or started by clients",
         fallen: "masters restarted with an older marker",
         mended: "markers restored by the administrator",
         split: "runs in which a majority lost its markers",

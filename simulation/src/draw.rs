@@ -7,6 +7,7 @@ mod changes;
 mod clocks;
 mod days;
 mod notes;
+mod restarts;
 mod stores;
 mod tries;
 mod values;

@@ -8,13 +8,14 @@ use quorate_simulation::{
 };
 
 const HELP: &str = "\
-usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --changes | --tries | --bench]
-       scripts/simulate --seeded-bugs [--seeds N] [--stores | --changes | --tries]
+usage: scripts/simulate [--seeds N] [--first N] [--threads N] [WORLDS | --bench]
+       scripts/simulate --seeded-bugs [--seeds N] [WORLDS]
        scripts/simulate --seeded-bug NAME [--harm]   prints the smallest scenario that catches the bug, and its trace;
                                                      --harm checks only the rules whose violation harms users
-       QUORATE_SEED=N scripts/simulate [--stores | --changes | --tries]   replays one seed with its trace
-       --stores plays scenarios with MySQL or ZooKeeper masters, --changes plays replacements of masters,
-       --tries plays short processes and stores without a clock";
+       QUORATE_SEED=N scripts/simulate [WORLDS]      replays one seed with its trace
+       WORLDS is one of these: --stores plays scenarios with MySQL or ZooKeeper masters, --changes plays replacements of
+       masters, --tries plays short processes and stores without a clock, --clocks plays restarts of masters whose clocks
+       jump";
 
 fn main() -> ExitCode {
     let options = match Options::read() {
@@ -73,6 +74,7 @@ impl Options {
                 "--stores" => options.worlds = Worlds::Stores,
                 "--changes" => options.worlds = Worlds::Changes,
                 "--tries" => options.worlds = Worlds::Tries,
+                "--clocks" => options.worlds = Worlds::Clocks,
                 "--harm" => options.harm = true,
                 "--seeded-bugs" => options.what = What::SeededBugs,
                 "--seeded-bug" => {
@@ -211,10 +213,12 @@ fn seeded_bugs(options: &Options) -> ExitCode {
     let redis = Flaw::ALL.into_iter();
     let others = Flaw::OF_STORES.into_iter().chain(Flaw::OF_TRIES);
     let all = redis.chain(others).chain(Flaw::OF_CHANGES);
+    let all = all.chain(Flaw::OF_CLOCKS);
     let asked = all.filter(|flaw| match options.worlds {
         Worlds::Stores => flaw.is_of_stores(),
         Worlds::Changes => flaw.is_of_changes(),
         Worlds::Tries => flaw.is_of_tries(),
+        Worlds::Clocks => flaw.is_of_clocks(),
         _ => true,
     });
     for flaw in asked {
@@ -246,15 +250,6 @@ fn seeded_bug(flaw: Flaw, options: &Options) -> ExitCode {
         harm: options.harm,
         ..Play::default()
     };
-    let worlds = if flaw.is_of_tries() {
-        Worlds::Tries
-    } else if flaw.is_of_stores() {
-        Worlds::Stores
-    } else if flaw.is_of_changes() {
-        Worlds::Changes
-    } else {
-        Worlds::Redis
-    };
-    replay(caught.seed, worlds, play);
+    replay(caught.seed, Worlds::of(flaw), play);
     ExitCode::SUCCESS
 }

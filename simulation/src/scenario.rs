@@ -285,7 +285,8 @@ pub struct Promises {
     /// No two clients hold the same lock at the same time, unless they may share it. This requires:
     ///
     /// - No lock is force-released.
-    /// - The masters' clocks do not jump.
+    /// - The masters' clocks do not jump; or all masters have generation markers, and a clock jumps forward only while the
+    ///   master has no vote after a restart.
     /// - The restart guard is on. It may be off if every master keeps all its data when it restarts.
     pub exclusion: bool,
     /// After another client has acquired a force-released lock, the force-released holder renews its lock no more. The
@@ -470,7 +471,7 @@ impl Scenario {
             && (!forgets || restarts_above && !self.is_ahead())
             && !self.shows_a_later_day_briefly(TWICE_SLACK_US + apart);
         Promises {
-            exclusion: (!jumps || self.are_jumps_harmless())
+            exclusion: (!jumps || self.are_jumps_harmless() || self.jumps_while_guarded())
                 && (self.settings.guard || !forgets)
                 && !self.faults.iter().any(breaks),
             no_return: !jumps
@@ -494,6 +495,33 @@ impl Scenario {
                 && !self.is_changed()
                 && !self.brief,
         }
+    }
+
+    /// Whether all masters have generation markers, and a clock jumps forward only while the master has no vote: from a
+    /// crash until `max_ttl` after the restart. Keys that expire too early then belong to no vote that a client counts.
+    /// A clock that jumps back makes keys expire late, which is safe.
+    ///
+    /// The restart guard lasts `max_ttl` on the clocks of clients, which may be fast, so subtract 3 %.
+    pub(crate) fn jumps_while_guarded(&self) -> bool {
+        let marked = |plan: &ChangePlan| {
+            let stays = plan.steps.iter().all(|steps| *steps == (0, 0));
+            stays && plan.operators == 0 && plan.begins == Some(0)
+        };
+        let guarded = |at: u64, jumping: u8| {
+            self.faults.iter().any(|fault| match fault.kind {
+                FaultKind::Crash { master, down, .. } if master == jumping => {
+                    let end = fault.at + down + self.settings.max_ttl / 100 * 97;
+                    (fault.at..end).contains(&at)
+                }
+                _ => false,
+            })
+        };
+        self.settings.guard
+            && self.change.as_ref().is_some_and(marked)
+            && self.faults.iter().all(|fault| match fault.kind {
+                FaultKind::Jump { master, by_us } => by_us <= 0 || guarded(fault.at, master),
+                _ => true,
+            })
     }
 
     /// Whether a master's clock jumps forward by almost a day or more, and jumps back within `limit_us` microseconds.

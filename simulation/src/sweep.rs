@@ -41,11 +41,28 @@ pub enum Worlds {
     Changes,
     /// Some or all masters are stores without a clock. Each client process takes only one step, and dies often.
     Tries,
+    /// Masters restart, and their clocks jump before, during and after the restarts.
+    Clocks,
     /// Scenarios for measuring speed. They have no faults, and the same clients, masters and settings for all seeds.
     Bench,
 }
 
 impl Worlds {
+    /// The family of scenarios that can reveal this seeded bug.
+    pub fn of(flaw: Flaw) -> Self {
+        if flaw.is_of_tries() {
+            Self::Tries
+        } else if flaw.is_of_stores() {
+            Self::Stores
+        } else if flaw.is_of_changes() {
+            Self::Changes
+        } else if flaw.is_of_clocks() {
+            Self::Clocks
+        } else {
+            Self::Redis
+        }
+    }
+
     /// Draws this seed's scenario from this family.
     pub fn draw(self, seed: u64) -> Scenario {
         match self {
@@ -53,6 +70,7 @@ impl Worlds {
             Self::Stores => Scenario::draw_stores(seed),
             Self::Changes => Scenario::draw_changes(seed),
             Self::Tries => Scenario::draw_tries(seed),
+            Self::Clocks => Scenario::draw_clocks(seed),
             Self::Bench => Scenario::bench(seed),
         }
     }
@@ -198,15 +216,7 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if seed >= seeds {
                         return;
                     }
-                    let scenario = if flaw.is_of_tries() {
-                        Scenario::draw_tries(seed)
-                    } else if flaw.is_of_stores() {
-                        Scenario::draw_stores(seed)
-                    } else if flaw.is_of_changes() {
-                        Scenario::draw_changes(seed)
-                    } else {
-                        Scenario::draw(seed)
-                    };
+                    let scenario = Worlds::of(flaw).draw(seed);
                     let of_values = flaw.is_of_values() || flaw.is_of_carrying();
                     let shows = scenario.has_values() || !of_values;
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {

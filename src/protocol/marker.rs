@@ -23,11 +23,6 @@
 //! with a name uses only masters whose marker bears this name. A client without a name ignores the names of markers.
 
 use std::fmt;
-use std::time::Duration;
-
-/// The expiry that a client sets when it restores a lost marker on a master: ten years, so the marker never expires in
-/// practice. The remaining expiry shows how long ago the client restored the marker (`restart::guarded_for`).
-pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// The generation marker of a master: a number that shows the progress of a replacement of masters, and the fingerprint
 /// of the set of masters to which the number belongs.

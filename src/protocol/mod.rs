@@ -4,6 +4,7 @@
 //! plain values. The rules and their reasons are in `docs/protocol.md`. Code that applies a rule names the heading
 //! under which the rule is explained there.
 
+pub(crate) mod age;
 pub(crate) mod clocks;
 pub(crate) mod election;
 pub(crate) mod fencing;

@@ -14,6 +14,8 @@ const MAX_TTL: Duration = secs(1);
 
 const MARK: &str = "quorate:masters";
 
+const AGE: &str = "quorate:masters:age";
+
 fn named(servers: &Masters, which: &[usize]) -> RedlockBuilder {
     let urls = servers.urls();
     settings(which.iter().map(|at| urls[*at].clone()))
@@ -39,10 +41,24 @@ fn numbers(servers: &Masters) -> Vec<String> {
         .collect()
 }
 
-/// The reply to `PTTL` for the generation marker: its remaining lifetime in milliseconds, -1 if the marker never
-/// expires, or -2 if there is no marker. `None` if the reply is not an integer.
-fn lifetime(server: &Server) -> Option<i64> {
-    ask_server(server, &["PTTL", MARK]).int()
+/// The age record of a server: the age in milliseconds, and whether the record was started after the loss of a
+/// generation marker. `None` if the server has no record of its present run.
+fn age(server: &Server) -> Option<(u64, bool)> {
+    let info = ask_server(server, &["INFO", "server"]);
+    let info = info.text()?.into_owned();
+    let run = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
+    let record = ask_server(server, &["GET", AGE]);
+    let record = record.text()?.into_owned();
+    let words: Vec<&str> = record.split(' ').collect();
+    let [of, age, life] = words[..] else {
+        panic!("an age record must have three words: {record:?}")
+    };
+    let age = age.parse().expect("the age must be a number");
+    (of == run.trim()).then_some((age, life.starts_with("lost-")))
+}
+
+fn is_lost(server: &Server) -> Option<bool> {
+    age(server).map(|(_, lost)| lost)
 }
 
 fn missing(step: Result<Survey, ChangeError>) -> String {
@@ -63,7 +79,7 @@ async fn locks(redlock: &Redlock) {
 }
 
 #[tokio::test]
-async fn only_restored_generation_markers_have_an_expiry() {
+async fn age_record_begins_with_the_uptime_only_for_the_first_generation_marker() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     for _ in 0..2 {
@@ -73,7 +89,7 @@ async fn only_restored_generation_markers_have_an_expiry() {
             .expect("mark_masters must succeed, because all masters can be reached");
         assert!(survey.is_marked());
         assert_eq!(numbers(&servers), ["0"; 3]);
-        assert!(servers.iter().all(|server| lifetime(server) == Some(-1)));
+        assert!(servers.iter().all(|server| is_lost(server) == Some(false)));
     }
     locks(&client(&servers, &[0, 1, 2])).await;
     ask_server(&servers[1], &["DEL", MARK]);
@@ -82,8 +98,8 @@ async fn only_restored_generation_markers_have_an_expiry() {
         .await
         .expect("mark_masters must succeed, because all masters can be reached");
     assert_eq!(numbers(&servers), ["0"; 3]);
-    assert!(lifetime(&servers[1]) > Some(0));
-    assert_eq!(lifetime(&servers[0]), Some(-1));
+    assert_eq!(age(&servers[1]), Some((0, true)));
+    assert_eq!(is_lost(&servers[0]), Some(false));
 }
 
 /// Tests that markers are written only while all masters are reachable. Otherwise a master that gets its marker later
@@ -120,7 +136,7 @@ async fn lost_generation_marker_can_be_restored_while_another_master_is_down() {
     all.mark_masters()
         .await
         .expect("mark_masters must succeed, because a majority of the masters can be reached");
-    assert!(lifetime(&servers[0]) > Some(0));
+    assert_eq!(age(&servers[0]), Some((0, true)));
 }
 
 /// Tests two clients: `fewer` uses only two of the three masters, and `later` uses another generation. The masters
@@ -238,9 +254,10 @@ async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker
         assert!(started.elapsed() < PATIENCE, "{report:?}");
     }
     assert!(
-        lifetime(&servers[0]) > Some(0),
+        number(&servers[0]).is_some(),
         "the generation marker of the master must be restored"
     );
+    assert_eq!(is_lost(&servers[0]), Some(true));
 }
 
 /// Tests two changes in a row. The second change reverses the first change.
@@ -290,9 +307,57 @@ async fn delayed_write_of_the_first_marker_does_not_overwrite_a_later_marker() {
     let servers = masters(1);
     let (raised, print) = ("3 0123456789abcdef", "fedcba9876543210");
     ask_server(&servers[0], &["SET", MARK, raised]);
-    let script = include_str!("../../src/scripts/masters/raise.lua");
-    let said = ask_server(&servers[0], &["EVAL", script, "1", MARK, "0", print, "0"]);
+    let script = include_str!("../../src/scripts/masters/raise.lua").replace("{age}", AGE);
+    let raise = ["EVAL", &script, "1", MARK, "0", print, "run 5 life"];
+    let said = ask_server(&servers[0], &raise);
     assert_eq!(said.text().as_deref(), Some(raised));
     let mark = ask_server(&servers[0], &["GET", MARK]);
     assert_eq!(mark.text().as_deref(), Some(raised));
+    assert_eq!(ask_server(&servers[0], &["GET", AGE]).text(), None);
+}
+
+/// Calls the script that raises the age record. The arguments are the run id, the life and the age that the client has
+/// watched, the life of a new record, and the marker to restore.
+fn raise_age(server: &Server, args: [&str; 5]) -> String {
+    let script = include_str!("../../src/scripts/age.lua");
+    let script = script.replace("{age}", AGE).replace("{masters}", MARK);
+    let call = ["EVAL", &script, "0"];
+    let said = ask_server(server, &[&call[..], &args].concat());
+    said.text()
+        .expect("the script must reply with a text")
+        .into_owned()
+}
+
+#[tokio::test]
+async fn age_record_is_raised_only_for_the_same_server_run_and_life() {
+    let servers = masters(1);
+    let server = &servers[0];
+    assert_eq!(raise_age(server, ["r", "", "9", "n1", ""]), "");
+    assert_eq!(ask_server(server, &["EXISTS", AGE, MARK]).int(), Some(0));
+    for (args, record) in [
+        // The client restores the marker, so the age is zero, whatever the client has counted.
+        (["r", "x", "9", "n1", "0 abc"], "r 0 lost-n1"),
+        (["r", "lost-n1", "5", "n2", ""], "r 5 lost-n1"),
+        (["r", "lost-n1", "3", "n3", ""], "r 5 lost-n1"),
+        // This client has counted before the server lost its memory.
+        (["r", "x", "99", "n4", "0 abc"], "r 5 lost-n1"),
+        (["r", "", "99", "n5", ""], "r 5 lost-n1"),
+        // A new run of the server, which this client has watched for 7 ms without a record.
+        (["s", "", "7", "n6", ""], "s 7 n6"),
+        (["s", "n6", "1000", "n7", ""], "s 1000 n6"),
+        // A new run, but this client has watched a record of it that is gone.
+        (["t", "x", "9", "n8", ""], "t 0 n8"),
+    ] {
+        assert_eq!(raise_age(server, args), record, "{args:?}");
+        let stored = ask_server(server, &["GET", AGE]);
+        assert_eq!(stored.text().as_deref(), Some(record), "{args:?}");
+    }
+    // A value of another type is overwritten.
+    ask_server(server, &["DEL", AGE]);
+    ask_server(server, &["RPUSH", AGE, "x"]);
+    assert_eq!(raise_age(server, ["t", "n8", "10", "n9", ""]), "t 0 n9");
+    assert_eq!(
+        ask_server(server, &["GET", MARK]).text().as_deref(),
+        Some("0 abc")
+    );
 }

@@ -1,5 +1,6 @@
-//! Tests of a running server that takes over the address of a master. Whether a client counts the votes of this server
-//! depends on the generation markers (docs/protocol.md, "Generation markers").
+//! Tests of a running server that takes over the address of a master, and of a master that restarts while its clock is
+//! wrong. Whether a client counts the votes of this server depends on the generation markers and the age records
+//! (docs/protocol.md, "Generation markers" and "Age records").
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +8,18 @@ use crate::support::{PATIENCE, ask_server, masters, ms, secs};
 use quorate::{
     AcquireError, ChangeError, LockGuard, Redlock, RedlockBuilder, RestartGuard, TryAcquire,
 };
-use quorate_testbed::{Fault, Injected, Masters, Proxy};
+use quorate_testbed::{
+    ClockShim, Fault, Injected, Masters, OffsetFile, Persistence, Proxy, ServerOptions, Skew,
+};
 
 /// The longest lease that the clients of these tests may use, and the TTL of the lock that a test acquires first.
 const MAX_TTL: Duration = secs(5);
 
 const MARK: &str = "quorate:masters";
+
+const AGE: &str = "quorate:masters:age";
+
+const HOUR: Duration = secs(3600);
 
 /// Three masters, each behind a proxy. The proxy of the second master can be redirected to a fourth server.
 struct Scene {
@@ -21,15 +28,18 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts the servers, and waits until the uptime of each is longer than the restart guard requires.
-    async fn start() -> Self {
-        let servers = masters(4);
+    fn of(servers: Masters) -> Self {
         let address = |server: &quorate_testbed::Server| Proxy::start(server.addr());
         let addresses: Result<_, _> = servers.iter().take(3).map(address).collect();
-        let scene = Self {
+        Self {
             addresses: addresses.expect("proxies"),
             servers,
-        };
+        }
+    }
+
+    /// Starts the servers, and waits until the uptime of each is longer than the restart guard requires.
+    async fn start() -> Self {
+        let scene = Self::of(masters(4));
         let started = Instant::now();
         while scene.servers.iter().any(|server| uptime(server) < 7) {
             assert!(
@@ -162,17 +172,7 @@ async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest
     let notices = scene.client();
     let first = held_by_two(&scene, &notices).await;
     let replaced = scene.replace();
-    let started = Instant::now();
-    while ask_server(&scene.servers[3], &["GET", MARK])
-        .text()
-        .is_none()
-    {
-        let _ = notices.try_acquire("other").await;
-        assert!(
-            started.elapsed() < PATIENCE,
-            "the client must write the generation marker to the new server"
-        );
-    }
+    until_marked(&scene, 3, &notices).await;
     assert!(!is_granted_beside(&scene.client(), &first).await);
     // After `MAX_TTL`, the vote of the new server counts like that of any other master.
     tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
@@ -308,5 +308,146 @@ async fn name_can_be_added_to_marked_masters_while_clients_without_a_name_use_th
         let refused = stranger.mark_masters().await;
         let said = refused.expect_err("another name").to_string();
         assert!(said.contains("masters_name"), "{said}");
+    }
+}
+
+/// Three masters whose wall clocks a test can set.
+struct Clocks {
+    scene: Scene,
+    offsets: Vec<OffsetFile>,
+}
+
+impl Clocks {
+    /// Starts the masters while their clocks are an hour behind, and then corrects the clocks. So each master reports an
+    /// uptime of an hour. Returns `None` if this machine cannot shift a clock.
+    fn start(persistence: Persistence) -> Option<Self> {
+        let shim = match ClockShim::build() {
+            Ok(shim) => shim,
+            Err(error) => {
+                eprintln!(
+                    "SKIPPED: this machine cannot build the library that shifts a clock: {error}"
+                );
+                return None;
+            }
+        };
+        let offset = |_| {
+            let offset = shim.offset_file().expect("the offset file must be created");
+            offset.set(HOUR, Skew::Behind).expect("set");
+            offset
+        };
+        let offsets: Vec<OffsetFile> = (0..3).map(offset).collect();
+        let options = |n: usize| {
+            ServerOptions::new()
+                .clock(&shim, &offsets[n])
+                .persistence(persistence)
+        };
+        let servers = Masters::start_with(3, options).expect("three masters");
+        let clocks = Self {
+            scene: Scene::of(servers),
+            offsets,
+        };
+        for offset in &clocks.offsets {
+            offset.clear().expect("cleared");
+        }
+        assert!((0..3).all(|master| uptime(&clocks.scene.servers[master]) >= 3600));
+        Some(clocks)
+    }
+
+    fn set_back(&self, master: usize) {
+        self.offsets[master].set(HOUR, Skew::Behind).expect("set");
+    }
+
+    /// Corrects the clock of a master, which then reports an uptime of an hour.
+    fn correct(&self, master: usize) {
+        self.offsets[master].clear().expect("cleared");
+        assert!(uptime(&self.scene.servers[master]) >= 3600);
+    }
+}
+
+/// Makes `client` take other locks until the server at this index has a generation marker.
+async fn until_marked(scene: &Scene, index: usize, client: &Redlock) {
+    let started = Instant::now();
+    while ask_server(&scene.servers[index], &["GET", MARK])
+        .text()
+        .is_none()
+    {
+        let _ = client.try_acquire("other").await;
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the client must write the generation marker to the server"
+        );
+    }
+}
+
+/// After the restart, the clock of the second master is corrected. Then its uptime is an hour, and its marker has been
+/// restored, so nothing but the age record shows that it may have forgotten a lock.
+#[tokio::test]
+async fn master_restarted_empty_with_a_wrong_clock_has_no_vote_after_its_marker_is_restored() {
+    let Some(clocks) = Clocks::start(Persistence::None) else {
+        return;
+    };
+    let scene = &clocks.scene;
+    scene.mark().await;
+    let connected = scene.client();
+    let first = held_by_two(scene, &connected).await;
+    clocks.set_back(1);
+    scene.servers[1].restart_empty().expect("restarted");
+    until_marked(scene, 1, &connected).await;
+    clocks.correct(1);
+    let _away = scene.away(0);
+    for _ in 0..3 {
+        assert!(!is_granted_beside(&scene.client(), &first).await);
+    }
+}
+
+/// The second master keeps its data, so it has a marker after the restart, but it has lost the last write.
+#[tokio::test]
+async fn master_that_keeps_its_data_has_no_vote_after_a_restart_with_a_wrong_clock() {
+    let Some(clocks) = Clocks::start(Persistence::AofAlways) else {
+        return;
+    };
+    let scene = &clocks.scene;
+    scene.mark().await;
+    let first = held_by_two(scene, &scene.client()).await;
+    clocks.set_back(1);
+    ask_server(&scene.servers[1], &["DEL", "job"]);
+    scene.servers[1].restart().expect("restarted");
+    clocks.correct(1);
+    assert!(
+        ask_server(&scene.servers[1], &["GET", MARK])
+            .text()
+            .is_some()
+    );
+    let _away = scene.away(0);
+    for _ in 0..3 {
+        assert!(!is_granted_beside(&scene.client(), &first).await);
+    }
+}
+
+/// A service of short-lived processes: no process watches the master for the longest lease, but together they do. The
+/// clock of the master stays wrong, and its uptime is negative.
+#[tokio::test]
+async fn short_lived_clients_together_give_a_restarted_master_its_vote() {
+    let Some(clocks) = Clocks::start(Persistence::None) else {
+        return;
+    };
+    let scene = &clocks.scene;
+    scene.mark().await;
+    scene.servers[1].restart_empty().expect("restarted");
+    let connected = scene.client();
+    until_marked(scene, 1, &connected).await;
+    drop(connected);
+    let _away = scene.away(0);
+    let restarted = Instant::now();
+    loop {
+        let client = scene.client();
+        if let Ok(TryAcquire::Acquired(guard)) = client.try_acquire("job").await {
+            assert!(restarted.elapsed() > MAX_TTL, "{:?}", restarted.elapsed());
+            guard.release().await;
+            break;
+        }
+        tokio::time::sleep(MAX_TTL / 10).await;
+        let age = ask_server(&scene.servers[1], &["GET", AGE]);
+        assert!(restarted.elapsed() < PATIENCE, "{age:?}");
     }
 }

@@ -742,6 +742,7 @@ fn told(right: &str) -> Option<String> {
         // Plain locks do not need these rights. The rights serve changes of masters, connection names, permits and
         // shared locks.
         | "~quorate:masters"
+        | "~quorate:masters:age"
         | "+client|setname"
         | "~quorate:slot:*:lock:*"
         | "~quorate:*:quorate:slot:*:lock:*"

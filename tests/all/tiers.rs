@@ -57,9 +57,10 @@ fn numbers(code: &str) -> Vec<u64> {
 }
 
 /// Constants in the simulation that contain numbers of seeds, each with the name of its table row in CONTRIBUTING.md.
-const SEEDS: [(&str, &str); 5] = [
+const SEEDS: [(&str, &str); 6] = [
     ("REDIS", "seeds of Redis masters"),
     ("CHANGES", "seeds of masters that are replaced"),
+    ("CLOCKS", "seeds of clocks that jump at restarts"),
     ("STORES", "seeds of stores as masters"),
     (
         "TRIES",
@@ -223,7 +224,7 @@ fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
         code.contains("within < 1_000"),
         "the test support of the simulation must contain the bound of the short run"
     );
-    let files = ["seeds", "changes", "stores", "tries"];
+    let files = ["seeds", "changes", "clocks", "stores", "tries"];
     let bounds = files.map(|file| {
         let code = text(&format!("simulation/tests/all/{file}.rs"));
         let rows = code.lines().map(str::trim);

@@ -371,6 +371,28 @@ fn doctor_recommends_generation_markers_until_every_master_has_one() {
     assert!(next.err.contains("begin"), "{next:?}");
 }
 
+/// No client is connected after the restart, so without this command the age of the server would not grow.
+#[test]
+fn masters_mark_with_watch_ends_when_the_votes_of_a_restarted_master_count() {
+    let scene = Scene(masters(3));
+    let mark = || done(Scene::quorate(&scene.urls(0..3)).args(["masters", "mark", "--watch"]));
+    assert_eq!(mark().code, Some(0));
+    scene.0[0].restart_empty().expect("restarted");
+    let marked = mark();
+    assert_eq!(marked.code, Some(0), "{marked:?}");
+    assert!(
+        marked.err.contains("until clients count the votes"),
+        "{marked:?}"
+    );
+    let record = scene.0[0].command(&["GET", "quorate:masters:age"]);
+    let record = record.expect("the server must answer");
+    let record = record.text().expect("an age record").into_owned();
+    let age = record.split(' ').nth(1).and_then(|age| age.parse().ok());
+    // The last raise may be a thirty-second part of `max_ttl` (1 s) ago.
+    assert!(age > Some(900), "{record}");
+    assert!(record.contains(" lost-"), "{record}");
+}
+
 /// The configuration of a client: `masters`, `next_masters` and `masters_generation`. The numbers in the lists are
 /// indices of the servers in `scene`.
 struct Told<'a> {

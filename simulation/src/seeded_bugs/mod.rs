@@ -4,6 +4,7 @@
 //! are variants of a small client, [`WrongLocker`], which replaces the library. The variant without a flaw must break
 //! no rule.
 
+mod ages;
 mod as_it_stands;
 mod counted;
 mod locker;
@@ -251,12 +252,19 @@ pub enum Flaw {
     CounterKeepsExpiry,
     /// A force-release writes break records only on the masters that have the lock key, and deletes the key at once.
     BreakWhereHeld,
+    /// Clients use the uptime that a master computes from its wall clock, instead of the age that clients have counted.
+    AgeFromUptime,
+    /// Clients use the age record of a master even if it was written in an earlier run of the server.
+    AgeOfEarlierRun,
+    /// After a client has restored the generation marker of a master, the master votes immediately.
+    RestoredMarkerIsOld,
 }
 
 impl Flaw {
     /// The seeded bugs that randomly drawn scenarios can reveal. This list does not contain:
     ///
-    /// - the bugs in [`OF_STORES`](Self::OF_STORES) and [`OF_CHANGES`](Self::OF_CHANGES);
+    /// - the bugs in [`OF_STORES`](Self::OF_STORES), [`OF_CHANGES`](Self::OF_CHANGES) and
+    ///   [`OF_CLOCKS`](Self::OF_CLOCKS);
     /// - `ConfirmAnyKey`, `LateRefill` and `WriteElsewhere`, which only hand-written scenarios reveal
     ///   (`tests/all/kinds.rs`, `tests/all/values.rs`).
     pub const ALL: [Self; 59] = [
@@ -433,6 +441,7 @@ impl Flaw {
             Self::CounterKeepsExpiry => "counter-keeps-expiry",
             Self::BreakWhereHeld => "break-where-held",
             of_changes if of_changes.is_of_changes() => of_changes.name_at_changes(),
+            of_clocks if of_clocks.is_of_clocks() => of_clocks.name_at_clocks(),
             of_stores => of_stores.name_at_stores(),
         }
     }
@@ -457,7 +466,8 @@ impl Flaw {
     /// Returns the seeded bug with this name; `None` if there is none.
     pub fn by_name(name: &str) -> Option<Self> {
         let all = Self::ALL.into_iter().chain(Self::OF_STORES);
-        let all = all.chain(Self::OF_TRIES).chain(Self::OF_CHANGES).chain([
+        let all = all.chain(Self::OF_TRIES).chain(Self::OF_CHANGES);
+        let all = all.chain(Self::OF_CLOCKS).chain([
             Self::Sound,
             Self::ConfirmAnyKey,
             Self::SoundRegister,
@@ -475,6 +485,7 @@ impl Flaw {
             && !self.is_of_stores()
             && !self.is_of_tries()
             && !self.is_of_changes()
+            && !self.is_of_clocks()
             && !matches!(
                 self,
                 Self::UnconditionalDelete

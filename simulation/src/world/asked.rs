@@ -47,7 +47,8 @@ fn scripted(script: Script, keys: &[&[u8]], args: &[&[u8]]) -> Option<Asked> {
         Script::Extend => extend(keys, args),
         // Simulated clients send no BREAK (force-release), and LOOK (status) only without arguments.
         Script::Look => args.is_empty().then(|| notes::looked(key)),
-        Script::Break => None,
+        // The simulated server executes the script of the age record elsewhere (`World::raise_age`).
+        Script::Break | Script::Age => None,
         Script::Note => notes::noted(keys, args),
         Script::Read => register::read(key, args),
         Script::Write => register::write(key, args),

@@ -4,7 +4,6 @@
 //! fencing tokens and values.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use quorate::Redlock;
 use quorate::node::Request;
@@ -19,9 +18,6 @@ use crate::seeded_bugs::Flaw;
 
 /// The key of the generation marker.
 const MASTERS: &[u8] = b"quorate:masters";
-
-/// The TTL with which an operator restores a lost generation marker: ten years.
-pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// The interval at which the simulated administrator restores lost generation markers: 500 ms, in nanoseconds.
 const LOOKED_AFTER: u64 = 500 * MS;
@@ -97,15 +93,8 @@ impl SimMaster {
         self.memory.peek(now_us, MASTERS).holder.map(text)
     }
 
-    pub(super) fn set_mark(&mut self, now_us: u64, mark: &str, lifetime: Option<Duration>) {
-        (self.memory).put_text(now_us, MASTERS, mark.as_bytes(), lifetime);
-    }
-
-    /// Returns the time until the generation marker expires; `None` if it does not expire, or if there is no marker.
-    /// Only a marker that a client or an operator has restored expires.
-    pub(super) fn mark_left(&self, now_us: u64) -> Option<Duration> {
-        let expires = self.memory.peek(now_us, MASTERS).expires?;
-        Some(Duration::from_micros(expires.saturating_sub(now_us)))
+    pub(super) fn set_mark(&mut self, now_us: u64, mark: &str) {
+        (self.memory).put_text(now_us, MASTERS, mark.as_bytes(), None);
     }
 
     /// Records that the master has loaded the script with the index `script`. `looks` is the index of the generation
@@ -299,7 +288,8 @@ impl World {
         for master in named.asked() {
             if self.masters[master].up && self.mark_number(master) < plan.goal {
                 let now_us = self.masters[master].micros(self.now);
-                self.masters[master].set_mark(now_us, &mark, None);
+                self.declare_old(master);
+                self.masters[master].set_mark(now_us, &mark);
                 self.watch.coverage.mended += 1;
                 self.say(|| {
                     format!(
@@ -331,7 +321,8 @@ impl World {
         for master in named.asked() {
             let now_us = self.masters[master].micros(self.now);
             if let Some(mark) = &mark {
-                self.masters[master].set_mark(now_us, mark, None);
+                self.begin_age(master, false);
+                self.masters[master].set_mark(now_us, mark);
             }
             let counted = begins % 4 > 1 || old >> master & 1 == 1;
             if let Some(ahead) = plan.ahead.filter(|_| counted) {
@@ -405,40 +396,13 @@ impl World {
         .expect("writing to a string cannot fail");
     }
 
-    /// Writes the reply to the command `PTTL` for the generation marker, in milliseconds: -2 without a marker, -1 if
-    /// the marker does not expire.
-    pub(super) fn tell_mark_left(&self, conn: usize, out: &mut String) {
-        let master = &self.masters[self.conns[conn].master];
-        let now_us = master.micros(self.now);
-        let left = match (master.mark(now_us), master.mark_left(now_us)) {
-            (None, _) => -2,
-            (_, None) => -1,
-            (_, Some(left)) => left.as_millis() as i64,
-        };
-        write!(out, ":{left}\r\n").expect("writing to a string cannot fail");
-    }
-
-    /// Handles a client's request to restore a lost generation marker. The marker is written only if the master has
-    /// none.
-    pub(super) fn take_mark(
-        &mut self,
-        conn: usize,
-        mark: &[u8],
-        lifetime: Option<Duration>,
-        out: &mut String,
-    ) {
-        let index = self.conns[conn].master;
-        let now_us = self.masters[index].micros(self.now);
-        let lost = self.flaw == Some(Flaw::MarkLostOnRestart);
-        if lost || self.masters[index].mark(now_us).is_some() {
-            return out.push_str("_\r\n");
-        }
+    /// Restores the lost generation marker of a master for a client.
+    pub(super) fn restore_mark(&mut self, index: usize, mark: &str) {
         self.watch.coverage.given_again += 1;
-        self.masters[index].set_mark(now_us, text(mark), lifetime);
-        let mark = text(mark).to_owned();
+        let now_us = self.masters[index].micros(self.now);
+        self.masters[index].set_mark(now_us, mark);
         self.say(|| format!("master {index}: a client restores the generation marker: {mark}"));
         self.raised(index);
-        out.push_str("+OK\r\n");
     }
 
     pub(super) fn mark_number(&self, master: usize) -> u64 {
@@ -467,6 +431,7 @@ impl World {
                 .put_text(now_us, MASTERS, b"", Some(now));
             return;
         }
+        self.judge_unmarked();
         if self.scenario.change.is_none() || self.mark_number(master) >= was {
             return;
         }
@@ -477,6 +442,20 @@ impl World {
         self.fallen[master] = Some((most, until));
         self.reopened[master].get_or_insert(until);
         self.at(until, Event::Unguarded);
+    }
+
+    /// Stops the checks of exclusion, fencing tokens and values if a majority of the masters has lost its markers while
+    /// clocks jump. A client that reaches only these masters sees no marker, so it uses their uptimes.
+    fn judge_unmarked(&mut self) {
+        if !self.scenario.has_jumps() || !self.scenario.jumps_while_guarded() {
+            return;
+        }
+        let now = self.now;
+        let unmarked = |master: &&SimMaster| master.mark(master.micros(now)).is_none();
+        if 2 * self.masters.iter().filter(unmarked).count() > self.masters.len() {
+            self.say(|| "a majority of the masters has lost its generation markers".to_owned());
+            self.watch.lose_promises();
+        }
     }
 
     /// Stops the checks of exclusion, fencing tokens and values if too many generation markers were lost. Clients

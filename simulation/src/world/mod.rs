@@ -3,6 +3,7 @@
 //! The scenario and its seed decide everything that happens in the world. A mutex protects the world. It must be
 //! unlocked whenever the library is called, because the library calls back into the world.
 
+mod ages;
 mod asked;
 mod deletion;
 mod event;

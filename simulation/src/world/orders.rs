@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quorate::ChangeSeen;
 
-use super::marks::{RESTORED, number_of};
+use super::marks::number_of;
 use super::master::run_id;
 use super::net::{Trip, Way};
 use super::{Event, Shared, World};
@@ -229,16 +229,12 @@ impl World {
         let now_us = self.masters[index].micros(self.now);
         let mark = self.masters[index].mark(now_us);
         let raised = format!("{number} {print}");
-        if mark == Some(&*raised) && !restores {
-            return self.masters[index].set_mark(now_us, &raised, None);
-        }
         if mark.is_some() && number_of(mark) >= number {
             return;
         }
-        let lifetime = match mark {
-            Some(_) => self.masters[index].mark_left(now_us),
-            None => restores.then_some(RESTORED),
-        };
+        if mark.is_none() {
+            self.begin_age(index, restores);
+        }
         let coverage = &mut self.watch.coverage;
         match number % 4 {
             1 => coverage.closed += 1,
@@ -246,7 +242,7 @@ impl World {
             _ if number == 0 => coverage.begun += 1,
             _ => coverage.finished += 1,
         }
-        self.masters[index].set_mark(now_us, &raised, lifetime);
+        self.masters[index].set_mark(now_us, &raised);
         self.say(|| format!("master {index}: its generation marker is raised to {number}"));
         self.happened(Happening::Change);
         self.raised(index);

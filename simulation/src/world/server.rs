@@ -8,8 +8,7 @@ use quorate::node::{Answer, Extended, Fairness, Fault, Permit, Request};
 use quorate::testing::Script;
 
 use super::asked::{Asked, asked, script_of};
-use super::master::run_id;
-use super::words::{millis, number, text};
+use super::words::{number, text};
 use super::{Event, Stray, World, many, marks, notes, register};
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
@@ -164,9 +163,7 @@ impl World {
             }
             [b"INFO", ..] => {
                 let uptime = self.uptime(master);
-                let warm = matches!(self.flaw, Some(Flaw::WarmSpare));
-                let run = if warm { 0 } else { self.masters[master].run };
-                let (version, run) = (self.version_with_deletion(master), run_id(master, run));
+                let (version, run) = (self.version_with_deletion(master), self.shown_run(master));
                 let info = format!(
                     "redis_version:7.4.0\r\n{version}run_id:{run}\r\nuptime_in_seconds:{uptime}\r\n",
                 );
@@ -206,11 +203,7 @@ impl World {
                 out.push_str("+OK\r\n");
             }
             [b"GET", b"quorate:masters"] => self.tell_mark(conn, out),
-            [b"SET", b"quorate:masters", mark, b"NX"] => self.take_mark(conn, mark, None, out),
-            [b"SET", b"quorate:masters", mark, b"NX", b"PX", ttl] => {
-                self.take_mark(conn, mark, Some(millis(ttl)), out);
-            }
-            [b"PTTL", b"quorate:masters"] => self.tell_mark_left(conn, out),
+            [b"GET", b"quorate:masters:age"] => self.tell_age(conn, out),
             [b"PING"] => {
                 self.watch.coverage.pings += 1;
                 out.push_str("+PONG\r\n");
@@ -240,6 +233,11 @@ impl World {
             },
             _ => 0,
         };
+        if let [b"EVALSHA", sha, b"0", args @ ..] = words
+            && script_of(sha) == Some(Script::Age)
+        {
+            return self.raise_age(conn, args, out);
+        }
         if let Some(refusal) = self.refused_deletion(conn, words) {
             return out.push_str(refusal);
         }

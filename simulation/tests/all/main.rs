@@ -1,6 +1,7 @@
 //! All tests of the simulation, in one program.
 
 mod changes;
+mod clocks;
 mod crossings;
 mod kept;
 mod kinds;

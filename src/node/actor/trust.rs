@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::node::{NodeName, ServerRun};
+use crate::protocol::age::{AgeRecord, Watch};
 use crate::protocol::instant::Instant;
 
 /// Decides which stored values of the server at the other end of a connection are trusted.
@@ -53,6 +54,11 @@ struct Seen {
     run: Option<(String, Instant)>,
     /// The latest run id, and when this client first saw it. `None` before the first connection.
     since: Option<(String, Instant)>,
+    /// For how long clients have watched the latest server run, if the server has a generation marker. `None` if no
+    /// connection has read the age record.
+    watch: Option<Watch>,
+    /// The number of times that [`Acquaintance::new_life`] was called.
+    lives: u64,
 }
 
 impl Acquaintance {
@@ -65,6 +71,8 @@ impl Acquaintance {
             last: None,
             run: seen.run.clone(),
             since: seen.since.clone(),
+            watch: seen.watch.clone(),
+            lives: seen.lives,
         }))
     }
 
@@ -113,6 +121,31 @@ impl Acquaintance {
     pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run
+    }
+
+    /// Records that the server has shown this age record in the run `run`; the reply arrived at `now`. Returns for how
+    /// long clients have watched this run.
+    pub(in crate::node) fn watched(
+        &self,
+        run: &str,
+        record: Option<AgeRecord>,
+        now: Instant,
+    ) -> Watch {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let watch = Watch::after(seen.watch.take(), run, record, now);
+        seen.watch.insert(watch).clone()
+    }
+
+    /// The name of the next age record that this client may start (see [`AgeRecord::life`]). `seed` must differ between
+    /// clients.
+    pub(in crate::node) fn new_life(&self, seed: u64) -> u64 {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.lives += 1;
+        // The finalizer of SplitMix64: different inputs give different results.
+        let mixed = seed.wrapping_add(seen.lives.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
     }
 
     /// Stores the server run and the client id of the current connection. Returns the client id of the previous

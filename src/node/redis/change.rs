@@ -4,6 +4,7 @@
 //! - reads and raises the fencing counters and the generation marker (the key `quorate:masters`);
 //! - lists the connected clients, and disconnects clients that are configured for the old masters.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::conversation::Conversation;
@@ -20,8 +21,10 @@ use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Count
 use crate::node::numbers;
 use crate::node::right::{MissingRight, Purpose, Right};
 use crate::node::{Fault, Scope};
-use crate::protocol::marker::RESTORED;
+use crate::protocol::age::AgeRecord;
 use crate::settings::RestartGuard;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// The time limit for the replies to one message: 5 s, far longer than a master needs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -74,7 +77,7 @@ async fn carried_out(
             step,
             restores,
         } => {
-            let lifetime = if *restores { RESTORED.as_millis() } else { 0 };
+            let record = talk.first_record(*restores).await?;
             let raise = [
                 "EVALSHA",
                 &talk.load(&with_parts(RAISE.source)).await?,
@@ -82,7 +85,7 @@ async fn carried_out(
                 MASTERS,
                 &number.to_string(),
                 print,
-                &lifetime.to_string(),
+                &record.to_string(),
             ];
             talk.say(&raise).await?;
             // Raise the marker before listing the clients. A client names its connection before it reads the marker, so
@@ -168,6 +171,13 @@ impl OwnedValue {
             _ => None,
         }
     }
+}
+
+/// The value of one line in a reply to `INFO`.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = info.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.map(str::trim)
 }
 
 struct Talk(Conversation);
@@ -280,6 +290,22 @@ impl Talk {
         Ok(list.lines().filter_map(ClientSeen::read).collect())
     }
 
+    /// The age record to write together with a marker that the master does not have. If the marker was lost
+    /// (`restores`), the age is zero. Otherwise it is the uptime of the server: the first marker trusts the uptime once
+    /// (docs/protocol.md, "Age records").
+    async fn first_record(&mut self, restores: bool) -> Result<AgeRecord, Fault> {
+        let info = self.say(&["INFO", "server"]).await?.text();
+        let uptime = field(&info, "uptime_in_seconds").and_then(|secs| secs.parse().ok());
+        let age = match uptime {
+            // The server subtracts two times in whole seconds, so the uptime can be one second too large.
+            Some(uptime) if !restores => Duration::from_secs(uptime).saturating_sub(SECOND),
+            _ => Duration::ZERO,
+        };
+        let run = field(&info, "run_id").unwrap_or("-");
+        let life = RandomState::new().hash_one(run);
+        Ok(AgeRecord::first(run, age, life, restores))
+    }
+
     /// Reads the clock of the master, in microseconds since 1970.
     async fn time(&mut self) -> Result<u64, Fault> {
         let time = self.say(&["TIME"]).await?.all();
@@ -303,11 +329,7 @@ impl Talk {
 
     async fn look(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
         let info = self.say(&["INFO"]).await?.text();
-        let field = |name: &str| {
-            let mut lines = info.lines();
-            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            value.map(|value| value.trim().to_owned())
-        };
+        let field = |name: &str| field(&info, name).map(str::to_owned);
         seen.run_id = field("run_id");
         let uptime = field("uptime_in_seconds").and_then(|secs| numbers::uptime(&secs));
         seen.uptime = uptime.map(|uptime| uptime.at_least);

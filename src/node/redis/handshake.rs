@@ -7,7 +7,6 @@
 //! for the answer to a different command.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use super::connecting::Progress;
 use super::deletion::Deletion;
@@ -17,13 +16,14 @@ use super::refusal::{NO_HELLO, Quoting, listed, not_admitted, server_fault, ungu
 use super::resp::{Command, Value};
 use super::script::{Script, Set};
 use super::shared::Shared;
-use crate::keys::{MASTERS, WAKE};
+use crate::keys::{AGE, MASTERS, WAKE};
 use crate::node::Fault;
 use crate::node::actor::trust::{Memory, ServerVote};
 use crate::node::numbers;
+use crate::protocol::age::{AgeRecord, Watch};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Marker};
-use crate::protocol::restart::{guarded_for, quarantined_until};
+use crate::protocol::restart::quarantined_until;
 use crate::repeats::warn_seldom;
 use crate::settings::RestartGuard;
 
@@ -45,9 +45,9 @@ pub(super) struct Negotiated {
     /// The time at which the handshake found no generation marker on the master. `None` if there is a marker, or if
     /// this user has no right to read it.
     pub(super) unmarked: Option<Instant>,
-    /// The remaining time for which the master's votes do not count, because its lost generation marker was restored.
-    /// `None` if they count.
-    pub(super) restored: Option<Duration>,
+    /// For how long clients have watched this run of the server. `None` if the master shows no generation marker that
+    /// admits this client, or if the restart guard is off.
+    pub(super) watch: Option<Watch>,
     /// The smallest number of acquires that this server executes faster in one script call than in separate calls.
     pub(super) least_acquires: usize,
     /// How releases are executed on this server: with a script or with a built-in command.
@@ -75,7 +75,7 @@ pub(super) struct Handshake {
     refused: Option<Fault>,
     nameless: Option<Fault>,
     unmarked: Option<Instant>,
-    restored: Option<Duration>,
+    watch: Option<Watch>,
 }
 
 /// The value of the key that holds the generation marker.
@@ -102,8 +102,8 @@ enum Asked {
     Info,
     /// Reads the generation marker.
     Marker,
-    /// Reads the remaining TTL of the generation marker. Only a marker that was restored after a loss has a TTL.
-    MarkerLifetime,
+    /// Reads the age record. Only a master with a generation marker has one.
+    Age,
     Script(Script),
     Id,
     /// Closes the client's previous connection at the server.
@@ -141,7 +141,7 @@ impl Handshake {
             refused: None,
             nameless: None,
             unmarked: None,
-            restored: None,
+            watch: None,
         };
         if probes {
             Command::words(out, &["GET", MASTERS]);
@@ -227,10 +227,7 @@ impl Handshake {
             (Asked::Info, Value::Error(error)) => self.untold = Some(server_fault(error)),
             (Asked::Info, Value::Bulk(text) | Value::Simple(text)) => self.info = text.to_vec(),
             (Asked::Marker, value) => self.marker = seen_marker(shared, value)?,
-            (Asked::MarkerLifetime, Value::Int(left)) => {
-                let left = guarded_for(*left, shared.options.max_ttl);
-                self.restored = (!left.is_zero()).then_some(left);
-            }
+            (Asked::Age, value) => self.read_age(shared, value, now)?,
             (Asked::Script(script), value) => self.scripts.loaded(script, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
             (Asked::Subscription, Value::Error(error)) => not_subscribed(shared, error, now)?,
@@ -264,9 +261,9 @@ impl Handshake {
         if let Some(run) = &run {
             self.take_vote(shared, run, answered)?;
         }
-        self.judge_marker(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
+        self.judge_marker(shared, out, answered);
         // Close the previous connection at the server. Otherwise the server could execute a late acquire of that
         // connection after its release on this connection. The lock key would then exist until its TTL expires.
         if let (Some(run), Some(id)) = (&run, self.id)
@@ -312,7 +309,7 @@ impl Handshake {
             nameless: self.nameless,
             marked: self.marker.map(|seen| !matches!(seen, Seen::Nothing)),
             unmarked: self.unmarked,
-            restored: self.restored,
+            watch: self.watch,
         }
     }
 
@@ -360,13 +357,50 @@ impl Handshake {
         }
         let guards = options.restart_guard != RestartGuard::Off;
         if marker.is_some() && self.refused.is_none() && guards {
-            Command::words(out, &["PTTL", MASTERS]);
-            self.asked.push_back(Asked::MarkerLifetime);
+            Command::words(out, &["GET", AGE]);
+            self.asked.push_back(Asked::Age);
         }
         if let Some(fault) = self.refused.as_ref().or(self.nameless.as_ref()) {
             let text = fault.to_string();
             warn_seldom!((shared.repeats, &text, answered), node = %name, %fault, "master refuses this client's configuration");
         }
+    }
+
+    /// Handles the age record of a master with a generation marker. It shows for how long the master's votes must not
+    /// count yet (docs/protocol.md, "Age records").
+    fn read_age(&mut self, shared: &Shared, value: &Value<'_>, now: Instant) -> Result<(), Fault> {
+        let record = match value {
+            Value::Nil => None,
+            Value::Bulk(text) => AgeRecord::read(text),
+            Value::Error(error) => match server_fault(error) {
+                Fault::WrongType => None,
+                Fault::Denied(why) => {
+                    let why =
+                        format!("no right to the age record (ACL SETUSER <user> ~{AGE}): {why}");
+                    return Err(Fault::Denied(why.into()));
+                }
+                fault => return Err(fault),
+            },
+            _ => {
+                return Err(malformed(
+                    "the reply to the request for the age record is malformed",
+                ));
+            }
+        };
+        let run = self.memory.run.as_str();
+        let watch = shared.acquaintance.watched(run, record, now);
+        let left = shared.guarded_by_age(&watch, now);
+        if !left.is_zero() {
+            self.quarantined_until = self.quarantined_until.max(now + left);
+            warn_seldom!(
+                (shared.repeats, "young", now),
+                node = %shared.address.name(),
+                age_ms = watch.age(now).as_millis() as u64,
+                "clients have not watched this master for max_ttl yet, so its votes are ignored (restart guard)"
+            );
+        }
+        self.watch = Some(watch);
+        Ok(())
     }
 
     fn field(&self, name: &str) -> Option<&str> {
@@ -404,8 +438,11 @@ impl Handshake {
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
+        // The uptime follows the wall clock of the server. So for a master with a generation marker, the age record
+        // decides (`read_age`).
+        let aged = matches!(self.marker, Some(Seen::Marker(_)));
         let secs = uptime.at_least.as_secs();
-        let young = quarantined_until(answered, secs, max_ttl).filter(|_| !first);
+        let young = quarantined_until(answered, secs, max_ttl).filter(|_| !first && !aged);
         // The run has lasted at least since this client first saw it, whatever uptime the server reports.
         let young = young.map(|until| until.min(first_seen + max_ttl));
         let until = young.unwrap_or(NEVER_GUARDED).max(other);

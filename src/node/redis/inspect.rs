@@ -34,7 +34,6 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
             found.fault = negotiated.refused.or(negotiated.nameless);
             let now = protocol::instant::Instant::now();
             let left = negotiated.quarantined_until.saturating_since(now);
-            let left = left.max(negotiated.restored.unwrap_or_default());
             found.marked = negotiated.marked;
             found.quarantined = (!left.is_zero()).then_some(left);
             Some(connection)

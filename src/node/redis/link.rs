@@ -64,6 +64,7 @@ pub(super) struct Link {
     handed_over: bool,
     /// Recognizes a proxy that closes each connection in answer to HELLO.
     greeted: Greeted,
+    seed: u64,
 }
 
 enum State {
@@ -96,7 +97,8 @@ pub enum Stage {
 }
 
 impl Link {
-    /// Creates a link that needs a connection. `seed` determines the jitter of its pauses.
+    /// Creates a link that needs a connection. `seed` determines the jitter of its pauses, and the names of the age
+    /// records that it starts.
     pub(super) fn new(shared: Arc<Shared>, seed: u64, now: Instant) -> Self {
         // Requests wait at most one connect timeout for the first connection to open.
         let until = now + shared.options.connect_timeout;
@@ -115,6 +117,7 @@ impl Link {
             never_try: false,
             handed_over: false,
             greeted: Greeted::default(),
+            seed,
         }
     }
 
@@ -304,7 +307,7 @@ impl Link {
             if self.never_try {
                 negotiated.deletion = Deletion::Script;
             }
-            let online = Online::new(negotiated, &self.shared, now);
+            let online = Online::new(negotiated, &self.shared, self.seed, now);
             self.state = State::Online(Box::new(online));
             self.patience = None;
         }
@@ -334,9 +337,7 @@ impl Link {
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let at = match &self.state {
             State::Over => return None,
-            State::Online(online) => {
-                online.wake_at(&self.pending_releases, self.shared.options.node_timeout)
-            }
+            State::Online(online) => online.wake_at(&self.pending_releases, &self.shared),
             State::Dialing { until }
             | State::Handshaking { until, .. }
             | State::Pausing { until } => self

@@ -6,6 +6,7 @@
 
 mod actor;
 mod address;
+mod ages;
 mod buffers;
 mod call;
 mod change;

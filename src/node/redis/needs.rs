@@ -127,9 +127,10 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Semaphores, "PTTL {of-slot}"),
     (Purpose::Naming, "CLIENT SETNAME quorate"),
     (Purpose::Masters, "GET {masters}"),
-    (Purpose::Masters, "PTTL {masters}"),
     // A SET with both NX and XX is invalid, so it changes nothing. The server checks the user's rights first.
     (Purpose::Masters, "SET {masters} x NX XX"),
+    (Purpose::Masters, "GET {age}"),
+    (Purpose::Masters, "SET {age} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
     // Operators also need all rights of a client with fencing tokens. `purposes_of_operators` adds these rights.
     (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
@@ -146,6 +147,7 @@ const USES: &[(Purpose, &str)] = &[
     ),
     (Purpose::Changing, "GET {masters}"),
     (Purpose::Changing, "SET {masters} x NX XX"),
+    (Purpose::Changing, "SET {age} x NX XX"),
 ];
 
 /// The purposes for which a `Redlock` with these settings needs rights. `guarded` is true if the restart guard is on,

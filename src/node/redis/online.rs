@@ -12,7 +12,7 @@ use super::many::{Each, decode_many};
 use super::refusal::{is_denied_key, is_noscript};
 use super::resp::{Command, Value};
 use super::runs::{Placed, Runs};
-use super::script::Set;
+use super::script::{Script, Set};
 use super::sent::{Sent, What};
 use super::settle::settle;
 use super::shared::Shared;
@@ -75,9 +75,9 @@ pub(super) struct Online {
 }
 
 impl Online {
-    pub(super) fn new(negotiated: Negotiated, shared: &Shared, now: Instant) -> Self {
+    pub(super) fn new(negotiated: Negotiated, shared: &Shared, seed: u64, now: Instant) -> Self {
         Self {
-            votes: Votes::new(&negotiated, now),
+            votes: Votes::new(&negotiated, seed),
             scripts: negotiated.scripts,
             deletion: negotiated.deletion,
             memory: negotiated.memory,
@@ -186,17 +186,23 @@ impl Online {
             // If the scripts for combined calls cannot be loaded, each request is sent as a separate command.
             What::Script(script)
                 if script.row().set == Set::Many && matches!(value, Value::Error(_)) => {}
+            What::Script(Script::Age) => self.age_script_loaded(value, now),
             What::Script(script) => self.scripts.loaded(script, value)?,
             What::Ping => match value {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("the reply to PING is malformed".into())),
             },
-            // Ignore the reply to the SET of the marker, even an error: the next handshake reads the marker.
-            What::Marker => {}
-            What::MarkerLifetime => self.votes.handle_marker_lifetime(shared, value, now),
+            What::Age => self.votes.handle_age(shared, value, now),
             What::Trial => self.deletion.tried(value),
         }
         Ok(())
+    }
+
+    /// Handles the reply to the command that loads the script of the age record. If the server refused it, locks work
+    /// all the same.
+    fn age_script_loaded(&mut self, value: &Value<'_>, now: Instant) {
+        let loaded = self.scripts.loaded(Script::Age, value);
+        self.votes.ages.loaded(loaded.is_err(), now);
     }
 
     /// If the master did not execute the request, but may execute it in another form, queues it again in this form: for
@@ -334,7 +340,8 @@ impl Online {
         // More requests may be left in the mailbox after this batch. So return true: the actor then calls `take` again.
         let took = !batch.is_empty();
         if took {
-            (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
+            self.votes.handle_missing_marker(shared);
+            self.raise_age(shared, out, now);
         }
         let quarantine = self.votes.quarantine(shared, now);
         for queued in batch.drain(..) {
@@ -407,10 +414,17 @@ impl Online {
         self.under_way.extend(scripts.map(load));
     }
 
+    /// Raises the age record of the master, if that is due.
+    fn raise_age(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
+        let ages = &mut self.votes.ages;
+        ages.write(&self.scripts, shared, out, &mut self.under_way, now);
+    }
+
     /// The latest time for the next call of [`tick`](Self::tick).
-    pub(super) fn wake_at(&self, pending_releases: &PendingReleases, limit: Duration) -> Instant {
-        match (self.stalled_since, self.under_way.front()) {
-            (Some(since), _) => since + STALL.max(4 * limit),
+    pub(super) fn wake_at(&self, pending_releases: &PendingReleases, shared: &Shared) -> Instant {
+        let limit = shared.options.node_timeout;
+        let at = match (self.stalled_since, self.under_way.front()) {
+            (Some(since), _) => return since + STALL.max(4 * limit),
             (None, Some(oldest)) => oldest.at + limit,
             (None, None) => {
                 let idle = self.last_reply + IDLE;
@@ -418,7 +432,9 @@ impl Online {
                     .wake_at()
                     .map_or(idle, |respite| respite.min(idle))
             }
-        }
+        };
+        let raise = self.votes.ages.due(shared.options.max_ttl);
+        raise.map_or(at, |raise| raise.min(at))
     }
 
     /// If an answer is overdue, answers all outstanding requests with a timeout. If it stays overdue for too long,
@@ -437,6 +453,7 @@ impl Online {
                 Err(Fault::Stalled)
             };
         }
+        self.raise_age(shared, out, now);
         let Some(oldest) = self.under_way.front() else {
             if now >= self.last_reply + IDLE {
                 Command::words(out.commands(), &["PING"]);
@@ -468,11 +485,7 @@ impl Online {
             .into_iter()
             .filter_map(|sent| match sent.what {
                 What::Request(queued) => Some(queued),
-                What::Script(_)
-                | What::Ping
-                | What::Marker
-                | What::MarkerLifetime
-                | What::Trial => None,
+                What::Script(_) | What::Ping | What::Age | What::Trial => None,
             });
         open.chain(self.apart).chain(self.again)
     }

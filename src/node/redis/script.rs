@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use super::source::with_parts;
 use crate::node::right::Purpose::{
-    self, Changing, Crowds, Elections, Fencing, Groups, Locking, Notes, Operating, Order,
+    self, Changing, Crowds, Elections, Fencing, Groups, Locking, Masters, Notes, Operating, Order,
     Semaphores, Values, WakeUps,
 };
 use crate::node::{Claim, Fairness, Request, Shape};
@@ -52,6 +52,8 @@ pub(super) enum Set {
     Classic,
     /// The scripts that execute many requests in one call.
     Many,
+    /// The script that raises the age record.
+    Age,
 }
 
 /// The keys of a script (KEYS), named as in the comment at the beginning of its Lua source.
@@ -309,6 +311,16 @@ scripts! {
         keys: Keys::Many("locks"),
         args: Args { first: &[], each: &["value"], last: &["queues"] },
     },
+
+    /// Raises the age record of the server, and restores a lost generation marker.
+    Age: Row {
+        source: include_str!("../../scripts/age.lua"),
+        set: Set::Age,
+        checks_marker: false,
+        purposes: &[Masters],
+        keys: Keys::Many("none"),
+        args: Args { first: &["run id", "life", "age ms", "new life", "marker"], each: &[], last: &[] },
+    },
 }
 
 /// The properties of a script that only operators run, when they replace masters.
@@ -332,7 +344,7 @@ pub(super) static RAISE: OperatorRow = OperatorRow {
         first: &[
             "the marker's number",
             "the fingerprint of the masters",
-            "the expiry in ms",
+            "the age record",
         ],
         each: &[],
         last: &[],
@@ -426,7 +438,7 @@ impl Script {
 }
 
 impl Set {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Plain,
         Self::Groups,
         Self::Values,
@@ -434,6 +446,7 @@ impl Set {
         Self::Notes,
         Self::Classic,
         Self::Many,
+        Self::Age,
     ];
 
     /// The scripts of this set, in the order in which they are loaded.

@@ -23,10 +23,8 @@ pub(super) enum What {
     /// The command `SCRIPT LOAD` for this script.
     Script(Script),
     Ping,
-    /// The command that restores the generation marker on a master that has none.
-    Marker,
-    /// The command PTTL for the generation marker. It is sent if the marker was missing at the handshake.
-    MarkerLifetime,
+    /// The script that raises the age record, and restores a lost generation marker.
+    Age,
     /// The command that tests whether the server's built-in delete command works. If it works, releases use it.
     Trial,
 }

@@ -11,6 +11,8 @@ use crate::node::Subscriber;
 use crate::node::actor::mailbox::Mailbox;
 use crate::node::actor::markers::Markers;
 use crate::node::actor::trust::{Acquaintance, Roster};
+use crate::protocol::age::Watch;
+use crate::protocol::instant::Instant;
 use crate::protocol::marker::Configuration;
 use crate::repeats::Repeats;
 #[cfg(feature = "tls-rustls")]
@@ -87,6 +89,18 @@ impl Shared {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
         (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
+    }
+
+    /// For how much longer the votes of this master do not count, because clients have not watched its present run for
+    /// `max_ttl` yet. Zero if they count.
+    pub(super) fn guarded_by_age(&self, watch: &Watch, now: Instant) -> Duration {
+        let first = self.options.restart_guard == RestartGuard::AfterFirstContact
+            && self.acquaintance.is_first_run(watch.run());
+        if first && !watch.is_after_loss() {
+            Duration::ZERO
+        } else {
+            watch.guarded_for(now, self.options.max_ttl)
+        }
     }
 
     /// Creates the state for an additional connection to the same master: with the same settings, and with the same

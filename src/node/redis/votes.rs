@@ -1,23 +1,19 @@
 //! Decides whether the votes that a master gives on one connection count. They do not count in three cases:
 //!
 //! - The master may have restarted within the last `max_ttl` (restart guard).
-//! - The master has lost its generation marker within the last `max_ttl`.
+//! - The master may have lost its generation marker within the last `max_ttl`.
 //! - The generation marker does not accept this client.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::buffers::Output;
+use super::ages::Ages;
 use super::handshake::Negotiated;
-use super::resp::{Command, Value};
-use super::sent::{Sent, What};
+use super::resp::Value;
 use super::shared::Shared;
-use crate::keys::MASTERS;
 use crate::node::actor::markers::Missed;
 use crate::node::{Fault, Request};
 use crate::protocol::instant::Instant;
-use crate::protocol::marker::{Admission, Marker, RESTORED};
-use crate::protocol::restart::guarded_for;
+use crate::protocol::marker::{Admission, Marker};
 use crate::repeats::warn_seldom;
 use crate::settings::RestartGuard;
 
@@ -32,20 +28,26 @@ pub(super) struct Votes {
     unmarked: Option<Instant>,
     /// Whether the loss of the master's generation marker was already detected on this connection.
     missed: bool,
-    /// The time until which the master's votes do not count because the master has lost its generation marker; `None`
-    /// if no loss is known, or if the votes count again.
+    /// The time until which the master's votes do not count, because it shows no generation marker, or because its age
+    /// record is too young. `None` if they count.
     doubted_until: Option<Instant>,
+    pub(super) ages: Ages,
 }
 
 impl Votes {
     /// Creates the state of a new connection from the results of its handshake.
-    pub(super) fn new(negotiated: &Negotiated, now: Instant) -> Self {
+    pub(super) fn new(negotiated: &Negotiated, seed: u64) -> Self {
         Self {
             quarantined_until: negotiated.quarantined_until,
             refused: negotiated.refused.clone(),
             unmarked: negotiated.unmarked,
             missed: false,
-            doubted_until: negotiated.restored.map(|left| now + left),
+            doubted_until: None,
+            ages: Ages::new(
+                negotiated.memory.run.clone(),
+                seed,
+                negotiated.watch.clone(),
+            ),
         }
     }
 
@@ -64,15 +66,7 @@ impl Votes {
     ///
     /// - If the restart guard is on, the votes of the master do not count for `max_ttl`.
     /// - If the client knows the lost marker, it restores the marker.
-    ///
-    /// Writes the commands to `out`, and appends them to `sent`.
-    pub(super) fn handle_missing_marker(
-        &mut self,
-        shared: &Shared,
-        out: &mut Output,
-        sent: &mut VecDeque<Sent>,
-        now: Instant,
-    ) {
+    pub(super) fn handle_missing_marker(&mut self, shared: &Shared) {
         let options = &shared.options;
         let Some(since) = self.unmarked else {
             return;
@@ -97,46 +91,36 @@ impl Votes {
                 && options.configuration.name().is_none()
                 && options.configuration.admission(Some(*marker)) == Admission::Admitted
         };
-        if let Some(marker) = marker.filter(may_restore) {
+        let marker = marker.filter(may_restore).map(|marker| {
             let name = None;
-            let marker = Marker { name, ..marker }.to_string();
-            let lifetime = RESTORED.as_millis().to_string();
-            let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // The TTL of a restored marker shows other clients that the master's votes do not count yet.
-            let guarded = now < since + options.max_ttl;
-            let words = if guarded { &restored } else { &restored[..4] };
-            Command::words(out.commands(), words);
-            sent.push_back(Sent::alone(What::Marker, now));
+            Marker { name, ..marker }
+        });
+        if marker.is_some() {
+            self.ages.ask(marker);
         }
         if options.restart_guard != RestartGuard::Off && !self.missed {
             self.missed = true;
             self.doubted_until = Some(since + options.max_ttl);
-            Command::words(out.commands(), &["PTTL", MASTERS]);
-            sent.push_back(Sent::alone(What::MarkerLifetime, now));
+            // An operator may have written the marker after the handshake. Then the age record shows that the votes
+            // count.
+            self.ages.ask(marker);
         }
     }
 
-    /// Handles the remaining TTL of a generation marker that was missing at the handshake.
-    pub(super) fn handle_marker_lifetime(
-        &mut self,
-        shared: &Shared,
-        value: &Value<'_>,
-        now: Instant,
-    ) {
-        let (options, node) = (&shared.options, shared.address.name());
-        let Value::Int(left) = value else {
-            return;
-        };
-        match left {
-            // Without a TTL, the votes count: an operator wrote the marker, or `max_ttl` has passed since the loss.
-            -1 => self.trust(shared),
-            0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
-            _ => {}
+    /// Handles the reply of the script that raises the age record.
+    pub(super) fn handle_age(&mut self, shared: &Shared, value: &Value<'_>, now: Instant) {
+        if let Some(watch) = self.ages.called(shared, value, now) {
+            let left = shared.guarded_by_age(&watch, now);
+            if left.is_zero() {
+                self.trust(shared);
+            } else {
+                self.doubted_until = Some(now + left);
+            }
         }
-        if self.doubted_until.is_some_and(|until| until > now) {
+        if self.missed && self.doubted_until.is_some_and(|until| until > now) {
             warn_seldom!(
                 (shared.repeats, "marker", now),
-                %node,
+                node = %shared.address.name(),
                 "master has lost its generation marker, so its votes are ignored until max_ttl has passed"
             );
         }

@@ -15,6 +15,7 @@ pub(crate) struct Seeds {
 // `tests/all/tiers.rs` compares the numbers below with the table in CONTRIBUTING.md.
 pub(crate) const REDIS: Seeds = Seeds::of(2_000, 20_000, 300);
 pub(crate) const CHANGES: Seeds = Seeds::of(300, 3_000, 30);
+pub(crate) const CLOCKS: Seeds = Seeds::of(300, 3_000, 30);
 pub(crate) const STORES: Seeds = Seeds::of(200, 2_000, 60);
 pub(crate) const TRIES: Seeds = Seeds::of(200, 2_000, 60);
 pub(crate) const CROSSINGS: Seeds = Seeds::of(0, 8_000, 0);

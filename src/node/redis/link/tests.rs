@@ -4,15 +4,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::keys::AGE;
 use crate::node::Markers;
 use crate::node::actor::trust::Roster;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
 use crate::node::{
-    Answer, Claim, Class, Group, Mode, NewValue, Part, Phase, Reply, ReplySink, Request, ServerRun,
-    Subscriber, Token, WakeSink,
+    Answer, Claim, Class, Group, Mode, NewValue, NodeName, Part, Phase, Reply, ReplySink, Request,
+    ServerRun, Subscriber, Token, WakeSink,
 };
-use crate::protocol::marker::{Configuration, Fingerprint};
+use crate::protocol::marker::{Configuration, Fingerprint, Marker};
 use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
@@ -1117,7 +1118,7 @@ fn new_connection_kills_the_previous_connection_by_client_id() {
 }
 
 /// Completes a handshake with a server whose run id is `run`, whose generation marker is `marker`, and whose uptime is
-/// long.
+/// long. The server has no age record.
 fn greet_as(bench: &mut Bench, run: &str, marker: &str, now: u64) {
     let info = format!("run_id:{run}\r\nuptime_in_seconds:99999999\r\n");
     greet_with(bench, &info, marker, now);
@@ -1125,23 +1126,203 @@ fn greet_as(bench: &mut Bench, run: &str, marker: &str, now: u64) {
 
 /// Completes a handshake with a server that replies to INFO with `info`, and whose generation marker is `marker`.
 fn greet_with(bench: &mut Bench, info: &str, marker: &str, now: u64) {
+    greet_fully(bench, info, (marker, ""), now);
+}
+
+/// Completes a handshake with a server whose uptime is long. Returns the second message of the handshake.
+fn greet_aged(bench: &mut Bench, (run, marker, record): (&str, &str, &str), now: u64) -> String {
+    let info = format!("run_id:{run}\r\nuptime_in_seconds:99999999\r\n");
+    greet_fully(bench, &info, (marker, record), now)
+}
+
+/// Completes a handshake with a server that replies to INFO with `info`, and that has this generation marker and this age
+/// record. Returns the second message of the handshake.
+fn greet_fully(bench: &mut Bench, info: &str, (marker, record): (&str, &str), now: u64) -> String {
     bench.link.dialed(at(now));
     bench.written();
     let info = format!("${}\r\n{info}\r\n", info.len());
-    let marker = match marker {
-        "" => "_\r\n".to_owned(),
-        marker => format!("${}\r\n{marker}\r\n", marker.len()),
-    };
     let mut said = GREETING.map(str::to_owned);
-    (said[4], said[5]) = (info, marker);
+    (said[4], said[5]) = (info, bulk(marker));
     bench.say(said.concat().as_bytes(), now);
     let written = bench.written();
-    if written.contains("PTTL") {
-        bench.say(b":-1\r\n", now);
+    if written.contains(AGE) {
+        bench.say(bulk(record).as_bytes(), now);
     }
     if written.contains("KILL") {
         bench.say(b":0\r\n", now);
     }
+    written
+}
+
+/// A bulk string as the server writes it; null for an empty text.
+fn bulk(text: &str) -> String {
+    match text {
+        "" => "_\r\n".to_owned(),
+        text => format!("${}\r\n{text}\r\n", text.len()),
+    }
+}
+
+/// The generation marker that admits the client of a bench.
+fn own_marker(bench: &Bench) -> String {
+    let mut markers = bench.shared.options.configuration.markers();
+    markers.next().expect("a marker").to_string()
+}
+
+/// The arguments of the calls of the script that raises the age record, in the written bytes. The new life is left out.
+fn raises(written: &str) -> Vec<[String; 4]> {
+    let calls = written.split("EVALSHA\r\n").skip(1);
+    let arguments = calls.map(|call| {
+        let words: Vec<&str> = call.split("\r\n").collect();
+        // The words are the digest, the number of keys, and the arguments, each after its length.
+        let word = |at: usize| words[2 * at + 1].to_owned();
+        assert_eq!(word(1), "0", "the script takes no key: {call}");
+        assert_eq!(word(5).len(), 16, "the new life: {call}");
+        [word(2), word(3), word(4), word(6)]
+    });
+    arguments.collect()
+}
+
+/// Lets the link load the script that raises the age record, which is due at `now`.
+fn load_age(bench: &mut Bench, now: u64) {
+    bench.link.tick(at(now));
+    let written = bench.written();
+    assert_eq!(written.matches("LOAD").count(), 1, "{written}");
+    bench.say(SHA.as_bytes(), now);
+}
+
+fn raised(bench: &mut Bench, now: u64) -> Vec<[String; 4]> {
+    bench.link.tick(at(now));
+    raises(&bench.written())
+}
+
+#[test]
+fn master_with_a_marker_votes_after_clients_have_watched_its_run_for_the_longest_ttl() {
+    for (record, left) in [
+        ("", 30_000),
+        ("other 86400000 x", 30_000),
+        ("a 0 x", 30_000),
+        ("a 20000 x", 10_000),
+        ("a 20000 lost-x", 10_000),
+        ("a 30000 x", 0),
+        ("junk", 30_000),
+    ] {
+        let mut bench = Bench::new();
+        let marker = own_marker(&bench);
+        let asked = greet_aged(&mut bench, ("a", &marker, record), 0);
+        assert!(asked.contains("GET"), "{asked}");
+        if left > 0 {
+            bench.ask(1, acquire(1));
+            bench.link.take(at(left - 1));
+            assert_eq!(bench.told.kinds(), ["quarantined"], "{record}");
+        }
+        bench.ask(2, acquire(1));
+        bench.link.take(at(left));
+        assert_eq!(bench.told.all(), [], "{record}");
+    }
+}
+
+#[test]
+fn connected_client_raises_the_age_record_to_the_time_that_it_has_watched() {
+    let mut bench = Bench::new();
+    let marker = own_marker(&bench);
+    greet_aged(&mut bench, ("a", &marker, ""), 0);
+    load_age(&mut bench, 0);
+    let call = |life: &str, age: &str| ["a", life, age, ""].map(str::to_owned);
+    assert_eq!(raised(&mut bench, 2), [call("", "2")]);
+    bench.say(bulk("a 2 x").as_bytes(), 3);
+    // A thirty-second part of 30 s later.
+    assert_eq!(raised(&mut bench, 3 + 937), [[""; 4]; 0]);
+    assert_eq!(raised(&mut bench, 3 + 938), [call("x", "940")]);
+    // Another client has raised the age further.
+    bench.say(bulk("a 40000 x").as_bytes(), 1_000);
+    assert_eq!(raised(&mut bench, 10_999), [[""; 4]; 0]);
+    assert_eq!(raised(&mut bench, 11_000), [call("x", "50000")]);
+    bench.say(bulk("a 50000 x").as_bytes(), 11_000);
+    // The client counts on if it connects to the same run again.
+    bench.link.cut(Fault::Down("reset".into()), at(12_000));
+    let now = bench.dials(12_000);
+    greet_aged(&mut bench, ("a", &marker, "a 50000 x"), now);
+    load_age(&mut bench, 60_000);
+    assert_eq!(raised(&mut bench, 60_000), [call("x", "99000")]);
+    bench.say(bulk("a 86400000 x").as_bytes(), 60_000);
+    for hour in 1..100 {
+        let now = 60_000 + hour * 3_600_000;
+        assert_eq!(
+            raised(&mut bench, now),
+            [[""; 4]; 0],
+            "no age above one day"
+        );
+        bench.say(b"+PONG\r\n", now);
+    }
+}
+
+/// Somebody has emptied the server without restarting it. Another client has restored the marker and started a new age
+/// record.
+#[test]
+fn client_counts_from_the_new_age_record_of_a_server_that_was_emptied() {
+    let mut bench = Bench::new();
+    let marker = own_marker(&bench);
+    greet_aged(&mut bench, ("a", &marker, "a 40000 x"), 0);
+    load_age(&mut bench, 10_000);
+    assert_eq!(raised(&mut bench, 10_000)[0][1..3], ["x", "50000"]);
+    bench.say(bulk("a 5 lost-y").as_bytes(), 10_000);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(10_001));
+    assert_eq!(bench.told.kinds(), ["quarantined"]);
+    assert_eq!(raised(&mut bench, 11_000)[0][1..3], ["lost-y", "1005"]);
+    // The server has no marker at all: the next handshake notices this.
+    bench.say(b"$0\r\n\r\n", 11_000);
+    assert_eq!(raised(&mut bench, 12_999), [[""; 4]; 0]);
+}
+
+#[test]
+fn refused_raise_of_the_age_record_is_repeated_after_a_pause() {
+    let mut bench = Bench::new();
+    let marker = own_marker(&bench);
+    greet_aged(&mut bench, ("a", &marker, ""), 0);
+    load_age(&mut bench, 0);
+    assert_eq!(raised(&mut bench, 0).len(), 1);
+    bench.say(b"-OOM command not allowed\r\n", 1);
+    assert!(bench.link.wake_at() >= Some(at(1_001)));
+    assert_eq!(raised(&mut bench, 1_000).len(), 0);
+    assert_eq!(raised(&mut bench, 1_001).len(), 1);
+    // The server has lost the script: load it again, together with the call.
+    bench.say(b"-NOSCRIPT No matching script.\r\n", 1_001);
+    bench.link.tick(at(1_001));
+    let written = bench.written();
+    assert_eq!(written.matches("LOAD").count(), 1, "{written}");
+    assert_eq!(written.matches("EVALSHA").count(), 1, "{written}");
+    bench.say(format!("{SHA}{}", bulk("a 1001 x")).as_bytes(), 1_002);
+    assert_eq!(bench.link.stage(), Stage::Talk);
+    assert_eq!(raised(&mut bench, 1_010).len(), 0);
+}
+
+#[test]
+fn lost_generation_marker_is_restored_together_with_a_new_age_record() {
+    let mut bench = Bench::new();
+    let marker = own_marker(&bench);
+    greet_as(&mut bench, "a", "", 0);
+    // The handshake with another master shows the marker.
+    let other = Marker::read(marker.as_bytes()).expect("a marker");
+    (bench.shared.options.markers).saw(&NodeName::new("other"), other, true);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(1));
+    assert_eq!(bench.told.kinds(), ["quarantined"]);
+    let written = bench.written();
+    assert_eq!(written.matches("LOAD").count(), 1, "{written}");
+    bench.say(SHA.as_bytes(), 2);
+    assert_eq!(
+        raised(&mut bench, 2),
+        [["a", "", "0", &marker].map(str::to_owned)]
+    );
+    bench.say(bulk("a 0 lost-x").as_bytes(), 3);
+    bench.ask(2, acquire(1));
+    bench.link.take(at(30_002));
+    assert_eq!(bench.told.kinds(), ["quarantined"]);
+    bench.ask(3, acquire(1));
+    bench.link.take(at(30_003));
+    assert_eq!(bench.told.all(), []);
+    assert!(bench.shared.doubted_for().is_none());
 }
 
 fn refusing_the_name() -> String {

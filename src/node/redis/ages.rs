@@ -1,0 +1,157 @@
+//! Raises the age record of one master, on one connection (docs/protocol.md, "Age records"). The same script restores a
+//! lost generation marker.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::buffers::Output;
+use super::loaded::Scripts;
+use super::refusal::{is_noscript, server_fault};
+use super::resp::Value;
+use super::script::{Script, Set};
+use super::sent::{Sent, What};
+use super::shared::Shared;
+use crate::node::{Fault, ServerRun};
+use crate::protocol::age::{AgeRecord, Watch};
+use crate::protocol::instant::Instant;
+use crate::protocol::marker::Marker;
+use crate::repeats::warn_seldom;
+
+/// The pause after a call of the script that the server refused: 1 s.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) struct Ages {
+    run: ServerRun,
+    /// Must differ between clients: it determines the lives of new age records.
+    seed: u64,
+    /// For how long clients have watched this server run; `None` if this connection raises no age record.
+    watch: Option<Watch>,
+    /// Whether to call the script immediately, although no raise is due.
+    wanted: bool,
+    /// The lost generation marker that the next call of the script restores.
+    restores: Option<Marker>,
+    /// The number of outstanding replies: to `SCRIPT LOAD`, and to the script.
+    waits: u8,
+    /// Whether the server has lost the script, so that it must be loaded again.
+    lost_script: bool,
+    /// The script is not called before this time.
+    not_before: Instant,
+}
+
+impl Ages {
+    pub(super) fn new(run: ServerRun, seed: u64, watch: Option<Watch>) -> Self {
+        Self {
+            run,
+            seed,
+            watch,
+            wanted: false,
+            restores: None,
+            waits: 0,
+            lost_script: false,
+            not_before: Instant::from_nanos(0),
+        }
+    }
+
+    /// Requests a call of the script, which also restores `marker`.
+    pub(super) fn ask(&mut self, marker: Option<Marker>) {
+        self.wanted = true;
+        self.restores = marker;
+    }
+
+    /// The time of the next command; `None` if none is due, or if the reply to the last one is outstanding.
+    pub(super) fn due(&self, max_ttl: Duration) -> Option<Instant> {
+        let raise = || self.watch.as_ref()?.raise_at(max_ttl);
+        let at = if self.wanted {
+            Some(self.not_before)
+        } else {
+            raise().map(|at| at.max(self.not_before))
+        };
+        at.filter(|_| self.waits == 0)
+    }
+
+    /// Writes the next command, if it is due: loads the script, or calls it.
+    pub(super) fn write(
+        &mut self,
+        scripts: &Scripts,
+        shared: &Shared,
+        out: &mut Output,
+        sent: &mut VecDeque<Sent>,
+        now: Instant,
+    ) {
+        let max_ttl = shared.options.max_ttl;
+        if self.due(max_ttl).is_none_or(|due| due > now) {
+            return;
+        }
+        let loaded = scripts.has(Set::Age);
+        if !loaded || std::mem::take(&mut self.lost_script) {
+            self.waits += 1;
+            let load = |script| Sent::alone(What::Script(script), now);
+            sent.extend(scripts.load(Set::Age, max_ttl, out.commands()).map(load));
+        }
+        if !loaded {
+            return;
+        }
+        self.waits += 1;
+        self.wanted = false;
+        let watch = self.watch.as_ref();
+        let age = watch.map_or(Duration::ZERO, |watch| watch.age(now));
+        let life = watch.map_or("", Watch::life);
+        let new_life = format!("{:016x}", shared.acquaintance.new_life(self.seed));
+        let marker = self
+            .restores
+            .map_or(String::new(), |marker| marker.to_string());
+        let mut call = scripts.call(Script::Age, 0, 5, out.commands());
+        call.arg(self.run.as_str())
+            .arg(life)
+            .number(age.as_millis() as u64)
+            .arg(&new_life)
+            .arg(&marker);
+        sent.push_back(Sent::alone(What::Age, now));
+    }
+
+    /// Handles the reply to the command that loads the script.
+    pub(super) fn loaded(&mut self, refused: bool, now: Instant) {
+        self.waits = self.waits.saturating_sub(1);
+        if refused {
+            self.not_before = now + PAUSE;
+        }
+    }
+
+    /// Handles the reply to the script. Returns for how long clients have watched this server run; `None` if the reply
+    /// does not show it.
+    pub(super) fn called(
+        &mut self,
+        shared: &Shared,
+        value: &Value<'_>,
+        now: Instant,
+    ) -> Option<Watch> {
+        self.waits = self.waits.saturating_sub(1);
+        match value {
+            Value::Error(_) if is_noscript(value) => {
+                (self.wanted, self.lost_script) = (true, true);
+            }
+            Value::Error(error) => {
+                self.wanted |= self.restores.is_some();
+                self.not_before = now + PAUSE;
+                if let fault @ Fault::Denied(_) = server_fault(error) {
+                    let (node, text) = (shared.address.name(), fault.to_string());
+                    warn_seldom!((shared.repeats, &text, now), %node, %fault, "cannot write the age record");
+                }
+            }
+            value => {
+                let record = value.text().and_then(AgeRecord::read);
+                // The server has no generation marker: it never had one, or has lost it on this connection.
+                self.watch = record.map(|record| {
+                    let run = self.run.as_str();
+                    shared.acquaintance.watched(run, Some(record), now)
+                });
+                // If `ask` was called since the script was sent, that request is still open.
+                if !self.wanted {
+                    self.restores = None;
+                }
+                return self.watch.clone();
+            }
+        }
+        None
+    }
+}
