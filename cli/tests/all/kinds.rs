@@ -168,10 +168,8 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
     for (permits, code) in [("1", 75), ("2", 0)] {
         // Remove the number of the slot from the entry of the outer run.
         let unnamed = "QUORATE_HELD=${QUORATE_HELD%%=*}@${QUORATE_HELD#*@}";
-        let inner = nested(&format!("--permits {permits} api -- true"));
-        let script = format!("export {unnamed}; {inner}");
-        let outer = ["--permits", "2", "api"];
-        let ran = done(&mut run(&masters, &outer, &["sh", "-c", &script]));
+        let script = format!("export {unnamed}; Q run --permits {permits} api -- true");
+        let ran = nested(&masters, &["--permits", "2", "api"], &script);
         assert_eq!(ran.code, Some(code), "{permits}: {ran:?}");
     }
 }
