@@ -1,9 +1,9 @@
 //! Dead holders and dead waiters in stores without a clock: a process that starts later and tries only once must get
 //! the lock, and must never take the lock of a living holder.
 
-use std::time::Duration;
-
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use quorate::node::store::{StoreNode, Table};
 use quorate::runtime::{BoxFuture, Runtime};
@@ -24,17 +24,26 @@ const DEAD: Duration = secs(3);
 struct Process {
     machine: Option<u64>,
     ahead: i64,
+    /// If set, all clocks of this process advance by an hour when the value becomes true.
+    later: Option<&'static AtomicBool>,
 }
 
 impl Runtime for Process {
     fn now(&self) -> Instant {
+        let hour = Duration::from_micros(HOUR as u64);
         Instant::now()
+            + if self.is_later() {
+                hour
+            } else {
+                Duration::ZERO
+            }
     }
 
     fn wall_micros(&self) -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let micros = since.expect("after 1970").as_micros() as u64;
-        micros.saturating_add_signed(self.ahead)
+        let hour = if self.is_later() { HOUR } else { 0 };
+        micros.saturating_add_signed(self.ahead + hour)
     }
 
     fn machine(&self) -> Option<u64> {
@@ -62,13 +71,22 @@ impl Runtime for Process {
 
 impl Process {
     fn ahead(ahead: i64) -> Self {
-        let machine = None;
-        Self { machine, ahead }
+        Self {
+            ahead,
+            ..Self::default()
+        }
     }
 
     fn on(machine: u64) -> Self {
-        let machine = Some(machine);
-        Self { machine, ahead: 0 }
+        Self {
+            machine: Some(machine),
+            ..Self::default()
+        }
+    }
+
+    fn is_later(&self) -> bool {
+        self.later
+            .is_some_and(|later| later.load(Ordering::Relaxed))
     }
 
     /// Starts a new process. The store has no clock.
@@ -301,4 +319,28 @@ async fn processes_on_one_machine_need_no_dates_of_the_store() {
     assert!(!Process::on(2).tries(&table).await);
     tokio::time::sleep(DEAD).await;
     assert!(Process::on(2).tries(&table).await);
+}
+
+/// The last date that the service got from the store is an hour old when it tries.
+#[tokio::test]
+async fn service_that_was_idle_for_an_hour_gets_the_lock_of_a_dead_holder() {
+    static LATER: AtomicBool = AtomicBool::new(false);
+    let table = table();
+    let process = Process {
+        later: Some(&LATER),
+        ..Process::default()
+    };
+    let service = process.start(&table);
+    service
+        .acquire("nightly")
+        .await
+        .expect("free")
+        .release()
+        .await;
+    LATER.store(true, Ordering::Relaxed);
+    table.set_date_ahead(HOUR);
+    assert!(process.tries(&table).await);
+    tokio::time::sleep(DEAD).await;
+    let tried = service.try_acquire("nightly").await.expect("no fault");
+    assert!(tried.acquired().is_some(), "the holder is dead");
 }

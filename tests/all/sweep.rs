@@ -191,7 +191,7 @@ impl Reachable {
     }
 
     fn date(&self) -> Option<Date> {
-        let Date { micros, era, .. } = Session::date(&self.table)?;
+        let Date { micros, era, .. } = self.table.date_now()?;
         let micros = micros.saturating_add_signed(self.ahead.load(Ordering::Relaxed));
         Some(Date::new(micros, era))
     }

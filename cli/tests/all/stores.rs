@@ -452,7 +452,7 @@ fn run_with_try_gets_the_lock_of_a_killed_holder_at_a_zookeeper() {
     let Some(server) = zookeeper(&ZooKeeperOptions::new()) else {
         return;
     };
-    let url = format!("{}?timeout=2s", server.url("/a/locks"));
+    let url = format!("{}?timeout=1s", server.url("/a/locks"));
     assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
     let status = || {
         let shown = quorate(&url, &["status", "--json", "nightly"]);

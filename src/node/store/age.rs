@@ -31,7 +31,7 @@ pub(super) const SLACK: u64 = 500_000;
 
 /// A date that the store gave longer ago than this (10 min) is not used, because the clock of this client may run
 /// slower or faster than the clock of the store.
-const FRESH: Duration = Duration::from_secs(600);
+pub(super) const FRESH: Duration = Duration::from_secs(600);
 
 /// The largest number of sightings that a record contains for one item.
 const MOST: usize = 8;

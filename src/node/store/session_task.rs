@@ -2,7 +2,7 @@
 //!
 //! The task answers every request within a time limit, even if the store does not answer:
 //!
-//! - A request that was sent: the store's timeout.
+//! - A request that was sent: the store's timeout. If the session needs a new date first: twice this time.
 //! - A request that waits for the first session: the connect timeout.
 //! - A request that waits for a new session: the store's timeout.
 //! - A request that waits behind a burst of other requests: [`BURST_TIMEOUTS`] times the store's timeout.
@@ -374,6 +374,8 @@ impl<S: Store> SessionTask<S> {
             if quiet && self.batch.is_empty() && now < online.last_answer + IDLE {
                 continue;
             }
+            self.refresh_date(online).await;
+            let now = self.now();
             let limit = self.shared.traits.timeout;
             let served = {
                 let shared = self.shared.clone();
@@ -403,6 +405,25 @@ impl<S: Store> SessionTask<S> {
             }
         }
         Ok(())
+    }
+
+    /// If the jobs acquire a lock, and the last date of the store is too old to judge the age of a lease, opens a new
+    /// session, which brings a new date. If this fails, keeps the session.
+    async fn refresh_date(&mut self, online: &mut Online<S::Session>) {
+        let now = self.now();
+        let acquires = |asked: &Asked| matches!(asked.queued.request, Request::Acquire { .. });
+        let mut asked = self.jobs.iter().flat_map(|job| &job.asked);
+        if !self.time.is_date_stale(now) || !asked.any(acquires) {
+            return;
+        }
+        let shared = self.shared.clone();
+        let until = now + shared.traits.timeout;
+        let mut limit = Limit::new(&*shared.context().runtime, until);
+        self.patience = Some(until);
+        if let Some(Ok(fresh)) = limit.wait(self.connect()).await {
+            *online = fresh;
+        }
+        self.patience = None;
     }
 
     /// Stores the server's time from the answer to a request that was sent at `asked`. Returns the current time, and the

@@ -24,6 +24,8 @@ pub struct Table {
     clocked: bool,
     /// Whether sessions return the time of their last change ([`Session::date`]).
     dated: bool,
+    /// If this value is a session: the date of its last change, or of its beginning.
+    last: Option<Date>,
     state: Arc<Mutex<State>>,
     said: Arc<Notify>,
 }
@@ -49,6 +51,7 @@ impl Table {
             traits: Traits::new(Duration::from_millis(250)).lanes(5).batch(4),
             clocked,
             dated: !clocked,
+            last: None,
             state: Arc::default(),
             said: Arc::default(),
         }
@@ -87,6 +90,18 @@ impl Table {
     pub fn elect(&self, ahead: i64) {
         self.state().leaders += 1;
         self.set_date_ahead(ahead);
+    }
+
+    /// The date that the store gives to a change now; `None` if it gives no dates.
+    pub fn date_now(&self) -> Option<Date> {
+        let State { leaders, ahead, .. } = *self.state();
+        let date = || {
+            Date::new(
+                clock::paced::wall_micros().saturating_add_signed(ahead),
+                leaders,
+            )
+        };
+        self.dated.then(date)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -143,7 +158,11 @@ impl Store for Table {
     }
 
     async fn connect(&self) -> Result<(Self, Greeting), Fault> {
-        Ok((self.clone(), Greeting::new(ServerRun::new("1"))))
+        let session = Self {
+            last: self.date_now(),
+            ..self.clone()
+        };
+        Ok((session, Greeting::new(ServerRun::new("1"))))
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<TableListener, Fault> {
@@ -167,8 +186,11 @@ impl Session for Table {
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
         let mut state = self.state();
-        let done = commits.iter().map(|commit| state.commit(commit)).collect();
+        let done: Vec<Committed> = commits.iter().map(|commit| state.commit(commit)).collect();
         drop(state);
+        if done.iter().any(|one| *one != Committed::Stale) {
+            self.last = self.date_now();
+        }
         self.said.notify_waiters();
         Ok(self.said(done))
     }
@@ -184,14 +206,7 @@ impl Session for Table {
     }
 
     fn date(&self) -> Option<Date> {
-        let State { leaders, ahead, .. } = *self.state();
-        let date = || {
-            Date::new(
-                clock::paced::wall_micros().saturating_add_signed(ahead),
-                leaders,
-            )
-        };
-        self.dated.then(date)
+        self.last
     }
 
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {

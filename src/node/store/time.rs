@@ -2,7 +2,7 @@
 
 use crate::protocol::instant::Instant;
 
-use super::age::{RATE, Reading, StoreReading};
+use super::age::{FRESH, RATE, Reading, StoreReading};
 use super::codec::Clock;
 use super::contract::Date;
 use super::micros::LATEST;
@@ -122,6 +122,12 @@ impl StoreTime {
             Some(Dated { date, answered, .. }) => Dates::Shown(date.micros + micros(now, answered)),
             None => Dates::Unknown,
         }
+    }
+
+    /// Whether the last date is too old to judge the age of a lease. False if the store gives no dates.
+    pub(super) fn is_date_stale(&self, now: Instant) -> bool {
+        let stale = |dated: Dated| now.saturating_since(dated.answered) > FRESH;
+        self.own && self.dated.is_some_and(stale)
     }
 
     /// Whether the last date was received more than [`DATED`] ago, so that a new date is needed.

@@ -286,8 +286,10 @@ test!(once_job_and_fencing_tokens_follow_the_clock_of_the_ensemble_if_the_client
 });
 
 /// The TTL in the tests of dead holders, and a time after which a dead holder's lock can be acquired.
-const SHORT: Duration = Duration::from_secs(2);
-const DEAD: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_secs(6);
+const DEAD: Duration = Duration::from_secs(9);
+/// URL settings for these tests: the timeout must be at most a quarter of the TTL.
+const QUICK: &str = "timeout=1500ms&session=10s";
 
 /// Runs a process that tries once to take a lock, and then dies without a release. Returns whether it got the lock.
 async fn tries_and_dies(url: String, kind: fn(&Redlock) -> quorate::LockRequest) -> bool {
@@ -318,29 +320,29 @@ test!(process_that_tries_once_gets_the_lock_of_a_dead_holder, server => {
     let writes: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("read");
     let all = [(plain, plain), (permit, permit), (reads, writes)];
     for (dies, _) in all {
-        assert!(tries_and_dies(server.url(), dies).await);
+        assert!(tries_and_dies(server.url_with(QUICK), dies).await);
     }
     for (_, comes) in all {
-        assert!(!tries_and_dies(server.url(), comes).await);
+        assert!(!tries_and_dies(server.url_with(QUICK), comes).await);
     }
     tokio::time::sleep(DEAD).await;
     for (_, comes) in all {
-        assert!(tries_and_dies(server.url(), comes).await);
+        assert!(tries_and_dies(server.url_with(QUICK), comes).await);
     }
 });
 
 test!(process_that_tries_once_gets_the_lock_of_a_dead_holder_after_the_leader_was_replaced,
     ZooKeeperOptions::new().members(3), server => {
     let plain: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("plain");
-    assert!(tries_and_dies(server.url(), plain).await);
+    assert!(tries_and_dies(server.url_with(QUICK), plain).await);
     let leader = server.zookeeper.leader().unwrap();
     server.zookeeper.kill(leader).unwrap();
     client(&server).acquire("other").await.unwrap().release().await;
     tokio::time::sleep(DEAD).await;
     assert!(
-        !tries_and_dies(server.url(), plain).await,
+        !tries_and_dies(server.url_with(QUICK), plain).await,
         "the dates of two leaders must not be compared"
     );
     tokio::time::sleep(DEAD).await;
-    assert!(tries_and_dies(server.url(), plain).await);
+    assert!(tries_and_dies(server.url_with(QUICK), plain).await);
 });
