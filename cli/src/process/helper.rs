@@ -119,7 +119,7 @@ struct Orders {
     postponed: bool,
 }
 
-/// What the guard must do now.
+/// The action that the guard must take now.
 #[derive(Debug, PartialEq, Eq)]
 enum Due {
     Nothing,

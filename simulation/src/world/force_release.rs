@@ -4,24 +4,14 @@ use std::sync::Arc;
 
 use quorate::node::{Answer, Ended, KeyState, Request};
 
-use super::World;
 use super::event::Event;
+use super::{ForceRelease, World};
 use crate::clock::MS;
 use crate::locker::name;
 use crate::seeded_bugs::Flaw;
 
 /// The time between two steps of a force-release.
 const STEP: u64 = 2 * MS;
-
-/// A force-release whose first step, reading the lock from the masters, is done.
-pub(crate) struct ForceRelease {
-    resource: u8,
-    /// The masters that the operator does not reach, as bits.
-    missed: u16,
-    ended: Arc<[Ended]>,
-    /// Whether a majority of the masters has the break record, so that the next step deletes the lock keys.
-    recorded: bool,
-}
 
 impl World {
     /// Begins to force-release the lock on a resource, on the Redis masters that are up and not in `missed`.

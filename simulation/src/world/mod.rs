@@ -34,12 +34,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use quorate::node::{Claim, Request};
+use quorate::node::{Claim, Ended, Request};
 use quorate::runtime::BoxFuture;
 
 pub(crate) use event::Event;
 use event::Scheduled;
-use force_release::ForceRelease;
 use link::Call;
 pub(crate) use link::Link;
 use marks::Looks;
@@ -231,6 +230,16 @@ pub(crate) struct Process {
     next_step: u8,
     /// The present step of the process.
     step_now: u8,
+}
+
+/// A force-release whose first step, reading the lock from the masters, is done.
+struct ForceRelease {
+    resource: u8,
+    /// The masters that the operator does not reach, as bits.
+    missed: u16,
+    ended: Arc<[Ended]>,
+    /// Whether a majority of the masters has the break record, so that the next step deletes the lock keys.
+    recorded: bool,
 }
 
 #[derive(Default)]
