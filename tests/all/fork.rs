@@ -89,7 +89,6 @@ fn blocking_redlock_of_the_parent_is_refused_in_a_forked_process() {
 
 #[test]
 fn part_with_blocking_calls() {
-    use quorate::blocking::TryAcquire;
     let Ok(urls) = std::env::var(MASTERS) else {
         return;
     };
@@ -131,22 +130,7 @@ fn part_with_blocking_calls() {
         assert!(permit.release().is_err());
         drop((guard, leading, of_owner, owned, redlock));
         assert!(began.elapsed() < LIMIT / 4, "no call may wait");
-        // A new client works here, and meets the locks of the parent.
-        let own = builder(&urls).build_blocking().expect("built");
-        for _ in 0..5 {
-            let held = own.try_acquire("held").expect("the masters answer");
-            assert!(
-                matches!(held, TryAcquire::Held(_)),
-                "the parent holds the lock"
-            );
-            std::thread::sleep(TTL / 2);
-        }
-        let campaign = own.election("leader").wait(Wait::None).campaign("child");
-        assert!(
-            matches!(campaign, Err(AcquireError::HeldByOther(_))),
-            "{campaign:?}"
-        );
-        own.acquire("other").is_ok()
+        new_client_works(&urls)
     });
     println!("child: {}", status.unwrap_or(-1));
     // A release by the child would have been noticed by a renewal.
@@ -159,6 +143,26 @@ fn part_with_blocking_calls() {
     ];
     println!("parent still holds: {}", held == [true; 4]);
     assert_eq!(status, Some(0));
+}
+
+/// A new client works in the child, and meets the locks of the parent.
+fn new_client_works(urls: &str) -> bool {
+    use quorate::blocking::TryAcquire;
+    let own = builder(urls).build_blocking().expect("built");
+    for _ in 0..5 {
+        let held = own.try_acquire("held").expect("the masters answer");
+        assert!(
+            matches!(held, TryAcquire::Held(_)),
+            "the parent holds the lock"
+        );
+        std::thread::sleep(TTL / 2);
+    }
+    let campaign = own.election("leader").wait(Wait::None).campaign("child");
+    assert!(
+        matches!(campaign, Err(AcquireError::HeldByOther(_))),
+        "{campaign:?}"
+    );
+    own.acquire("other").is_ok()
 }
 
 #[test]
