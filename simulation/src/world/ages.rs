@@ -35,11 +35,6 @@ impl World {
         self.put_age(index, 1_000 * secs, if lost { "lost-0" } else { "0" });
     }
 
-    /// Writes an age record that every client trusts, as an administrator would do by hand.
-    pub(super) fn declare_old(&mut self, index: usize) {
-        self.put_age(index, DAY_MS, "0");
-    }
-
     /// Returns the run id that a master reports.
     pub(super) fn shown_run(&self, index: usize) -> String {
         let warm = self.flaw == Some(Flaw::WarmSpare);

@@ -288,7 +288,7 @@ impl World {
         for master in named.asked() {
             if self.masters[master].up && self.mark_number(master) < plan.goal {
                 let now_us = self.masters[master].micros(self.now);
-                self.declare_old(master);
+                self.begin_age(master, false);
                 self.masters[master].set_mark(now_us, &mark);
                 self.watch.coverage.mended += 1;
                 self.say(|| {
