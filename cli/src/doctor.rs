@@ -26,6 +26,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     version        quorate supports the version of each server and was tested with it
     masters        the number of masters is odd and greater than one
     run_id         no server is listed twice
+    address        each address always leads to the same server (doctor connects eight times)
     role           no master is a replica or read-only
     cluster        no master is a node of a cluster (Redis Cluster, Galera)
     eviction       maxmemory-policy is noeviction
@@ -38,6 +39,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     clock          the clocks of the masters agree
     uptime         no master restarted so recently that its votes are ignored
     marked         all masters have the generation marker
+    generation     the generation markers fit this configuration, and bear the name in masters_name
     persistence    a restart loses no locks, or the restart guard covers the loss
     unseen         doctor can read all settings (otherwise, it names the missing right)
 

@@ -29,7 +29,7 @@ pub(crate) mod value;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 
-use agreement::{APART, LASTING, compare_with, deed, group_deed};
+use agreement::{LASTING, Sequences, compare_with, deed, group_deed};
 use arm::Arm;
 
 /// Cases that are skipped, because no client can write a lock value of 9 MiB to these masters.
@@ -75,6 +75,10 @@ pub(crate) async fn keeps_the_contract<A: Future<Output = Arm> + Send + 'static>
         failed.len()
     );
 }
+
+// `tests/all/tiers.rs` compares these numbers with the table in CONTRIBUTING.md.
+/// The sequences of the comparisons with MariaDB and with ZooKeeper.
+const APART: Sequences = Sequences::of(8, 60);
 
 /// Compares a master under test with the memory master, in [`APART`] random sequences of each kind of operation.
 pub(crate) fn agrees(arm: impl Fn() -> Arm) {

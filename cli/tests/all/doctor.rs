@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use crate::common::{self, Done, bare, done, quorate};
-use quorate_testbed::{Masters, Persistence, Server, ServerOptions};
+use quorate_testbed::{Fault, Masters, Persistence, Proxy, Server, ServerOptions};
 use serde_json::Value;
 
 fn durable(n: usize) -> Masters {
@@ -39,6 +39,49 @@ fn found(json: &Value, severity: &str) -> Vec<String> {
         .filter(|finding| finding["severity"] == severity)
         .map(|finding| finding["check"].as_str().expect("a check").to_owned())
         .collect()
+}
+
+/// The second address leads to two servers in turn.
+#[test]
+fn doctor_and_mark_refuse_an_address_that_leads_to_several_servers() {
+    let servers = durable(4);
+    let proxy = Proxy::start(servers[1].addr()).expect("a proxy");
+    let _turns = proxy.inject(Fault::InTurn(servers[3].addr()));
+    let second = servers[1].url_at(proxy.addr());
+    let urls = [servers[0].url(), second.clone(), servers[2].url()].join(",");
+    let with = |words: &[&str]| done(patient(&servers).args(words).args(["--masters", &urls]));
+    let run = with(&["doctor", "--json"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let json: Value = serde_json::from_str(&run.out).expect("JSON");
+    assert_eq!(found(&json, "error"), ["address"], "{run:?}");
+    let findings = json["findings"].as_array().expect("findings");
+    let address = findings
+        .iter()
+        .find(|finding| finding["check"] == "address");
+    let master = address.expect("the finding")["master"].as_str();
+    assert_eq!(master, Some(proxy.addr().to_string().as_str()));
+    let run = with(&["masters", "mark"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.err.contains("leads to 2 servers in turn"), "{run:?}");
+}
+
+#[test]
+fn doctor_reports_masters_whose_marker_does_not_bear_the_configured_name() {
+    let masters = durable(3);
+    let named = ["--masters-name", "orders"];
+    let (run, json) = examine(&masters, &named);
+    assert_eq!(run.code, Some(69), "{run:?}");
+    assert_eq!(found(&json, "error")[1..], ["generation"; 3], "{run:?}");
+    let mark = |name: &[&str]| done(patient(&masters).args(["masters", "mark"]).args(name));
+    let run = mark(&named);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(found(&examine(&masters, &named).1, "error"), [""; 0]);
+    let (run, json) = examine(&masters, &["--masters-name", "others"]);
+    assert_eq!(run.code, Some(69), "{run:?}");
+    assert_eq!(found(&json, "error")[1..], ["generation"; 3], "{run:?}");
+    let run = mark(&["--masters-name", "two words"]);
+    assert_eq!(run.code, Some(64), "{run:?}");
+    assert!(run.err.contains("masters_name"), "{run:?}");
 }
 
 #[test]

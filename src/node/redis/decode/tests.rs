@@ -108,7 +108,11 @@ proptest! {
             Request::Release { claim: claim.clone(), leave: true },
             Request::Read { claim, token: 9 },
             Request::Look { key: key.clone() },
-            Request::Break { key },
+            Request::Break {
+                key,
+                ended: [].into(),
+                delete: false,
+            },
         ];
         for request in requests {
             match decode(&request, &value, &memory()) {
