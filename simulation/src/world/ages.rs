@@ -30,7 +30,7 @@ impl World {
         let secs = if lost {
             0
         } else {
-            self.uptime(index).saturating_sub(1)
+            u64::try_from(self.uptime(index)).map_or(0, |secs| secs.saturating_sub(1))
         };
         self.put_age(index, 1_000 * secs, if lost { "lost-0" } else { "0" });
     }
