@@ -85,7 +85,7 @@ fn without(purpose: Purpose) -> &'static str {
         Purpose::Crowds => "each lock needs its own request, which is more work for the master",
         Purpose::Changing => "`quorate masters` writes nothing, and names the missing rights",
         Purpose::Masters => {
-            "clients do not learn that masters are replaced, and lost markers are not restored: grant it before"
+            "clients do not learn that masters are replaced, and lost markers are not restored: grant it before. A client with `masters_name` takes no lock"
         }
         Purpose::Removal => unreachable!("a right on a table"),
     }
