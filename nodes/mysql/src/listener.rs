@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_has_enough_threads_only_if_the_pool_has_more_threads_than_connections() {
+    fn statements_may_block_only_if_the_pool_has_more_threads_than_connections() {
         let blocks = |handling: &str, threads: &str| {
             let variables = [
                 ("thread_handling", handling),
