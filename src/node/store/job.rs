@@ -194,7 +194,7 @@ impl Job {
             items = others;
             let clock = setting.time.clock(slack, setting.stamp, setting.reading);
             let mut stored = StoredItem::after(before, here, now, clock, &promised);
-            if let Some(reading) = setting.reading.filter(|_| self.refuses()) {
+            if let Some(reading) = setting.reading.filter(|_| self.acquires()) {
                 for stored in &mut stored {
                     stored.sight(&reading);
                 }
@@ -246,6 +246,13 @@ impl Job {
         requests
             .flat_map(|request| wait_lock::changes(request, &after))
             .collect()
+    }
+
+    /// Whether at least one request of the job acquires a lock. A client that joins the holds of an owner or of readers
+    /// is granted the lock, but a dead hold can still keep its fencing token from a majority.
+    fn acquires(&self) -> bool {
+        let acquires = |asked: &Asked| matches!(asked.queued.request, Request::Acquire { .. });
+        self.asked.iter().any(acquires)
     }
 
     /// Whether at least one request of the job is refused.
