@@ -34,7 +34,12 @@ local function keep(key, value, ttl, mode, number)
   -- Check the break record even if the lock key exists: other readers, or the owner, may have taken the lock after a
   -- force-release, or a delayed acquire of a force-released hold may have taken it again. If the record is not readable,
   -- a hold that is not missing is renewed.
-  local mark = known and redis.pcall('GET', '{broken}' .. key) or not known and call('GET', '{broken}' .. key)
+  local mark
+  if known then
+    mark = redis.pcall('GET', '{broken}' .. key)
+  else
+    mark = call('GET', '{broken}' .. key)
+  end
   if type(mark) == 'string' and (has(mark, value) or not known and mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'
   end

@@ -709,7 +709,7 @@ async fn extended_resolves_at_a_renewal_and_at_an_extension() {
     let guard = lock.acquire().await.expect("free");
     // An extension between the call and the first poll of the future must not be missed.
     let extended = guard.extended();
-    guard.extend(secs(40)).await.expect("held");
+    guard.extend(secs(20)).await.expect("held");
     tokio::time::timeout(PATIENCE, extended)
         .await
         .expect("the extension must be noticed");

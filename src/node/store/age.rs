@@ -104,7 +104,7 @@ impl Sighting {
     fn age(&self, now: &Reading) -> Option<u64> {
         let passed = |later: u64, earlier: u64| later.min(LATEST) as i64 - earlier as i64;
         let same = |one: u64, other: u64| {
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seeded-bugs")]
             if super::flaw::has(super::flaw::StoreFlaw::AnyEra) {
                 return true;
             }
@@ -119,7 +119,7 @@ impl Sighting {
             .filter(|((era, _), now)| same(*era, now.era))
             .map(|((_, then), now)| passed(now.earliest, then));
         let by_wall = Some(passed(now.wall, self.wall));
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seeded-bugs")]
         let (by_machine, by_store, by_wall) = super::flaw::believed(by_machine, by_store, by_wall)?;
         let shown = [by_wall, by_machine, by_store].into_iter().flatten();
         let (clocks, least, most) = shown.fold((0, i64::MAX, i64::MIN), |(n, least, most), age| {
@@ -165,7 +165,7 @@ pub(super) fn age(sightings: &[Sighting], now: &Reading) -> u64 {
 ///
 /// A sighting that counts for other clients is kept, as long as there is room. Returns whether a sighting was added.
 pub(super) fn add(sightings: &mut Vec<Sighting>, now: &Reading) -> bool {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seeded-bugs")]
     if super::flaw::has(super::flaw::StoreFlaw::NoSightings) {
         return false;
     }
