@@ -150,6 +150,8 @@ const NEWER: &str = "use Valkey, or at least Redis 6.2, MariaDB 10.6, MySQL 8 or
 fn unsupported_check(why: &str) -> &'static str {
     if why.contains("is a node of a cluster") {
         "cluster"
+    } else if why.contains("not the protocol of") {
+        "reachable"
     } else {
         "version"
     }

@@ -47,7 +47,6 @@ Examples:
     quorate once --per day --wait 10m nightly-report -- ./report.sh
     quorate once --per month --tz Europe/Berlin --wait 10m invoices -- ./invoices.sh
     quorate once --per 1h --at-least --try sync:users -- ./sync.sh
-    quorate once --status --per day nightly-report
 
 JSON fields (stable): once, state (held, never, done, failed, unknown), done, period, holder, run (host, pid, began,
 ended, exit_code; of the holder if state is held).";

@@ -245,6 +245,7 @@ fn interrupted_bench_stops_its_spawned_masters() {
     let child = bare()
         .args(["bench", "--spawn", "--sizes", "2", "--time", "60s"])
         .env("TMPDIR", temporary.path())
+        .env("QUORATE_SERVER_DATA", temporary.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

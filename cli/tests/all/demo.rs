@@ -130,6 +130,7 @@ fn interrupted_demo_stops_its_masters_and_then_dies_of_the_signal() {
     let child = bare()
         .arg("demo")
         .env("TMPDIR", temporary.path())
+        .env("QUORATE_SERVER_DATA", temporary.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

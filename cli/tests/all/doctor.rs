@@ -335,7 +335,7 @@ fn doctor_reports_every_master_that_cannot_be_used_for_locks() {
         (old as Manner, "version", "RESP3"),
         (silent, "reachable", "within"),
         (rude, "reachable", "closed"),
-        (garbage, "reachable", "RESP"),
+        (garbage, "reachable", "HTTP"),
     ] {
         let list = [scripted(manner), scripted(manner), scripted(manner)].join(",");
         let ask = |args: &[&str]| {

@@ -375,7 +375,12 @@ fn doctor_recommends_generation_markers_until_every_master_has_one() {
 #[test]
 fn masters_mark_with_watch_ends_when_the_votes_of_a_restarted_master_count() {
     let scene = Scene(masters(3));
-    let mark = || done(Scene::quorate(&scene.urls(0..3)).args(["masters", "mark", "--watch"]));
+    let mark = || {
+        let mut mark = Scene::quorate(&scene.urls(0..3));
+        mark.env("QUORATE_RESTART_GUARD", "on")
+            .env("QUORATE_MAX_TTL", "3s");
+        done(mark.args(["masters", "mark", "--watch"]))
+    };
     assert_eq!(mark().code, Some(0));
     scene.0[0].restart_empty().expect("restarted");
     let marked = mark();

@@ -124,8 +124,8 @@ fn waiting_message_does_not_report_healthy_masters_as_silent() {
 fn run_without_a_wait_limit_exits_with_69_if_all_masters_deny_access() {
     let user = |_| {
         ServerOptions::new()
-            .acl("lock on >right ~* &* +@all -@scripting")
-            .login("lock", "right")
+            .acl("lock on >xyzzy ~* &* +@all -@scripting")
+            .login("lock", "xyzzy")
     };
     let masters = Masters::start_with(3, user).expect("three masters");
     let refused = done(&mut run(&masters, &["x"], &["true"]));
@@ -136,7 +136,7 @@ fn run_without_a_wait_limit_exits_with_69_if_all_masters_deny_access() {
     for name in names(&masters) {
         assert!(refused.err.contains(&name), "{name}: {refused:?}");
     }
-    assert!(!refused.err.contains("right"), "{refused:?}");
+    assert!(!refused.err.contains("xyzzy"), "{refused:?}");
 }
 
 #[test]

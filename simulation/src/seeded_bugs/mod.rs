@@ -440,6 +440,13 @@ impl Flaw {
             Self::CounterForADay => "counter-for-a-day",
             Self::CounterKeepsExpiry => "counter-keeps-expiry",
             Self::BreakWhereHeld => "break-where-held",
+            of_other_worlds => of_other_worlds.name_in_other_worlds(),
+        }
+    }
+
+    /// The name of a seeded bug that only changes of masters, jumping clocks or stores reveal.
+    fn name_in_other_worlds(self) -> &'static str {
+        match self {
             of_changes if of_changes.is_of_changes() => of_changes.name_at_changes(),
             of_clocks if of_clocks.is_of_clocks() => of_clocks.name_at_clocks(),
             of_stores => of_stores.name_at_stores(),
