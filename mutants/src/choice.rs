@@ -78,6 +78,8 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["kinds::"])),
     ("all", Part::Only(&["needs::"])),
     ("all", Part::Only(&["metrics::"])),
+    ("all", Part::Only(&["dead_holders::"])),
+    ("all", Part::Only(&["refusals::"])),
 ];
 
 /// Which tests of a test program are run: all tests, or only the tests whose names contain one of the strings in
@@ -137,12 +139,15 @@ mod tests {
 
     /// Test files that are not used as judges. Either the code that such a file tests is not mutated, or other judges
     /// test the same code.
-    const NO_JUDGES: [&str; 12] = [
+    const NO_JUDGES: [&str; 15] = [
         "blocking",
         "crates",
+        "fork",
         "from_env",
         "interop",
         "pages",
+        "passwords",
+        "promises",
         "quorums",
         "redis_types",
         "language",
