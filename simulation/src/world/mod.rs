@@ -281,6 +281,8 @@ pub(crate) struct World {
     pool: Vec<usize>,
     /// The lock values that stores have reported as released. Each pair is the index of the store, and the lock value.
     released: HashSet<(usize, [u8; 32])>,
+    /// The lock values that a force-release has added to the break records of stores.
+    force_released: store::ForceReleased,
     /// The waiters that have left the queue of a store. Each pair is the index of the store, and the waiter.
     left: HashSet<(usize, Arc<str>)>,
     /// The clients' connections to stores, one for each client and store. The simulation sends force-releases through
@@ -361,6 +363,7 @@ impl World {
             asked: Vec::new(),
             pool: Vec::new(),
             released: HashSet::new(),
+            force_released: store::ForceReleased::default(),
             left: HashSet::new(),
             breakers: Vec::new(),
             force_releases: Vec::new(),

@@ -1,5 +1,6 @@
 //! Reports to the checkers which requests clients send to stores, and which answers clients receive from stores.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use quorate::node::{
@@ -18,15 +19,24 @@ pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
 pub(super) struct Breaks {
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
+    force_released: ForceReleased,
 }
+
+/// The lock values that a force-release has added to the break records of stores.
+pub(super) type ForceReleased = Arc<Mutex<HashSet<[u8; 32]>>>;
 
 impl Breaks {
     pub(super) fn send(self) {
-        let Self { nodes, key } = self;
+        let Self {
+            nodes,
+            key,
+            force_released,
+        } = self;
         let steps = Arc::new_cyclic(|own| StoreBreak {
             own: own.clone(),
             nodes,
             key,
+            force_released,
             state: Mutex::default(),
         });
         steps.next(Arc::default(), false);
@@ -38,6 +48,7 @@ struct StoreBreak {
     own: Weak<Self>,
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
+    force_released: ForceReleased,
     state: Mutex<Steps>,
 }
 
@@ -86,6 +97,12 @@ impl ReplySink for StoreBreak {
             (state.begun, Ended::all(state.states.iter()))
         };
         if begun < 3 && !ended.is_empty() {
+            let mut known = self
+                .force_released
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            known.extend(ended.iter().flat_map(|one| lock_values(&one.record)));
+            drop(known);
             self.next(ended.into(), begun == 2);
         }
     }
@@ -194,16 +211,18 @@ impl World {
     }
 
     /// Called when a record in a store changes from `before` to `state`. If the change adds a lock value whose release
-    /// the store has already answered, reports this value.
+    /// the store has already answered, reports this value. Values in break records are left out: a force-release writes
+    /// each value that it read from one master to all masters.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
-        let of = |state: &[u8]| -> Vec<[u8; 32]> {
-            let windows = state.windows(32);
-            let hex = windows.filter(|window| window.iter().all(u8::is_ascii_hexdigit));
-            hex.filter_map(|window| window.try_into().ok()).collect()
-        };
-        let known = of(before);
-        for value in of(state) {
-            if !known.contains(&value) && self.released.contains(&(master, value)) {
+        let known = lock_values(before);
+        let broken = self
+            .force_released
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for value in lock_values(state) {
+            let is_new = !known.contains(&value) && !broken.contains(&value);
+            if is_new && self.released.contains(&(master, value)) {
                 let value = &value;
                 self.watch
                     .fact(self.now, &Fact::WrittenAgain { master, value });
@@ -225,6 +244,14 @@ impl World {
         Breaks {
             nodes: of.map(|(.., node)| node.clone()).collect(),
             key: name(resource).as_bytes().into(),
+            force_released: self.force_released.clone(),
         }
     }
+}
+
+/// All texts in these bytes that look like a lock value: 32 hexadecimal digits.
+fn lock_values(bytes: &[u8]) -> Vec<[u8; 32]> {
+    let windows = bytes.windows(32);
+    let hex = windows.filter(|window| window.iter().all(u8::is_ascii_hexdigit));
+    hex.filter_map(|window| window.try_into().ok()).collect()
 }
