@@ -685,29 +685,33 @@ impl Pair {
         }
     }
 
+    /// Carries out one operation on both masters. Returns their answers; `None` if the operation is no request.
+    async fn carry_out(&self, act: Act) -> Option<(Said, Said)> {
+        match act {
+            Act::Ask(request) => {
+                let a = self.memory.ask(request.clone()).await;
+                Some((a, self.ask_server(request).await))
+            }
+            Act::Do(act) => {
+                act(&self.memory);
+                act(&self.server);
+                None
+            }
+            Act::Pass(_) => None,
+        }
+    }
+
     async fn run(&self, deeds: &[Deed], times: &Times) -> Result<(), TestCaseError> {
-        let (memory, server) = (&self.memory, &self.server);
         self.clear();
         let is_fleeting = times.ttls.contains(&BLINK);
         let mut dusk = Dusk::default();
         for (place, deed) in deeds.iter().enumerate() {
-            let act = act(deed, memory, times);
+            let act = act(deed, &self.memory, times);
             if is_fleeting {
                 dusk.before(&act).await;
             }
             let began = Instant::now();
-            let mut said = match act {
-                Act::Ask(request) => {
-                    let a = memory.ask(request.clone()).await;
-                    Some((a, self.ask_server(request).await))
-                }
-                Act::Do(act) => {
-                    act(memory);
-                    act(server);
-                    None
-                }
-                Act::Pass(_) => None,
-            };
+            let mut said = self.carry_out(act).await;
             let asked = began.elapsed();
             let mut seen = self.look().await;
             if is_fleeting {

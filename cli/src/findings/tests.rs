@@ -224,7 +224,7 @@ fn doctor_says_that_the_clock_of_a_master_with_a_negative_uptime_was_set() {
     master.uptime = Some(Duration::ZERO);
     master.is_uptime_impossible = true;
     // For a master with a generation marker, the age record decides, not the uptime.
-    master.marked = Some(false);
+    master.marked = None;
     master.quarantined = Some(Duration::from_secs(29));
     let findings = judge(&[master, healthy(2), healthy(3)], RULES);
     let [finding] = &findings[..] else {

@@ -25,6 +25,7 @@ struct Last {
     at: u64,
     client: usize,
     scope: Scope,
+    fencing: Option<u64>,
 }
 
 impl Extensions {
@@ -51,6 +52,7 @@ impl Check for Extensions {
                         at: at.now,
                         client: believer.client,
                         scope: believer.scope,
+                        fencing: believer.fencing,
                     });
                 }
             }
@@ -76,8 +78,15 @@ impl Check for Extensions {
                     .clock
                     .when(believer.until.saturating_sub(self.longest));
                 let sent = sent.unwrap_or(0);
+                // A force-released client may report a lock only after a later client has reported its lock, because the
+                // answers to the earlier client were late. The fencing tokens show the right order.
+                let is_overtaken = |last: &Last| match (last.fencing, believer.fencing) {
+                    (Some(last), Some(mine)) => last < mine,
+                    _ => false,
+                };
                 let mut later = later.filter(|last| {
-                    at.promises.exclusion || at.promises.no_return && sent > last.at
+                    at.promises.exclusion
+                        || at.promises.no_return && sent > last.at && !is_overtaken(last)
                 });
                 if let Some(Last { client, .. }) = later.next() {
                     return Err(format!(

@@ -10,7 +10,8 @@ use crate::clock::MS;
 use crate::locker::name;
 use crate::seeded_bugs::Flaw;
 
-/// The time between two steps of a force-release. It is short, so that a step can fall between two messages of one acquire.
+/// The time between two steps of a force-release. It is short, so that a step can fall between two messages of one
+/// acquire.
 const STEP: u64 = MS / 5;
 
 impl World {

@@ -35,7 +35,8 @@ impl Looks {
     /// Parses the check in the first line of a script; `None` if this line checks no generation marker.
     fn read(line: &str) -> Option<Self> {
         let wrong = line.strip_prefix(
-            "local mark = redis.call('GET', 'quorate:masters') mark = mark and string.match(mark, '^%d+ %x+') or mark if ",
+            "local mark = redis.call('GET', 'quorate:masters') \
+             mark = mark and string.match(mark, '^%d+ %x+') or mark if ",
         )?;
         let (wrong, _) = wrong.split_once(" then ")?;
         let mut parts = wrong.split(" and ");
@@ -520,7 +521,9 @@ mod tests {
 
     #[test]
     fn accepted_generation_markers_are_parsed_from_the_first_line_of_a_script() {
-        let line = "local mark = redis.call('GET', 'quorate:masters') mark = mark and string.match(mark, '^%d+ %x+') or mark if mark and mark ~= '0 aa' and mark ~= '1 bb' then \
+        let line = "local mark = redis.call('GET', 'quorate:masters') \
+                    mark = mark and string.match(mark, '^%d+ %x+') or mark \
+                    if mark and mark ~= '0 aa' and mark ~= '1 bb' then \
                     return redis.error_reply('ERR x' .. (mark or '-')) end local MAX_TTL = 1";
         let looks = Looks::read(line).expect("the line must contain the marker check");
         assert!(looks.lets_in(None) && looks.lets_in(Some("1 bb")));

@@ -70,8 +70,9 @@ impl Acquaintance {
             first_run: seen.first_run.clone(),
             last: None,
             run: seen.run.clone(),
-            since: seen.since.clone(),
-            watch: seen.watch.clone(),
+            // The additional connection may use another clock, whose times cannot be compared with these.
+            since: None,
+            watch: None,
             lives: seen.lives,
         }))
     }
