@@ -234,7 +234,7 @@ fn is_location(text: &str) -> bool {
         let port = port.trim_end_matches([':', '.']);
         port.is_empty() || port == "port" || port.parse::<u16>().is_ok()
     };
-    let is_local = text.starts_with("[") && !text.contains(char::is_whitespace);
+    let is_local = text.starts_with('[') && !text.contains(char::is_whitespace);
     is_local || hosts.chars().all(is_plain) && ports.all(|(_, port)| is_port(port))
 }
 

@@ -80,8 +80,7 @@ impl<T: Clone + Send + 'static> Reread<T> {
                 let look = tokio::task::spawn_blocking(move || busy.0.look());
                 let _ = tokio::time::timeout(PATIENCE, look).await;
             }
-            let value = this.state().value.clone();
-            value
+            this.state().value.clone()
         }
     }
 

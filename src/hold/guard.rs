@@ -206,13 +206,11 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn remaining(&self) -> Duration {
-        match self.ended() {
-            Some(_) => Duration::ZERO,
-            None => {
-                let now = self.core.coordinator.now();
-                self.held.valid_until().saturating_since(now)
-            }
+        if self.ended().is_some() {
+            return Duration::ZERO;
         }
+        let now = self.core.coordinator.now();
+        self.held.valid_until().saturating_since(now)
     }
 
     /// Whether the lock is held now. Check it right before each step that needs the lock. The lock can end a moment

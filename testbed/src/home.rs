@@ -25,6 +25,9 @@ const LOCK: &str = "lock";
 /// Younger directories without a lock are not removed: their processes may be about to lock them.
 const YOUNG: Duration = Duration::from_secs(60);
 
+/// Abandoned directories are removed once per process.
+static ONCE: Once = Once::new();
+
 /// A temporary directory, which is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Home {
@@ -46,7 +49,6 @@ impl Home {
         if room(memory) < ROOM {
             return Self::within(&std::env::temp_dir());
         }
-        static ONCE: Once = Once::new();
         ONCE.call_once(|| remove_abandoned(memory));
         Self::within(memory).or_else(|_| Self::within(&std::env::temp_dir()))
     }

@@ -128,6 +128,10 @@ impl Mailbox {
 
     /// Queues a request. If the queue is full, the request is returned as an error. `Ok(true)` means that no actor
     /// reads the queue, so the caller must start one.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the caller answers the returned request at once"
+    )]
     pub(in crate::node) fn push(&self, queued: Queued) -> Result<bool, Queued> {
         let mut inbox = self.inbox();
         let first = inbox.is_empty();

@@ -169,7 +169,6 @@ pub(super) fn broken(error: io::Error, met: bool) -> Fault {
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<Error>())
     {
-        None => return down(error),
         Some(Error::InvalidMessage(_)) => Event::NoTls,
         Some(Error::InvalidCertificate(
             CertificateError::Expired
@@ -177,10 +176,9 @@ pub(super) fn broken(error: io::Error, met: bool) -> Fault {
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
         )) => Event::CertificateDate,
-        Some(_) if met => return down(error),
-        Some(Error::InvalidCertificate(_)) => Event::Certificate,
-        Some(Error::AlertReceived(_)) => Event::TlsRefused,
-        Some(_) => return down(error),
+        Some(Error::InvalidCertificate(_)) if !met => Event::Certificate,
+        Some(Error::AlertReceived(_)) if !met => Event::TlsRefused,
+        _ => return down(error),
     };
     match down(error) {
         Fault::Down(why) => event.fault(Some(&why)),

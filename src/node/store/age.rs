@@ -188,7 +188,9 @@ pub(super) fn add(sightings: &mut Vec<Sighting>, now: &Reading) -> bool {
 /// Encodes the sightings of one item.
 pub(super) fn write(sightings: &[Sighting], state: &mut Vec<u8>) {
     state.push(sightings.len() as u8);
-    sightings.iter().for_each(|one| one.write(state));
+    for one in sightings {
+        one.write(state);
+    }
 }
 
 /// Decodes the sightings of one item, and removes them from `rest`. `None` if they are damaged.
