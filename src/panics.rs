@@ -68,8 +68,8 @@ mod tests {
     #[test]
     fn text_of_a_panic_shows_no_values() {
         let said = |panic: Panic| text(&panic);
-        let failed: Result<(), &str> = Err("s3cret");
-        let panic = caught(|| failed.unwrap()).unwrap_err();
+        let fails = || -> Result<(), &str> { Err("s3cret") };
+        let panic = caught(|| fails().unwrap()).unwrap_err();
         assert_eq!(said(panic), "called `Result::unwrap()` on an `Err` value");
         assert_eq!(said(Box::new("one\ntwo")), "one");
         assert_eq!(said(Box::new("left\u{1b}[2J")), "left\u{fffd}[2J");

@@ -165,6 +165,8 @@ fn is_settled(stamps: &[Stamp]) -> bool {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
+    use std::path::Path;
+
     use super::*;
 
     fn file(name: &str) -> PathBuf {
@@ -179,9 +181,9 @@ mod tests {
         Ok(text)
     }
 
-    fn reread(path: &PathBuf) -> Arc<Reread<String>> {
-        let from = path.clone();
-        Reread::new(vec![path.clone()], None, move || text(&from)).expect("a good file")
+    fn reread(path: &Path) -> Arc<Reread<String>> {
+        let from = path.to_path_buf();
+        Reread::new(vec![from.clone()], None, move || text(&from)).expect("a good file")
     }
 
     #[tokio::test]

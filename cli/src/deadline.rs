@@ -147,8 +147,9 @@ mod tests {
         ] {
             let ttl = Duration::from_secs(ttl);
             let plan = Deadline::new(ttl, Duration::from_secs(grace));
-            let valid = ttl - (ttl / 100 + ms(2)); // minus the allowance for clock drift
-            let silence = valid - (plan.grace + plan.margin) - ttl / 3;
+            // The validity is the TTL minus the allowance for clock drift.
+            let valid = ttl.saturating_sub(ttl / 100 + ms(2));
+            let silence = valid.saturating_sub(plan.grace + plan.margin + ttl / 3);
             let tenths = silence.as_millis() / 100;
             let row = format!("{row} {}.{} s |", tenths / 10, tenths % 10);
             assert!(page.contains(&row), "{row}");

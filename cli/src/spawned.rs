@@ -10,7 +10,7 @@ use crate::masters::Scheme;
 /// A server that this process has started.
 pub(crate) enum Spawned {
     Redis(Box<Server>),
-    MariaDb(MariaDb),
+    MariaDb(Box<MariaDb>),
     ZooKeeper(ZooKeeper),
 }
 
@@ -60,7 +60,9 @@ impl Spawned {
             Scheme::Redis => {
                 Server::start(ServerOptions::new()).map(|server| Self::Redis(Box::new(server)))
             }
-            Scheme::MySql => MariaDb::start(MariaDbOptions::new()).map(Self::MariaDb),
+            Scheme::MySql => {
+                MariaDb::start(MariaDbOptions::new()).map(|server| Self::MariaDb(Box::new(server)))
+            }
             Scheme::ZooKeeper => ZooKeeper::start().map(Self::ZooKeeper),
         };
         let cannot = |error| Failure::internal(format!("cannot start {}: {error}", program(kind)));

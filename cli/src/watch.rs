@@ -93,11 +93,7 @@ async fn watch_masters(redlock: &Redlock, name: &[u8], every: Duration) -> Failu
             Ok(status) => ResourceStatus::new(name, &status),
             Err(why) => return Failure::internal(why),
         };
-        if status.verdict != "unknown" {
-            if std::mem::take(&mut troubled) {
-                output::mention("a majority of the masters answers again");
-            }
-        } else {
+        if status.verdict == "unknown" {
             let failure = no_quorum(&status);
             if failure.code == exit::CONFIG {
                 return failure;
@@ -109,6 +105,8 @@ async fn watch_masters(redlock: &Redlock, name: &[u8], every: Duration) -> Failu
                     faults(&status)
                 ));
             }
+        } else if std::mem::take(&mut troubled) {
+            output::mention("a majority of the masters answers again");
         }
         tokio::time::sleep(every).await;
     }

@@ -151,6 +151,10 @@ mod tests {
         Instant::from_nanos(secs * 1_000_000_000)
     }
 
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "the tests compare it with a missing record"
+    )]
     fn record(run: &str, secs: u64, life: u64) -> Option<AgeRecord> {
         let age = Duration::from_secs(secs);
         Some(AgeRecord::first(run, age, life, false))

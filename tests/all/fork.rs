@@ -123,7 +123,11 @@ fn part_with_blocking_calls() {
             .map(|error| error.to_string());
         assert!(refused.is_some_and(|why| why.contains("forked")));
         assert!(redlock.inspect().is_err() && redlock.list("").is_err());
-        assert!(redlock.flush(TTL).is_err_and(|refused| refused.is_forked()));
+        assert!(
+            redlock
+                .flush(TTL)
+                .is_err_and(quorate::blocking::CannotBlock::is_forked)
+        );
         assert_eq!(guard.loss(), Some(LossCause::Forked));
         assert!(!guard.is_valid() && !leading.is_valid() && guard.remaining().is_zero());
         assert!(guard.extend(TTL).is_err() && guard.wait_lost(TTL).is_err());

@@ -384,11 +384,7 @@ fn until_renewed(masters: &Masters, ttl: Duration) {
         let left = master.command(&["PTTL", "r"]).expect("a reply").int();
         Duration::from_millis(left.unwrap_or(0).max(0).cast_unsigned())
     };
-    let extended = || {
-        masters
-            .iter()
-            .filter(|master| left(master) > ttl - ttl / 20)
-    };
+    let extended = || masters.iter().filter(|master| left(master) > ttl * 19 / 20);
     until("the last renewal is old", || extended().count() == 0);
     until("a majority has renewed the lock", || {
         extended().count() >= 2

@@ -410,9 +410,10 @@ fn locks_survive_the_replacement_of_all_certificates_of_a_database() {
     let files = ["ca", "cert", "key"]
         .iter()
         .zip(["ca.pem", "one.pem", "one.key"]);
-    let files: String = files
+    let files: Vec<String> = files
         .map(|(option, name)| format!("&{option}={}", file(name)))
         .collect();
+    let files = files.concat();
     let url = format!("{url}?timeout=1s{files}");
     let prepared = done(bare().args(["prepare-server", &url]));
     assert_eq!(prepared.code, Some(0), "{prepared:?}");

@@ -284,7 +284,7 @@ mod tests {
 
     fn withheld(entered: &Result<ServerVote, NodeName>) -> Result<u64, &str> {
         let secs = entered.as_ref().map(|vote| vote.withheld.as_secs());
-        secs.map_err(|other| other.as_str())
+        secs.map_err(NodeName::as_str)
     }
 
     #[test]

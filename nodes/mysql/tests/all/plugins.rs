@@ -36,7 +36,8 @@ async fn plugin_ed25519_is_supported() {
     let answer = answers
         .recv_timeout(Duration::from_secs(20))
         .expect("an answer");
-    let hex: String = answer.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex: Vec<String> = answer.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex.concat();
     assert_eq!(hex, SIGNATURE);
     assert_eq!(fault.kind(), "denied", "{fault}");
 }

@@ -9,17 +9,16 @@ fn memory() -> Memory {
     Memory::of(Some("run"), false)
 }
 
+/// Decodes a reply to the script READ.
+fn found(read: &Request, value: Value<'_>, clock: i64) -> Result<Answer, NoAnswer> {
+    let reply = Value::Array(vec![value, Value::Int(clock)]);
+    decode(read, &reply, &memory())
+}
+
 #[test]
 fn malformed_stored_value_is_rejected() {
     let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
     let read = Request::Read { claim, token: 9 };
-    fn found(read: &Request, value: Value<'_>, clock: i64) -> Result<Answer, NoAnswer> {
-        decode(
-            read,
-            &Value::Array(vec![value, Value::Int(clock)]),
-            &memory(),
-        )
-    }
     let said = |text: &[u8]| found(&read, Value::Bulk(text), 7_000);
     let value = |number, bytes: &[u8], vouched| {
         let bytes = bytes.to_vec();
