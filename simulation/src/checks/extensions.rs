@@ -28,6 +28,17 @@ struct Last {
     fencing: Option<u64>,
 }
 
+impl Last {
+    /// Whether this hold is later than a hold with the fencing token `mine`. A force-released client may report a lock
+    /// only after a later client has reported its lock, because the answers to the earlier client were late. The fencing
+    /// tokens show the right order.
+    fn is_later_than(&self, mine: Option<u64>) -> bool {
+        self.fencing
+            .zip(mine)
+            .is_none_or(|(last, mine)| last >= mine)
+    }
+}
+
 impl Extensions {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let steps = scenario.clients.iter().flat_map(|client| &client.steps);
@@ -78,15 +89,11 @@ impl Check for Extensions {
                     .clock
                     .when(believer.until.saturating_sub(self.longest));
                 let sent = sent.unwrap_or(0);
-                // A force-released client may report a lock only after a later client has reported its lock, because the
-                // answers to the earlier client were late. The fencing tokens show the right order.
-                let is_overtaken = |last: &Last| match (last.fencing, believer.fencing) {
-                    (Some(last), Some(mine)) => last < mine,
-                    _ => false,
-                };
                 let mut later = later.filter(|last| {
                     at.promises.exclusion
-                        || at.promises.no_return && sent > last.at && !is_overtaken(last)
+                        || at.promises.no_return
+                            && sent > last.at
+                            && last.is_later_than(believer.fencing)
                 });
                 if let Some(Last { client, .. }) = later.next() {
                     return Err(format!(

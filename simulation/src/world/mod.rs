@@ -344,6 +344,7 @@ impl World {
             attempt: None,
             first_request: None,
         };
+        let all_masters = scenario.masters.iter().enumerate();
         let mut world = Self {
             now: BEGIN,
             flaw: play.flaw,
@@ -351,12 +352,7 @@ impl World {
             events: BinaryHeap::with_capacity(256),
             seq: 0,
             rng: Rng::stream(scenario.seed, 3),
-            masters: scenario
-                .masters
-                .iter()
-                .enumerate()
-                .map(SimMaster::new)
-                .collect(),
+            masters: all_masters.map(SimMaster::new).collect(),
             stores: vec![Records::default(); scenario.masters.len()],
             store_disks: vec![Records::default(); scenario.masters.len()],
             sessions: Vec::new(),
