@@ -1,6 +1,11 @@
 //! Catches panics of the library's own tasks, so that a bug in the work for one master ends neither the task nor the
 //! program.
 
+#![cfg_attr(
+    not(any(feature = "node", feature = "testing")),
+    allow(unreachable_pub)
+)]
+
 use std::any::Any;
 use std::cell::Cell;
 use std::future::Future;

@@ -36,6 +36,7 @@ pub trait Runtime: Send + Sync + 'static {
     /// Identifies the clock of [`now`](Self::now): all processes with the same number read the same clock. For example,
     /// they run on the same machine, and it has not been restarted in between. `None`, the default, if the clock belongs
     /// to this process alone.
+    #[cfg_attr(not(any(feature = "node", feature = "testing")), allow(dead_code))]
     fn machine(&self) -> Option<u64> {
         None
     }
@@ -77,6 +78,7 @@ pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Tokio {
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
+    #[cfg_attr(not(any(feature = "node", feature = "testing")), allow(dead_code))]
     machine: fn() -> Option<u64>,
     /// Whether the library may move a task to its background runtime if the caller's runtime stops running tasks.
     moves: bool,

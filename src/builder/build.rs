@@ -97,6 +97,7 @@ impl RedlockBuilder {
         Ok(Redlock::new(coordinator, options))
     }
 
+    #[allow(clippy::unused_self, reason = "only some features need it")]
     fn identity(&self) -> Identity {
         #[cfg(any(test, feature = "testing"))]
         if let Some(identity) = &self.identity {
