@@ -298,7 +298,9 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
     if args.json {
         output::print_json(&serde_json::json!({ "resources": statuses }))?;
     } else {
-        let texts: Vec<String> = statuses.iter().map(page).collect();
+        let max_ttl = masters.settings().max_ttl();
+        let text = |status: &ResourceStatus| page(status) + &keys_that_stay(status, max_ttl);
+        let texts: Vec<String> = statuses.iter().map(text).collect();
         output::print_page(&texts.join("\n"))?;
     }
     match statuses.iter().find(|status| status.verdict == "unknown") {
@@ -579,6 +581,25 @@ fn page(status: &ResourceStatus) -> String {
         ),
         permits(status)
     )
+}
+
+/// One line for each master that keeps the lock key for longer than `max_ttl`. The line says how such a key arises, and
+/// what to do if nobody holds the lock. Empty if no master does.
+fn keys_that_stay(status: &ResourceStatus, max_ttl: Duration) -> String {
+    let stays = |master: &MasterStatus| {
+        let left = Duration::from_millis(master.ttl_left_ms?);
+        (left > max_ttl).then(|| {
+            format!(
+                "{}: the lock key expires in {}, which is longer than max_ttl ({}): another program wrote it, or the \
+                 master's clock was set back since. A holder that lives removes it when it releases the lock. If the \
+                 holder is gone, quorate break removes it.\n",
+                master.master,
+                human(left),
+                human(max_ttl)
+            )
+        })
+    };
+    status.masters.iter().filter_map(stays).collect()
 }
 
 /// Describes the longest queue of any master: one line for each of the first [`SHOWN`] waiters, and one line with the

@@ -63,6 +63,28 @@ fn status_reports_whether_a_lock_is_held_free_or_unknown() {
 }
 
 #[test]
+fn status_explains_a_key_that_expires_later_than_any_client_can_have_asked_for() {
+    let mut masters = masters(3);
+    // As after a master's clock was set back by two hours: the TTL left of each key has grown by this time.
+    let kept = masters[0].command(&["SET", "r", "a dead client", "PX", "7200000"]);
+    kept.expect("a reply");
+    let short = masters[1].command(&["SET", "r", "a dead client", "PX", "20000"]);
+    short.expect("a reply");
+    let status = done(quorate(&masters).args(["status", "r"]));
+    let lines: Vec<&str> = status.out.lines().collect();
+    let told: Vec<&&str> = lines
+        .iter()
+        .filter(|line| line.contains("longer than max_ttl (30s)"))
+        .collect();
+    assert_eq!(told.len(), 1, "{status:?}");
+    assert!(told[0].contains("quorate break"), "{status:?}");
+    let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    let taken = done(&mut run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+}
+
+#[test]
 fn status_shows_host_pid_and_start_of_each_waiting_command() {
     let masters = masters(3);
     let holder = |name: &str, options: &[&str]| {
