@@ -12,7 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 
 #[cfg(feature = "tls-rustls")]
-use super::connecting::broken;
+use super::connecting::{Event, broken};
 use super::refusal::down;
 use super::shared::Shared;
 use super::socket::Socket;
@@ -119,9 +119,41 @@ async fn tls(shared: &Shared, host: &str, stream: TcpStream) -> Result<Socket, F
     // The certificates may have been replaced since the last connection.
     let connector = tokio_rustls::TlsConnector::from(files.current().await);
     let met = shared.acquaintance.is_met();
-    let stream = connector.connect(name, stream).await;
-    let stream = stream.map_err(|error| broken(error, met))?;
+    let address = stream.peer_addr();
+    let handshake = connector.connect(name, stream);
+    tokio::pin!(handshake);
+    let mut result = tokio::time::timeout(shared.options.connect_timeout / 2, &mut handshake).await;
+    if let (Err(_), Ok(address), false) = (&result, address, met) {
+        // A Redis without TLS takes the client's first message for the beginning of a long line, and stays silent.
+        result = tokio::select! {
+            biased;
+            result = &mut handshake => Ok(result),
+            true = answers_without_tls(address) => return Err(Event::NoTls.fault(None)),
+        };
+    }
+    let result = match result {
+        Ok(result) => result,
+        Err(_) => handshake.await,
+    };
+    let stream = result.map_err(|error| broken(error, met))?;
     Ok(Socket::new(stream))
+}
+
+/// Whether the server answers a PING that is not encrypted, as a Redis without TLS does. The caller limits the time.
+#[cfg(feature = "tls-rustls")]
+async fn answers_without_tls(address: SocketAddr) -> bool {
+    let first = async {
+        let stream = TcpStream::connect(address).await?;
+        // A new connection accepts six bytes at once.
+        stream.writable().await?;
+        stream.try_write(b"PING\r\n")?;
+        let mut first = [0];
+        stream.readable().await?;
+        stream.try_read(&mut first)?;
+        io::Result::Ok(first[0])
+    };
+    // The answer is `+PONG`, or an error such as `-NOAUTH`.
+    matches!(first.await, Ok(b'+' | b'-'))
 }
 
 #[cfg(not(feature = "tls-rustls"))]
