@@ -11,6 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use quorate::redact;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
@@ -210,9 +212,10 @@ fn check_kind(path: &Path) -> io::Result<()> {
 /// `.prom`, so Prometheus ignores the file.
 ///
 /// `metrics` contains the time of the last successful run. If the old file at `path` contains a later time, the new
-/// file keeps the later time.
+/// file keeps the later time. Two runs can end at the same time, so the old file is read and replaced under a lock.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
+    let _locked = lock_directory(path);
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());
     let text = metrics.prometheus();
     let beside = beside(path);
@@ -224,6 +227,25 @@ fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
         let _ = fs::remove_file(&beside);
     }
     written
+}
+
+/// Locks the directory of `path` until the returned file is dropped, so that no other `quorate` replaces the file. `None`
+/// if the directory cannot be locked within [`PATIENCE`]: the metrics are then written without the lock, because another
+/// program can hold such a lock for ever.
+fn lock_directory(path: &Path) -> Option<fs::File> {
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let directory = fs::File::open(directory.unwrap_or(Path::new("."))).ok()?;
+    let began = Instant::now();
+    while let Err(error) = flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        let is_held = error == Errno::WOULDBLOCK || error == Errno::INTR;
+        if !is_held || began.elapsed() > PATIENCE {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Some(directory)
 }
 
 fn beside(path: &Path) -> PathBuf {
@@ -270,4 +292,31 @@ fn send(address: &Receiver<io::Result<SocketAddr>>, text: &str) -> io::Result<()
     };
     UdpSocket::bind(own)?.send_to(text.as_bytes(), address)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run that begins reads and replaces the metrics file while another run, which has just succeeded, replaces it.
+    #[test]
+    fn success_of_a_run_survives_a_simultaneous_start_of_another_run() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for round in 0..300 {
+            let path = dir.path().join(format!("{round}.prom"));
+            let write = |is_success: bool| {
+                let mut metrics = RunMetrics::default();
+                if is_success {
+                    metrics.ended("ok", 0, 1004.0);
+                }
+                replace(&path, &mut metrics).expect("written");
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(|| write(true));
+                scope.spawn(|| write(false));
+            });
+            let text = fs::read_to_string(&path).expect("written");
+            assert!(text.contains("last_success"), "round {round}: {text}");
+        }
+    }
 }
