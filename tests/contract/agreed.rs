@@ -19,7 +19,7 @@ fn memory_master_and_real_master_give_the_same_reply_to_every_request() {
 
 #[test]
 fn memory_master_replies_like_a_real_master_while_locks_expire_and_waiters_die() {
-    compare(&FLEETING, Sequences::of(15, 60), deed());
+    compare(&FLEETING, Sequences::of(8, 60), deed());
 }
 
 #[test]
@@ -29,12 +29,12 @@ fn memory_master_replies_like_a_real_master_for_reader_owner_and_multi_resource_
 
 #[test]
 fn memory_master_replies_like_a_real_master_while_holds_of_readers_and_owners_expire() {
-    compare(&FLEETING, Sequences::of(40, 160), group_deed());
+    compare(&FLEETING, Sequences::of(20, 160), group_deed());
 }
 
 #[test]
 fn memory_master_replies_like_a_real_master_while_waiters_join_and_leave_queues() {
-    compare(&FLEETING, Sequences::of(50, 200), line_deed());
+    compare(&FLEETING, Sequences::of(25, 200), line_deed());
 }
 
 #[test]

@@ -923,7 +923,7 @@ impl Sequences {
     }
 
     /// `scripts/test --all` sets `QUORATE_SEQUENCES` to `all`.
-    fn count(self) -> u32 {
+    pub(crate) fn count(self) -> u32 {
         match std::env::var("QUORATE_SEQUENCES").as_deref() {
             Ok("all") => self.all,
             _ => self.short,
