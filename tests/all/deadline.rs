@@ -269,7 +269,7 @@ async fn status_extend_and_release_do_not_hang_after_all_masters_stop_answering(
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let lock = || redlock.lock("x").ttl(secs(1)).renewal(false);
-    let (guard, began) = (lock().acquire().await.expect("free"), Instant::now());
+    let (began, guard) = (Instant::now(), lock().acquire().await.expect("free"));
     for node in &nodes {
         node.change(unanswered(|_| true));
     }
