@@ -509,13 +509,13 @@ mod readme {
             .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
             .build()?;                                         // does not connect, so masters may be down when a service starts
         let sum = redlock.scope("month-end", async |guard| {   // renews the lock; if it is lost, drops this future
-            close_books(guard.fencing_token()).await           // the database rejects a token below the largest it has seen
+            close_books(guard.fencing_token()).await           // your own function; your database checks the token
         }).await?;
         Ok(())
     }
 
     async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        match redlock.try_acquire("invoice-42").await? {       // an error means that the answer is unknown, not "held"
+        match redlock.try_acquire("invoice-42").await? {       // an error: no majority answered, so the lock may be held or free
             TryAcquire::Acquired(guard) => { send_invoice(guard.fencing_token()).await; guard.release().await; }
             TryAcquire::Held(refusal) => println!("held: expires in {:?} unless renewed", refusal.ttl_left),
         }
