@@ -50,9 +50,9 @@ pub(crate) struct AcquireLoop<'a> {
 
 /// How many attempts of one acquire have collided with other attempts for the same owner; at most 8 are counted.
 #[derive(Default)]
-struct Meetings(u32);
+struct Collisions(u32);
 
-impl Meetings {
+impl Collisions {
     /// Returns the upper limit of the next pause, which has a random length. `took` is the duration of the last
     /// attempt. The first call returns twice `took`, and each further call doubles the factor, up to 256 times `took`.
     fn next(&mut self, took: Duration) -> Duration {
@@ -65,13 +65,13 @@ impl Meetings {
 #[derive(Default)]
 struct Tries<'a> {
     /// This acquire's place in the queue of waiters in this process; `None` if it does not queue in this process.
-    place: Option<Place>,
+    local: Option<Place>,
     /// This acquire's entry in the queue on the masters; `None` while it is not queued there.
-    line: Option<Box<QueuePlace<'a>>>,
+    remote: Option<Box<QueuePlace<'a>>>,
     delays: Option<Delays>,
     last_finding: Option<LastFinding>,
     attempts: u32,
-    met: Meetings,
+    collisions: Collisions,
     /// How many slots of a semaphore were tried since the last wake-up.
     in_a_row: u32,
 }
@@ -116,7 +116,7 @@ impl<'a> AcquireLoop<'a> {
             let turn = turn.map_err(|found| self.not_acquired(Some(found), None, 0))?;
             let mut place = match turn {
                 Turn::Now(place) => place,
-                Turn::After(place) => Some(Box::pin(self.wait_for_turn(place)).await?),
+                Turn::After(place) => Some(Box::pin(self.wait_for_local_turn(place)).await?),
             };
             // Readers can share the lock. So a reader (`QueueAndShare`) lets the next local waiter ask the masters at
             // once.
@@ -124,7 +124,7 @@ impl<'a> AcquireLoop<'a> {
                 place.leave_queues();
             }
             tries.last_finding = place.as_ref().and_then(Place::shared_finding);
-            tries.place = place;
+            tries.local = place;
         }
         // Box the future that handles a failed attempt, so that the caller's future stays small. Most acquires succeed
         // with the first attempt, and allocate no box.
@@ -132,7 +132,9 @@ impl<'a> AcquireLoop<'a> {
             let began = self.core.coordinator.now();
             match self.next_attempt(&mut tries).await {
                 Ok(won) => return Ok(self.acquired(won, tries)),
-                Err(missed) => Box::pin(self.wait_for_next(&mut tries, missed, began)).await?,
+                Err(failed) => {
+                    Box::pin(self.prepare_next_attempt(&mut tries, failed, began)).await?
+                }
             }
         }
     }
@@ -141,12 +143,12 @@ impl<'a> AcquireLoop<'a> {
     /// entry.
     async fn next_attempt(&mut self, tries: &mut Tries<'a>) -> Result<Won, FailedAttempt> {
         tries.attempts += 1;
-        if let Some(place) = &tries.place {
+        if let Some(place) = &tries.local {
             place.forget_wakes();
         }
-        self.choose_slot(tries.place.as_mut(), tries.line.is_some());
+        self.choose_slot(tries.local.as_mut(), tries.remote.is_some());
         let fairness = if self.core.options.fair {
-            let ticket = tries.line.as_ref().map(|line| line.ticket.clone());
+            let ticket = tries.remote.as_ref().map(|entry| entry.ticket.clone());
             Fairness::Fair(ticket.map(Box::new))
         } else {
             Fairness::Unordered
@@ -156,40 +158,40 @@ impl<'a> AcquireLoop<'a> {
 
     /// Handles a failed attempt, which began at `began`. Returns when it is time for the next attempt, or with the
     /// error of this acquire.
-    async fn wait_for_next(
+    async fn prepare_next_attempt(
         &mut self,
         tries: &mut Tries<'a>,
-        missed: FailedAttempt,
+        failed: FailedAttempt,
         began: Instant,
     ) -> Result<(), NotAcquired> {
-        LastFinding::add(&mut tries.last_finding, missed.finding, &missed.round);
-        if let Some(place) = &tries.place {
+        LastFinding::add(&mut tries.last_finding, failed.finding, &failed.round);
+        if let Some(place) = &tries.local {
             place.share_finding(tries.last_finding.clone());
-            self.learn_slots(place, &missed);
+            self.learn_slots(place, &failed);
         }
-        self.show(&missed, tries.attempts);
-        let queued = tries.line.is_some();
+        self.show(&failed, tries.attempts);
+        let queued = tries.remote.is_some();
         if self
-            .asks_for_another_slot(&missed, &mut tries.in_a_row, queued)
+            .asks_for_another_slot(&failed, &mut tries.in_a_row, queued)
             .await
         {
             return Ok(());
         }
         // Wait until the masters have released the keys of the failed attempt. Otherwise, the masters could refuse the
         // next attempt because of these keys.
-        if !self.is_over() && self.undone(&missed).await {
-            let hopeless = missed.round.answers().is_hopeless();
-            let first = match &mut tries.place {
+        if !self.is_over() && self.wait_for_undo(&failed).await {
+            let hopeless = failed.round.answers().is_hopeless();
+            let first = match &mut tries.local {
                 Some(place) => !hopeless && self.is_first(place).await,
                 None => true,
             };
             if first {
-                self.rest(tries, &missed, began).await;
+                self.wait_before_retry(tries, &failed, began).await;
             }
         }
-        if self.is_over() || missed.round.answers().is_hopeless() {
+        if self.is_over() || failed.round.answers().is_hopeless() {
             let last_finding = tries.last_finding.take();
-            return Err(self.not_acquired(last_finding, Some(missed), tries.attempts));
+            return Err(self.not_acquired(last_finding, Some(failed), tries.attempts));
         }
         Ok(())
     }
@@ -199,35 +201,41 @@ impl<'a> AcquireLoop<'a> {
     /// - If the lock is held, and this waiter has an entry in the queue on the masters: waits for a wake-up or a timer.
     /// - If the lock is held, and this waiter has no such entry: does not wait. The next attempt adds the entry.
     /// - In unordered mode, or if the attempt failed for another reason: removes the entry, if any, and pauses.
-    async fn rest(&self, tries: &mut Tries<'a>, missed: &FailedAttempt, began: Instant) {
-        let meets = self.has_met(missed);
-        let contended = missed.failure == Some(Failure::Contention) && !meets;
-        match (&tries.place, &mut tries.line) {
+    async fn wait_before_retry(
+        &self,
+        tries: &mut Tries<'a>,
+        failed: &FailedAttempt,
+        began: Instant,
+    ) {
+        let collided = self.has_collided(failed);
+        let contended = failed.failure == Some(Failure::Contention) && !collided;
+        match (&tries.local, &mut tries.remote) {
             (Some(_), None) if contended => {
-                tries.line = Some(Box::new(self.behind_all(missed)));
+                tries.remote = Some(Box::new(self.behind_all(failed)));
                 return;
             }
-            (Some(place), Some(line)) if contended => {
-                return self.wait(place, line, missed).await;
+            (Some(place), Some(entry)) if contended => {
+                return self.wait_for_wake_up(place, entry, failed).await;
             }
             // The attempt failed for another reason than a held lock. Remove this waiter's queue entry, so that no
             // other waiter stays behind it during the pause.
-            (_, Some(line)) => {
-                self.until_over().wait(line.step_out()).await;
+            (_, Some(entry)) => {
+                self.until_deadline().wait(entry.step_out()).await;
             }
             (_, None) => {}
         }
-        if meets {
-            self.keep_away(&mut tries.met, began).await;
+        if collided {
+            self.pause_after_collision(&mut tries.collisions, began)
+                .await;
         } else {
-            self.pause(&mut tries.delays).await;
+            self.pause_by_retry_settings(&mut tries.delays).await;
         }
     }
 
     fn acquired(&mut self, won: Won, tries: Tries<'_>) -> Acquired {
         let Tries {
-            mut place,
-            line,
+            local: mut place,
+            remote,
             attempts,
             ..
         } = tries;
@@ -237,9 +245,9 @@ impl<'a> AcquireLoop<'a> {
             }
             // This waiter has a slot. Leave both queues, so that the next waiter can ask for one of the other slots.
             place = None;
-        } else if let Some(line) = line {
+        } else if let Some(entry) = remote {
             // The queue entry now belongs to the lock, and is removed when the lock is released.
-            line.keep();
+            entry.keep();
         }
         Acquired {
             won,
@@ -251,8 +259,8 @@ impl<'a> AcquireLoop<'a> {
 
     /// Makes a queue entry whose ticket is behind all waiters that the masters reported in the failed attempt. The next
     /// attempt sends the entry to the masters.
-    fn behind_all(&self, missed: &FailedAttempt) -> QueuePlace<'a> {
-        let answers = missed.round.answers();
+    fn behind_all(&self, failed: &FailedAttempt) -> QueuePlace<'a> {
+        let answers = failed.round.answers();
         let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
         drop(answers);
         let since = self.described.then_some(self.began);
@@ -282,12 +290,12 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Waits behind other waiters of this process until this waiter may ask the masters.
-    async fn wait_for_turn(&self, place: Place) -> Result<Place, NotAcquired> {
+    async fn wait_for_local_turn(&self, place: Place) -> Result<Place, NotAcquired> {
         metrics::ahead(|| Some(place.ahead()));
         if let Some(observer) = self.observer {
             observer(&self.behind(&place));
         }
-        if self.until_over().wait(place.front()).await.is_some() {
+        if self.until_deadline().wait(place.front()).await.is_some() {
             return Ok(place);
         }
         // The error of a failed acquire contains the masters' replies. This waiter has asked no master, so it polls for
@@ -322,27 +330,32 @@ impl<'a> AcquireLoop<'a> {
 
     /// Waits until every master has released the keys of the failed attempt, or until the keys have expired. Returns
     /// `false` if the acquire's deadline passed first.
-    async fn undone(&self, missed: &FailedAttempt) -> bool {
+    async fn wait_for_undo(&self, failed: &FailedAttempt) -> bool {
         let expired = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, expired.min(self.deadline));
-        limit.wait(missed.undo.done()).await;
+        limit.wait(failed.undo.done()).await;
         !self.is_over()
     }
 
     /// A time limit that expires when the acquire's wait ends.
-    pub(super) fn until_over(&self) -> Limit<'_> {
+    pub(super) fn until_deadline(&self) -> Limit<'_> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
 
     /// Waits for a wake-up. Without a wake-up, the wait ends when the lock may be free on a majority of the masters,
     /// when the next heartbeat is due, or when this waiter must poll.
-    async fn wait(&self, place: &Place, line: &mut QueuePlace<'_>, missed: &FailedAttempt) {
+    async fn wait_for_wake_up(
+        &self,
+        place: &Place,
+        entry: &mut QueuePlace<'_>,
+        failed: &FailedAttempt,
+    ) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum;
         let now = coordinator.now();
         let (free, free_in, ahead, holder) = {
-            let answers = missed.round.answers();
+            let answers = failed.round.answers();
             let refusals = answers.refusals();
             (
                 answers.free(),
@@ -351,18 +364,18 @@ impl<'a> AcquireLoop<'a> {
                 refusals.and_then(|refusals| refusals.holder.clone()),
             )
         };
-        let mut timer = looks_at(now, free_in, ahead, line.ticket.heartbeat);
+        let mut timer = looks_at(now, free_in, ahead, entry.ticket.heartbeat);
         if !coordinator.wakes {
-            timer = timer.min(now + line.look_again());
+            timer = timer.min(now + entry.look_again());
         }
         // `ahead` includes the holder. If it is 0, the holder has no queue entry, and may not wake this waiter: poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
-                let known = &mut line.unqueued_holder;
+                let known = &mut entry.unqueued_holder;
                 let again = UnqueuedHolder::look_again(known, holder, now, || self.delays());
                 timer = timer.min(now + again);
             }
-            None => line.unqueued_holder = None,
+            None => entry.unqueued_holder = None,
         }
         place
             .woken(
@@ -376,12 +389,12 @@ impl<'a> AcquireLoop<'a> {
 
     /// Whether this attempt collided with another attempt for the same owner: a majority of the masters granted the
     /// claim, but these masters have different fencing counters.
-    fn has_met(&self, missed: &FailedAttempt) -> bool {
+    fn has_collided(&self, failed: &FailedAttempt) -> bool {
         let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
-        let granted = missed.round.answers().free();
+        let granted = failed.round.answers().free();
         let quorum = self.core.coordinator.quorum;
         let failed = matches!(
-            missed.failure,
+            failed.failure,
             Some(Failure::Contention | Failure::NotJoinable)
         );
         owned && failed && quorum.is_met_by(granted)
@@ -391,12 +404,12 @@ impl<'a> AcquireLoop<'a> {
     /// resources, readers, owners, semaphores"). Without the pause, the two attempts could collide again.
     ///
     /// The longest possible pause doubles with each call, up to the ttl.
-    async fn keep_away(&self, met: &mut Meetings, began: Instant) {
+    async fn pause_after_collision(&self, collisions: &mut Collisions, began: Instant) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();
         let mut drawn = [0];
         coordinator.runtime.random(&mut drawn);
-        let most = met.next(now.saturating_since(began)).min(self.ttl);
+        let most = collisions.next(now.saturating_since(began)).min(self.ttl);
         let pause = most / 256 * u32::from(drawn[0]);
         let again = (now + pause).min(self.deadline);
         coordinator.runtime.sleep_until(again).await;
@@ -404,7 +417,7 @@ impl<'a> AcquireLoop<'a> {
 
     /// Sleeps for the next pause of the retry settings. The random jitter is seeded only before the first pause,
     /// because most locks need no pause.
-    async fn pause(&self, delays: &mut Option<Delays>) {
+    async fn pause_by_retry_settings(&self, delays: &mut Option<Delays>) {
         let delays = delays.get_or_insert_with(|| self.delays());
         let coordinator = &self.core.coordinator;
         let again = coordinator.now() + delays.next().unwrap_or_default();
@@ -422,8 +435,8 @@ impl<'a> AcquireLoop<'a> {
         self.once || self.core.coordinator.now() >= self.deadline
     }
 
-    fn show(&self, missed: &FailedAttempt, attempts: u32) {
-        metrics::ahead(|| missed.round.answers().refusals()?.ahead);
+    fn show(&self, failed: &FailedAttempt, attempts: u32) {
+        metrics::ahead(|| failed.round.answers().refusals()?.ahead);
         let enabled = tracing::enabled!(tracing::Level::DEBUG);
         if self.observer.is_none() && !enabled {
             return;
@@ -432,7 +445,7 @@ impl<'a> AcquireLoop<'a> {
         let masters = coordinator.quorum.nodes();
         let waited = coordinator.now().saturating_since(self.began);
         let waiting = {
-            let answers = missed.round.answers();
+            let answers = failed.round.answers();
             let refusals = answers.refusals();
             let reports = answers.reports(coordinator.names());
             let answers_well = reports.iter().enumerate();
@@ -456,7 +469,7 @@ impl<'a> AcquireLoop<'a> {
         if enabled {
             tracing::debug!(
                 attempts,
-                failure = missed.failure.map_or("cut_off", Failure::as_str),
+                failure = failed.failure.map_or("cut_off", Failure::as_str),
                 ahead = waiting.ahead,
                 holder = waiting
                     .holder
@@ -466,7 +479,7 @@ impl<'a> AcquireLoop<'a> {
                 ttl_left_ms = waiting.ttl_left.map(|left| left.as_millis() as u64),
                 answering = waiting.answering,
                 masters = waiting.masters,
-                "attempt missed"
+                "attempt failed"
             );
             // Record these fields only at the first attempt. A span keeps every value that is recorded for a field, and
             // a wait may last for days. Later progress is reported as events.
@@ -516,7 +529,7 @@ impl<'a> AcquireLoop<'a> {
             .is_none_or(|last_finding| last_finding.names_holder);
         let (failure, round) = match last_finding {
             Some(last_finding) => (last_finding.finding.into(), last_finding.round),
-            None => (Failure::Outage, last.map(|missed| missed.round)),
+            None => (Failure::Outage, last.map(|failed| failed.round)),
         };
         let said = round.as_ref().filter(|_| names_holder);
         let note = said.and_then(|round| round.answers().holder_note());

@@ -95,7 +95,7 @@ impl AcquireLoop<'_> {
         let first = place.is_first();
         if !first {
             self.asked = None;
-            self.until_over().wait(place.first()).await;
+            self.until_deadline().wait(place.first()).await;
         }
         first
     }
