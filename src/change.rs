@@ -29,7 +29,7 @@ const CONNECTIONS: usize = 8;
 pub struct MastersChange<'a> {
     redlock: &'a Redlock,
     configuration: Configuration,
-    strangers_pass: bool,
+    allow_unknown_clients: bool,
 }
 
 /// Why a step of a replacement of the masters failed.
@@ -77,7 +77,7 @@ impl Redlock {
         Ok(MastersChange {
             redlock: self,
             configuration: configuration.ok_or(ChangeError::NothingToChange)?,
-            strangers_pass: false,
+            allow_unknown_clients: false,
         })
     }
 }
@@ -89,9 +89,9 @@ impl MastersChange<'_> {
     /// Use `true` only if you know that these clients do not use the locks. Never use it if clients of other Redlock
     /// libraries use the same locks.
     #[must_use]
-    pub fn strangers_pass(self, strangers_pass: bool) -> Self {
+    pub fn allow_unknown_clients(self, allow_unknown_clients: bool) -> Self {
         Self {
-            strangers_pass,
+            allow_unknown_clients,
             ..self
         }
     }
@@ -187,7 +187,7 @@ impl MastersChange<'_> {
                     .into(),
             );
         }
-        missing.extend(before.clients_without_notice(self.strangers_pass));
+        missing.extend(before.clients_without_notice(self.allow_unknown_clients));
         none(missing)?;
         let after = self.raise(1).await;
         let reached = after.stage() >= ChangeStage::Closed;
@@ -220,7 +220,7 @@ impl MastersChange<'_> {
         }
         // Raise the markers again, because an earlier call possibly did not reach all old masters.
         let survey = self.raise(1).await;
-        none(survey.clients_without_notice(self.strangers_pass))?;
+        none(survey.clients_without_notice(self.allow_unknown_clients))?;
         Ok(survey)
     }
 
@@ -261,7 +261,7 @@ impl MastersChange<'_> {
                     .into(),
             );
         }
-        missing.extend(now.clients_without_notice(self.strangers_pass));
+        missing.extend(now.clients_without_notice(self.allow_unknown_clients));
         none(missing)?;
         // If any next master is open, an earlier call has copied all values. A new copy could overwrite values that
         // clients have changed on the next masters.

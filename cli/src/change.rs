@@ -145,8 +145,8 @@ struct PassArgs {
     /// Continue although unknown clients write to the masters. Use this only if they take no locks
     ///
     /// An unknown client may use another Redlock library, which ignores the change of the masters.
-    #[arg(long, env = "QUORATE_STRANGERS_PASS", value_parser = clap::builder::BoolishValueParser::new())]
-    strangers_pass: bool,
+    #[arg(long, env = "QUORATE_ALLOW_UNKNOWN_CLIENTS", value_parser = clap::builder::BoolishValueParser::new())]
+    allow_unknown_clients: bool,
 
     #[command(flatten)]
     step: StepArgs,
@@ -154,8 +154,8 @@ struct PassArgs {
 
 /// Runs one step of a change of the masters.
 pub(crate) fn run(args: ChangeArgs) -> Outcome {
-    let (step, strangers_pass) = match &args.step {
-        Step::Close(pass) | Step::Open(pass) => (&pass.step, pass.strangers_pass),
+    let (step, allow_unknown_clients) = match &args.step {
+        Step::Close(pass) | Step::Open(pass) => (&pass.step, pass.allow_unknown_clients),
         Step::Status(status) => (&status.step, false),
         Step::Mark(mark) => (&mark.step, false),
         Step::Begin(step) | Step::Finish(step) | Step::BackOut(step) => (step, false),
@@ -163,15 +163,15 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
     let (masters, _) = step.masters.clone().complete()?;
     let ttl = masters.settings().max_ttl().min(LOCKED);
     let redlock = config::redlock(&masters, Some(ttl))?;
-    let work = take_step(&args, &redlock, strangers_pass);
+    let work = take_step(&args, &redlock, allow_unknown_clients);
     let work = process::unless_asked_to_end(work, CUT_SHORT);
     config::block_on(leaving_nothing(&redlock, masters.parting(), work))
 }
 
-async fn take_step(args: &ChangeArgs, redlock: &Redlock, strangers_pass: bool) -> Outcome {
+async fn take_step(args: &ChangeArgs, redlock: &Redlock, allow_unknown_clients: bool) -> Outcome {
     let change = || {
         let change = redlock.change().map_err(Failure::usage);
-        change.map(|change| change.strangers_pass(strangers_pass))
+        change.map(|change| change.allow_unknown_clients(allow_unknown_clients))
     };
     match &args.step {
         Step::Status(args) => status(redlock, args.json).await,
@@ -478,7 +478,7 @@ fn clients(master: &MasterSeen) -> Cell {
         let kind = match client.kind {
             ClientKind::AtStep(step, _) => format!("step {step}"),
             ClientKind::Untold => "without marker".to_owned(),
-            ClientKind::Stranger => "unknown".to_owned(),
+            ClientKind::Unknown => "unknown".to_owned(),
         };
         *count.entry(kind).or_default() += 1;
     }

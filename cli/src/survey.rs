@@ -160,7 +160,7 @@ fn standing(client: &ClientSeen, survey: &Survey) -> (Option<u64>, &'static str)
             (Some(step), state)
         }
         ClientKind::Untold => (None, "without_marker"),
-        ClientKind::Stranger => (None, "unknown"),
+        ClientKind::Unknown => (None, "unknown"),
     }
 }
 

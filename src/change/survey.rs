@@ -381,9 +381,9 @@ impl Survey {
     }
 
     /// One line for each client of the old masters that does not check the generation marker. Such a client does not
-    /// notice the replacement, and must disconnect before the next step. If `strangers_pass` is true, unknown clients
+    /// notice the replacement, and must disconnect before the next step. If `allow_unknown_clients` is true, unknown clients
     /// are ignored.
-    pub(super) fn clients_without_notice(&self, strangers_pass: bool) -> Vec<String> {
+    pub(super) fn clients_without_notice(&self, allow_unknown_clients: bool) -> Vec<String> {
         let mut missing = Vec::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
             let unaware = master
@@ -393,7 +393,7 @@ impl Survey {
                 .filter(|client| match client.kind {
                     ClientKind::AtStep(..) => false,
                     ClientKind::Untold => true,
-                    ClientKind::Stranger => !strangers_pass,
+                    ClientKind::Unknown => !allow_unknown_clients,
                 });
             for client in unaware {
                 missing.push(format!(

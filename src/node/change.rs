@@ -136,7 +136,7 @@ pub enum ClientKind {
     Untold,
     /// An unknown client that runs scripts or sets keys. It may be another Redlock client that ignores generation
     /// markers.
-    Stranger,
+    Unknown,
 }
 
 /// Prefixes of the names of commands with which other Redlock clients take locks.
@@ -174,9 +174,9 @@ impl ClientSeen {
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
             // This arm finds clients of other libraries: the last command of their connection can take a lock. The next
             // arm finds waiters of other libraries: unnamed connections with subscriptions.
-            None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
+            None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Unknown,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
-                ClientKind::Stranger
+                ClientKind::Unknown
             }
             None => return None,
         };
@@ -247,13 +247,13 @@ mod tests {
         let unnamed = "id=7 addr=a name= cmd=evalsha user=x lib-name=quorate lib-ver=0.1.0";
         assert_eq!(kind(unnamed), Some(ClientKind::Untold));
         let other = "id=7 addr=a name= cmd=evalsha user=x lib-name=other";
-        assert_eq!(kind(other), Some(ClientKind::Stranger));
+        assert_eq!(kind(other), Some(ClientKind::Unknown));
         let sets = "id=7 addr=a name=cache cmd=set";
-        assert_eq!(kind(sets), Some(ClientKind::Stranger));
+        assert_eq!(kind(sets), Some(ClientKind::Unknown));
         let later = "id=7 addr=a name=quorate/later:host:9 cmd=ping";
         assert_eq!(kind(later), Some(ClientKind::Untold));
         let listens = "id=7 addr=a name= db=0 sub=1 psub=0 cmd=ping";
-        assert_eq!(kind(listens), Some(ClientKind::Stranger));
+        assert_eq!(kind(listens), Some(ClientKind::Unknown));
         for nobody in [
             "id=7 addr=a name= sub=0 cmd=get",
             "id=7 addr=a name=quorate-operator cmd=eval",

@@ -31,7 +31,7 @@ pub struct StoredValue {
     /// Whether the stored value can be trusted. True if it was written in the current run of the server process, or if
     /// the server is configured to lose nothing in a restart. Otherwise the value may be outdated, because a restart
     /// may have lost a later value.
-    pub vouched: bool,
+    pub trusted: bool,
 }
 
 /// The value to be written under a lock on one master.

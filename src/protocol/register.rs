@@ -9,7 +9,7 @@ use super::quorum::{MasterSet, Quorum};
 /// How the reader counts one master's answer to a read of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadVote {
-    /// The master has a value that this client trusts (`StoredValue::vouched`). The number is the fencing token of the
+    /// The master has a value that this client trusts (`StoredValue::trusted`). The number is the fencing token of the
     /// value's writer.
     Value(u64),
     /// The master has no value: it never had one, or has lost it.

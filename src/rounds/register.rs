@@ -173,7 +173,7 @@ impl ValueAnswers {
             Ok(Answer::Value {
                 stored: Some(stored),
                 ..
-            }) if stored.vouched => ReadVote::Value(stored.number),
+            }) if stored.trusted => ReadVote::Value(stored.number),
             Ok(Answer::Value { .. }) => ReadVote::Old,
             Ok(_) => ReadVote::Refused,
             Err(_) => ReadVote::Fault,
@@ -358,7 +358,7 @@ impl ValueAnswers {
                 Some(Ok(Answer::Value {
                     stored: Some(stored),
                     ..
-                })) if !stored.vouched => NodeOutcome::OldValue,
+                })) if !stored.trusted => NodeOutcome::OldValue,
                 Some(Ok(Answer::Value { .. } | Answer::Written { .. })) => NodeOutcome::Yes,
                 Some(Ok(_)) => NodeOutcome::No,
                 Some(Err(fault)) => NodeOutcome::Fault(fault.clone()),
@@ -396,11 +396,11 @@ mod tests {
     #[test]
     fn value_write_does_not_count_on_a_master_whose_value_predates_its_restart() {
         let run = || ServerRun::new("run");
-        let value = |vouched| {
+        let value = |trusted| {
             let stored = Some(StoredValue {
                 number: 7,
                 bytes: b"value".to_vec(),
-                vouched,
+                trusted,
             });
             let clock = None;
             Ok(Answer::Value {
@@ -412,8 +412,8 @@ mod tests {
         let now = Instant::from_nanos(0);
         let mut read = ValueAnswers::open(Quorum::of(3), now);
         let mut write = ValueAnswers::open(Quorum::of(3), now);
-        for (node, vouched) in [true, false, false].into_iter().enumerate() {
-            read.said[node] = Some((value(vouched), Duration::ZERO));
+        for (node, trusted) in [true, false, false].into_iter().enumerate() {
+            read.said[node] = Some((value(trusted), Duration::ZERO));
         }
         write.said[0] = Some((Ok(Answer::Written { run: run() }), Duration::ZERO));
         write.said[1] = write.said[0].clone();

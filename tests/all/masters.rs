@@ -299,7 +299,7 @@ async fn masters_are_not_confirmed_as_closed_while_a_client_without_marker_check
         change.closed().await,
         Err(ChangeError::Missing(_))
     ));
-    let change = both.change().expect("a change").strangers_pass(true);
+    let change = both.change().expect("a change").allow_unknown_clients(true);
     change
         .closed()
         .await
@@ -433,7 +433,7 @@ async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_ma
     for redlock in [&unread, &unnamed] {
         redlock.acquire("job").await.expect("free").release().await;
     }
-    let change = both.change().expect("a change").strangers_pass(true);
+    let change = both.change().expect("a change").allow_unknown_clients(true);
     begin(&change).await;
     let missing = missing_of(change.close().await);
     assert!(
@@ -711,7 +711,7 @@ async fn masters_are_not_confirmed_as_closed_while_a_foreign_client_locks_with_s
         .command(&["SET", "job", "x", "NX", "PX", "100"])
         .expect("set");
     missing_of(change.closed().await);
-    let harmless = both.change().expect("a change").strangers_pass(true);
+    let harmless = both.change().expect("a change").allow_unknown_clients(true);
     harmless
         .closed()
         .await

@@ -47,12 +47,12 @@ async fn written(arm: &Arm, request: Request) -> ServerRun {
     }
 }
 
-fn stored(number: u64, bytes: &[u8], vouched: bool) -> StoredValue {
+fn stored(number: u64, bytes: &[u8], trusted: bool) -> StoredValue {
     let bytes = bytes.to_vec();
     StoredValue {
         number,
         bytes,
-        vouched,
+        trusted,
     }
 }
 

@@ -96,7 +96,7 @@ impl WrongRegister {
             return None;
         };
         match stored {
-            Some(stored) if stored.vouched || self.flaw == Flaw::NoRunStamp => Some(Vote {
+            Some(stored) if stored.trusted || self.flaw == Flaw::NoRunStamp => Some(Vote {
                 number: stored.number,
                 bytes: stored.bytes.clone(),
             }),

@@ -56,7 +56,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
         return write!(out, "*2\r\n_\r\n:{clock}\r\n");
     };
     // Report the run id `another` for a value that an earlier run of the server wrote.
-    let run = if stored.vouched {
+    let run = if stored.trusted {
         run.as_str()
     } else {
         "another"
@@ -102,7 +102,7 @@ impl World {
         let shown = (0..self.masters.len()).filter_map(|master| self.stored_on(master, key));
         let oldest = shown.min_by_key(|stored| stored.number);
         oldest.map(|stored| StoredValue {
-            vouched: true,
+            trusted: true,
             ..stored
         })
     }
@@ -117,7 +117,7 @@ impl World {
         Some(StoredValue {
             number: first.parse().ok()?,
             bytes: bytes.into(),
-            vouched: run == master.memory.run().as_str(),
+            trusted: run == master.memory.run().as_str(),
         })
     }
 
@@ -166,7 +166,7 @@ impl World {
                         "{:?} of {}{}",
                         text(&one.bytes),
                         one.number,
-                        if one.vouched { "" } else { ", of another run" }
+                        if one.trusted { "" } else { ", of another run" }
                     ),
                     answer => format!("{answer:?}"),
                 };

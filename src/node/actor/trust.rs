@@ -33,7 +33,7 @@ impl Memory {
 
     /// Whether a stored value that was written in the server run `run` is certainly the newest value. True if the
     /// server is still in this run, or if the server loses nothing in a restart.
-    pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
+    pub(in crate::node) fn trusts(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
 }
@@ -381,8 +381,8 @@ mod tests {
     #[test]
     fn value_written_in_an_earlier_server_run_is_trusted_only_on_a_durable_server() {
         let memory = |lasts| Memory::of(Some("run"), lasts);
-        assert!(memory(false).vouches_for(b"run") && !memory(false).vouches_for(b"other"));
-        assert!(memory(true).vouches_for(b"other"));
+        assert!(memory(false).trusts(b"run") && !memory(false).trusts(b"other"));
+        assert!(memory(true).trusts(b"other"));
         assert_eq!(Memory::of(Some("two words"), true).run.as_str(), "-");
     }
 

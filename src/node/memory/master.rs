@@ -235,7 +235,7 @@ impl Master {
     }
 
     /// Simulates a restart of the server: the server run `run` begins. Later answers mark values from earlier runs as
-    /// untrusted (the field `vouched` of [`StoredValue`](crate::node::StoredValue) is false).
+    /// untrusted (the field `trusted` of [`StoredValue`](crate::node::StoredValue) is false).
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
     }

@@ -87,7 +87,7 @@ impl MemoryNode {
     }
 
     /// Restarts the master without loss of keys. Answers then mark values that were stored before the restart as
-    /// untrusted (the field `vouched` of [`StoredValue`](super::StoredValue)).
+    /// untrusted (the field `trusted` of [`StoredValue`](super::StoredValue)).
     pub fn restart(&self) {
         let mut state = self.state();
         state.restarts += 1;

@@ -74,7 +74,7 @@ impl Master {
                 Ok(Some(StoredValue {
                     number,
                     bytes: bytes.to_vec(),
-                    vouched: of == run.as_str().as_bytes(),
+                    trusted: of == run.as_str().as_bytes(),
                 }))
             }
             _ => {

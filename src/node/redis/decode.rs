@@ -250,7 +250,7 @@ fn stored(found: &Value<'_>, memory: &Memory) -> Result<Option<StoredValue>, NoA
     Ok(Some(StoredValue {
         number: counter(number.ok_or_else(NoAnswer::malformed)?)?,
         bytes: bytes.to_vec(),
-        vouched: memory.vouches_for(run),
+        trusted: memory.trusts(run),
     }))
 }
 

@@ -770,7 +770,7 @@ impl<S: Store> SessionTask<S> {
                 (Request::Watch { key, .. }, Ok(_)) => drop(self.watched.remove(key)),
                 (_, Ok(Answer::Value { stored, .. })) => {
                     if let Some(stored) = stored.as_mut().filter(|_| online.lasts) {
-                        stored.vouched = true;
+                        stored.trusted = true;
                     }
                 }
                 (_, Ok(Answer::Released(_))) => self.pending_releases.delivered(),

@@ -223,7 +223,7 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
-    let change = both.change().expect("a change").strangers_pass(true);
+    let change = both.change().expect("a change").allow_unknown_clients(true);
     let once = old.once("job", PERIOD);
     once.create().await.expect("created");
     // Write generation markers, so that clients count the votes of a server immediately. Without markers, a client

@@ -20,12 +20,12 @@ fn malformed_stored_value_is_rejected() {
     let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
     let read = Request::Read { claim, token: 9 };
     let said = |text: &[u8]| found(&read, Value::Bulk(text), 7_000);
-    let value = |number, bytes: &[u8], vouched| {
+    let value = |number, bytes: &[u8], trusted| {
         let bytes = bytes.to_vec();
         let stored = Some(StoredValue {
             number,
             bytes,
-            vouched,
+            trusted,
         });
         Ok(Answer::Value {
             run: memory().run,
