@@ -272,6 +272,24 @@ async fn named_client_notices_at_once_that_a_connected_master_lost_its_marker() 
     assert_eq!(text.text(), None, "only an operator marks a master");
 }
 
+/// Somebody empties a master, and an operator marks it again. A client with a name that has been connected all the time,
+/// and has sent nothing meanwhile, must not count the votes of this master at once: the master has forgotten a lock.
+#[tokio::test]
+async fn connected_named_client_ignores_an_emptied_master_after_it_was_marked_again() {
+    let scene = Scene::start().await;
+    let connected = scene.named_client();
+    connected.mark_masters().await.expect("marked");
+    let guard = connected.acquire("other").await.expect("free");
+    guard.release().await;
+    let first = held_by_two(&scene, &scene.named_client()).await;
+    ask_server(&scene.servers[1], &["FLUSHALL"]);
+    let operator = scene.named_client().mark_masters().await;
+    assert!(operator.expect("marked again").is_marked());
+    for _ in 0..3 {
+        assert!(!is_granted_beside(&connected, &first).await);
+    }
+}
+
 #[tokio::test]
 async fn masters_are_not_marked_through_an_address_that_leads_to_several_servers() {
     let scene = Scene::start().await;

@@ -78,6 +78,9 @@ async fn carried_out(
             restores,
         } => {
             let record = talk.first_record(*restores).await?;
+            if *restores {
+                talk.end_clients_without_marker().await?;
+            }
             let raise = [
                 "EVALSHA",
                 &talk.load(&with_parts(RAISE.source)).await?,
@@ -285,6 +288,22 @@ impl Talk {
         Ok(())
     }
 
+    /// If the master has no marker, ends the connections of all clients that check markers. They may have connected
+    /// before the master lost its memory, and would count its votes as soon as it has a marker again. A client that
+    /// connects again finds no marker, or the new age record.
+    async fn end_clients_without_marker(&mut self) -> Result<(), Fault> {
+        if self.say(&["GET", MASTERS]).await? != OwnedValue::Nothing {
+            return Ok(());
+        }
+        for client in self.clients().await? {
+            if matches!(client.kind, ClientKind::AtStep(..)) {
+                let id = client.id.to_string();
+                self.say(&["CLIENT", "KILL", "ID", &id]).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn clients(&mut self) -> Result<Vec<ClientSeen>, Fault> {
         let list = self.say(&["CLIENT", "LIST"]).await?.text();
         Ok(list.lines().filter_map(ClientSeen::read).collect())
@@ -295,10 +314,10 @@ impl Talk {
     /// (docs/protocol.md, "Age records").
     async fn first_record(&mut self, restores: bool) -> Result<AgeRecord, Fault> {
         let info = self.say(&["INFO", "server"]).await?.text();
-        let uptime = field(&info, "uptime_in_seconds").and_then(|secs| secs.parse().ok());
+        let uptime = field(&info, "uptime_in_seconds").and_then(numbers::uptime);
         let age = match uptime {
             // The server subtracts two times in whole seconds, so the uptime can be one second too large.
-            Some(uptime) if !restores => Duration::from_secs(uptime).saturating_sub(SECOND),
+            Some(uptime) if !restores => uptime.at_least.saturating_sub(SECOND),
             _ => Duration::ZERO,
         };
         let run = field(&info, "run_id").unwrap_or("-");
