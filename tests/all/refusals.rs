@@ -211,6 +211,23 @@ async fn server_that_closes_every_connection_at_once_is_waited_for() {
     );
 }
 
+/// A server without a free connection answers each connection with an error, and closes it. The client begins with a
+/// probe, because a connection was closed before without an answer, for example by a load balancer.
+#[tokio::test]
+async fn server_with_too_many_clients_is_waited_for_after_a_connection_without_an_answer() {
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let seen = accepted.clone();
+    let url = accept(move |mut stream| {
+        if seen.fetch_add(1, Ordering::Relaxed) > 0 {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
+        }
+    });
+    goes_on(&waiter(&url), "too many clients").await;
+    let count = accepted.load(Ordering::Relaxed);
+    assert!(count > 2, "the client connected only {count} times");
+}
+
 #[tokio::test]
 async fn cluster_node_ends_an_endless_wait() {
     let options = ServerOptions::new().arg("--cluster-enabled").arg("yes");

@@ -208,6 +208,12 @@ impl Handshake {
                     "the master sent a message before the client subscribed to any channel",
                 ));
             }
+            // A server without a free connection sends this error, and closes the connection.
+            (Asked::Probe, Value::Error(error))
+                if matches!(server_fault(error), Fault::Server(_)) =>
+            {
+                return Err(server_fault(error));
+            }
             (Asked::Probe, _) => {
                 self.progress = Progress::Probed;
                 self.asked.pop_front();
