@@ -228,14 +228,20 @@ fn split_secret(text: &str, quote: Option<char>) -> (bool, &str) {
 /// Whether a text without `@` is an address and not `user:password`: the text after each colon is a port number.
 fn is_location(text: &str) -> bool {
     let hosts = text.split(['/', '?', '[', '#']).next().unwrap_or_default();
+    if hosts.ends_with(':') && hosts.len() < text.len() {
+        // A password that begins with one of these characters.
+        return false;
+    }
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '+' | '*');
     let mut ports = hosts.split('+').filter_map(|host| host.split_once(':'));
     let is_port = |port: &str| {
         let port = port.trim_end_matches([':', '.']);
         port.is_empty() || port == "port" || port.parse::<u16>().is_ok()
     };
-    let is_local = text.starts_with('[') && !text.contains(char::is_whitespace);
-    is_local || hosts.chars().all(is_plain) && ports.all(|(_, port)| is_port(port))
+    let ipv6 = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let is_of_ipv6 = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
+    let is_ipv6 = ipv6.is_some_and(|(host, _)| host.chars().all(is_of_ipv6));
+    is_ipv6 || hosts.chars().all(is_plain) && ports.all(|(_, port)| is_port(port))
 }
 
 /// The words of a text that contains no URL with a scheme.
@@ -347,6 +353,11 @@ mod tests {
             ("bad 'mysql://bob:s3 cret': no", "bad 'mysql://***': no"),
             ("bad mysql://bob:s3cret, no", "bad mysql://***, no"),
             ("bad redis://bob:a://s3cret@h", "bad redis://***@h"),
+            ("bad 'redis://:/s3cret', no", "bad 'redis://***', no"),
+            ("bad redis://bob:#s3cret, no", "bad redis://***, no"),
+            ("bad 'zk://bob:?s3cret', no", "bad 'zk://***', no"),
+            ("bad 'redis://:[s3cret', no", "bad 'redis://***', no"),
+            ("bad redis://[s3cret, no", "bad redis://***, no"),
             (
                 "bad 'unix:///s?pass=s3 cret&x' (db)",
                 "bad 'unix://***' (db)",
