@@ -2,7 +2,9 @@
 
 use quorate::node::Fault;
 use quorate::node::store::Date;
-use zookeeper_client::{Acl, Acls, Client, CreateMode, Error, MultiWriteResult, MultiWriter, Stat};
+use zookeeper_client::{
+    Acl, Acls, Client, CreateMode, Error, MultiWriteResult, MultiWriter, SessionId, Stat,
+};
 
 use crate::address::Address;
 use crate::fault;
@@ -51,7 +53,7 @@ pub(crate) async fn date(
     write(&mut writer, acl, &path).map_err(|error| fault(&error))?;
     let written = writer.commit().await;
     let written = written.map_err(|error| fault(&Error::from(error)))?;
-    Ok(date_of_all(&written))
+    Ok(date_of_all(&written, client.session_id()))
 }
 
 fn write(writer: &mut MultiWriter<'_>, acl: &[Acl], path: &str) -> Result<(), Error> {
@@ -62,10 +64,13 @@ fn write(writer: &mut MultiWriter<'_>, acl: &[Acl], path: &str) -> Result<(), Er
     writer.add_delete(path, None)
 }
 
-/// The timestamp of a transaction, taken from the results of its operations. `None` if no result contains a timestamp.
-pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<Date> {
+/// The timestamp of a transaction of `session`, taken from the results of its operations. `None` if no result contains a
+/// timestamp.
+pub(crate) fn date_of_all(results: &[MultiWriteResult], session: SessionId) -> Option<Date> {
     results.iter().find_map(|result| match result {
-        MultiWriteResult::SetData { stat } | MultiWriteResult::Create { stat, .. } => date_of(stat),
+        MultiWriteResult::SetData { stat } | MultiWriteResult::Create { stat, .. } => {
+            date_of(stat, session)
+        }
         _ => None,
     })
 }
@@ -74,9 +79,21 @@ pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<Date> {
 ///
 /// The clock of the ensemble's leader gives this time. The upper half of the change's id (`mzxid`) is the number of the
 /// leader's term of office.
-pub(crate) fn date_of(stat: &Stat) -> Option<Date> {
-    let term = stat.mzxid.cast_unsigned() >> 32;
-    Some(Date::new(micros(stat.mtime)?, term))
+pub(crate) fn date_of(stat: &Stat, session: SessionId) -> Option<Date> {
+    let era = era(stat.mzxid, session);
+    Some(Date::new(micros(stat.mtime)?, era))
+}
+
+/// Identifies the server process that gave a change the id `mzxid`.
+///
+/// A server without an ensemble has no leader: the term stays 0 when it restarts. Its sessions are numbered from the time
+/// of its start, and the lowest 16 bits count them. So the other bits identify the process, until it has opened 65536
+/// sessions.
+fn era(mzxid: i64, session: SessionId) -> u64 {
+    match mzxid.cast_unsigned() >> 32 {
+        0 => session.0.cast_unsigned() >> 16,
+        term => term,
+    }
 }
 
 /// Converts an `mtime` in milliseconds to microseconds; `None` if it is not after 1970, or too large.
@@ -88,6 +105,18 @@ fn micros(mtime: i64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn era_of_a_server_without_an_ensemble_changes_with_its_process() {
+        let session = |number| SessionId(number);
+        let (first, second) = (0x0100_000b_5e1d_0000, 0x0100_000b_5e1d_0007);
+        let restarted = 0x0100_000b_5f00_0000;
+        assert_eq!(era(7, session(first)), era(9, session(second)));
+        assert_ne!(era(7, session(first)), era(9, session(restarted)));
+        let of_ensemble = 0x0000_0005_0000_0007;
+        assert_eq!(era(of_ensemble, session(first)), 5);
+        assert_eq!(era(of_ensemble, session(restarted)), 5);
+    }
 
     #[test]
     fn impossible_date_of_a_znode_counts_as_unknown() {

@@ -251,7 +251,7 @@ impl ZooKeeperSession {
             return async move {
                 match set.await {
                     Ok(stat) => {
-                        self.learn_date(date_of(&stat));
+                        self.learn_date(date_of(&stat, self.client.session_id()));
                         Ok(Outcome::Done(vec![version(life, stat.version)]))
                     }
                     Err(Error::BadVersion | Error::NoNode) => Ok(Outcome::Stale),
@@ -329,7 +329,7 @@ impl ZooKeeperSession {
         let of_records: usize = sent.steps.iter().map(Vec::len).sum();
         match said {
             Ok(results) if results.len() == of_records + sent.messages => {
-                self.learn_date(date_of_all(&results));
+                self.learn_date(date_of_all(&results, self.client.session_id()));
                 Ok(Outcome::Done(versions(&results, &sent.steps, &sent.before)))
             }
             Ok(_) => Err(Fault::Disconnected("an incomplete answer".into())),
