@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use quorate::{LockGuard, LockRequest, NodeOutcome, Phase, Redlock, Wait};
+use quorate::{AcquireError, Fault, LockGuard, LockRequest, NodeOutcome, Phase, Redlock, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
@@ -60,6 +60,23 @@ pub(crate) struct Lock {
     pub(crate) parting: Duration,
     wait: Wait,
     note: Option<String>,
+    /// How long this process stays connected at least, if a master does not vote because it may have restarted.
+    watch: Duration,
+}
+
+/// How long a process must be connected to a restarted master to add to its age, which clients raise after each 32nd part
+/// of `max_ttl`, but at least once per second.
+fn watch(max_ttl: Duration) -> Duration {
+    (max_ttl / 32).min(Duration::from_secs(1)) + Duration::from_millis(150)
+}
+
+/// Whether a master did not vote because it may have restarted.
+fn is_guarded(error: &AcquireError) -> bool {
+    let AcquireError::NoQuorum(missed) = error else {
+        return false;
+    };
+    let mut outcomes = missed.reports.iter().map(|report| &report.outcome);
+    outcomes.any(|outcome| matches!(outcome, NodeOutcome::Fault(Fault::Quarantined(_))))
 }
 
 impl LockArgs {
@@ -111,6 +128,7 @@ impl LockArgs {
             parting: masters.parting(),
             wait,
             note: settings.note,
+            watch: watch(masters.settings().max_ttl()),
         };
         lock.kind
             .check_ancestors(&lock.place, &lock.resource, lock.wait)?;
@@ -165,6 +183,7 @@ impl Lock {
     }
 
     async fn acquire(&self) -> Result<LockGuard, Failure> {
+        let began = Instant::now();
         let mut patience = Patience::begin();
         let error = loop {
             match self.request()?.acquire().await {
@@ -176,6 +195,11 @@ impl Lock {
                 Err(error) => break error,
             }
         };
+        if is_guarded(&error) {
+            // The age of a restarted master grows only while a client is connected to it. If all clients are processes
+            // that end at once, the master would never vote again.
+            tokio::time::sleep(self.watch.saturating_sub(began.elapsed())).await;
+        }
         let failure = not_acquired(error);
         if failure.code != exit::HELD || !self.is_read_above() {
             return Err(failure);

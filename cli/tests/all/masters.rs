@@ -2,10 +2,10 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Done, bare, done, masters, until};
-use quorate_testbed::{Masters, Server};
+use quorate_testbed::{Masters, Persistence, Server, ServerOptions};
 
 /// The `quorate masters` commands that docs/operations.md shows, in the order of the page.
 fn walk() -> Vec<Vec<String>> {
@@ -372,6 +372,34 @@ fn doctor_recommends_generation_markers_until_every_master_has_one() {
 }
 
 /// No client is connected after the restart, so without this command the age of the server would not grow.
+/// A job that is started again and again, and never waits for its lock: each process ends at once.
+#[test]
+fn processes_that_do_not_wait_together_give_restarted_masters_their_votes() {
+    let options = |_| ServerOptions::new().persistence(Persistence::AofAlways);
+    let scene = Scene(Masters::start_with(3, options).expect("three masters"));
+    let quorate = |words: &[&str]| {
+        let mut command = Scene::quorate(&scene.urls(0..3));
+        command
+            .env("QUORATE_RESTART_GUARD", "on")
+            .env("QUORATE_MAX_TTL", "3s");
+        done(command.args(words))
+    };
+    assert_eq!(quorate(&["masters", "mark"]).code, Some(0));
+    for server in &scene.0 {
+        server.restart().expect("restarted");
+    }
+    let began = Instant::now();
+    loop {
+        let tried = quorate(&["run", "job", "--try", "--ttl", "2s", "--", "true"]);
+        if tried.code == Some(0) {
+            break;
+        }
+        assert_eq!(tried.code, Some(69), "{tried:?}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{tried:?}");
+    }
+    assert!(began.elapsed() > Duration::from_secs(3));
+}
+
 #[test]
 fn masters_mark_with_watch_ends_when_the_votes_of_a_restarted_master_count() {
     let scene = Scene(masters(3));
