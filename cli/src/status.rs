@@ -384,8 +384,8 @@ pub(crate) fn unanswered<'a>(
     let said = format!("no quorum: {answered} of {of} masters answered, {needed}");
     let kinds: Vec<&str> = kinds.collect();
     if kinds.contains(&Fault::OtherMasters("".into()).kind()) {
-        let why = "outdated configuration: the masters have been replaced; set masters and masters_generation to the \
-                   current values";
+        let why = "outdated configuration: set masters, masters_generation and masters_name to the current values, or \
+                   run quorate masters mark if a master has lost its generation marker";
         return Failure::new(exit::CONFIG, format!("{said}; {why}"));
     }
     if kinds.contains(&Fault::Quarantined(Duration::ZERO).kind()) {
