@@ -1,6 +1,9 @@
-//! Masters in memory for tests of your own code, and hooks for simulations (feature `testing`). The hooks may change in
-//! any version.
+//! Masters in memory for tests of your own code, a proof that your resource refuses older fencing tokens
+//! ([`FencingProof`]), and hooks for simulations (feature `testing`). The hooks may change in any version.
 
+mod fencing_proof;
+
+pub use self::fencing_proof::{FencedWrite, FencingFlaw, FencingProof, NoRestart};
 pub use crate::builder::hooks::{connect, context, drivers, known_as, mark};
 pub use crate::hold::guard::look;
 pub use crate::node::change::clients;

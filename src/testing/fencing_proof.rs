@@ -1,0 +1,434 @@
+//! A test that plays stale and fresh fencing tokens to a resource, and names what the resource does wrong.
+
+use std::fmt;
+
+use futures::future::join_all;
+
+/// What a resource did with a write: the result of the write closure of a [`FencingProof`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FencedWrite {
+    /// The resource has written the value.
+    Accepted,
+    /// The resource has written nothing, because it has already accepted a newer token.
+    Refused,
+}
+
+impl FencedWrite {
+    /// [`Accepted`](Self::Accepted) if the condition is true, otherwise [`Refused`](Self::Refused). For example:
+    /// `FencedWrite::accepted_if(rows_affected == 1)`.
+    pub fn accepted_if(accepted: bool) -> Self {
+        if accepted {
+            Self::Accepted
+        } else {
+            Self::Refused
+        }
+    }
+}
+
+/// What a [`FencingProof`] found wrong with the resource. The text (`Display`) says what the resource did, and what to
+/// change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FencingFlaw {
+    /// The resource refused the first token of the proof.
+    RefusesFirst {
+        /// The first token.
+        token: u64,
+    },
+    /// The resource refused the second write with the same token. A holder may write several times.
+    RefusesSame {
+        /// The token of both writes.
+        token: u64,
+    },
+    /// The resource refused a token that is larger than every token before.
+    RefusesNewer {
+        /// The largest token that the resource has accepted.
+        newest: u64,
+        /// The larger token that the resource refused.
+        newer: u64,
+    },
+    /// The resource accepted a token that is smaller than a token that it had accepted before.
+    AcceptsOlder {
+        /// The largest token that the resource has accepted.
+        newest: u64,
+        /// The smaller token that the resource accepted afterwards.
+        older: u64,
+    },
+    /// The resource refused an older token, and accepted the same older token at the second try.
+    AcceptsOlderSecondTime {
+        /// The largest token that the resource has accepted.
+        newest: u64,
+        /// The smaller token that the resource accepted afterwards.
+        older: u64,
+    },
+    /// The resource answered that it refused an older token, but it has written the value.
+    WritesWhatItRefuses {
+        /// The largest token that the resource has accepted.
+        newest: u64,
+        /// The smaller token that the resource refused.
+        older: u64,
+    },
+    /// The resource answered that it accepted the write, but it does not contain the value.
+    LosesAcceptedWrite {
+        /// The token of the write.
+        token: u64,
+        /// The value that the resource contained after the write.
+        found: String,
+    },
+    /// After the restart, the resource accepted an older token, which it refused before the restart.
+    ForgetsAtRestart {
+        /// The largest token that the resource accepted before the restart.
+        newest: u64,
+        /// The smaller token that the resource accepted after the restart.
+        older: u64,
+    },
+    /// The resource received an older and a newer token at the same time, and contained the older client's value in the
+    /// end.
+    CheckAndWriteNotAtomic {
+        /// The newer token.
+        newer: u64,
+        /// The older token, whose value the resource contained in the end.
+        older: u64,
+    },
+    /// A closure of the proof returned an error. So the proof does not know what the resource does.
+    Failed {
+        /// What the proof tried, for example `write with token 9`.
+        step: String,
+        /// The error that the closure returned.
+        error: String,
+    },
+}
+
+impl fmt::Display for FencingFlaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RefusesFirst { token } => write!(
+                f,
+                "the resource refused the first token, {token}: use a new resource, that has seen no token, for the \
+                 proof; if it is new, it refuses tokens that it must accept"
+            ),
+            Self::RefusesSame { token } => write!(
+                f,
+                "the resource refused the second write with token {token}: a holder writes more than once with its \
+                 token, so accept a token that is equal to the newest one (`>=`, not `>`)"
+            ),
+            Self::RefusesNewer { newest, newer } => {
+                write!(
+                    f,
+                    "the resource refused token {newer} after token {newest}, which is smaller: "
+                )?;
+                f.write_str(if newest.to_string().len() < newer.to_string().len() {
+                    "compare tokens as numbers, not as texts"
+                } else {
+                    "keep all digits of a token (a 64-bit integer)"
+                })
+            }
+            Self::AcceptsOlder { newest, older } => {
+                write!(
+                    f,
+                    "the resource accepted token {older} after token {newest}, which is larger: "
+                )?;
+                f.write_str(if newest - older == 1 && *older > 1 << 24 {
+                    "keep all digits of a token (a 64-bit integer, not a 32-bit float or a rounded time)"
+                } else {
+                    "remember the largest token, and refuse a smaller one"
+                })
+            }
+            Self::AcceptsOlderSecondTime { newest, older } => write!(
+                f,
+                "after token {newest}, the resource refused token {older} once, and then accepted it: store the token \
+                 only if the resource accepts it"
+            ),
+            Self::WritesWhatItRefuses { newest, older } => write!(
+                f,
+                "after token {newest}, the resource refused token {older}, but it has written the value of this \
+                 token: compare the tokens before the write, or undo the write"
+            ),
+            Self::LosesAcceptedWrite { token, found } => write!(
+                f,
+                "the resource accepted a write with token {token}, but then contained {found:?} instead of the \
+                 written value: answer \"accepted\" only after the write"
+            ),
+            Self::ForgetsAtRestart { newest, older } => write!(
+                f,
+                "after a restart, the resource accepted token {older}, although it had accepted token {newest} before \
+                 the restart: store the largest token together with the data"
+            ),
+            Self::CheckAndWriteNotAtomic { newer, older } => write!(
+                f,
+                "the resource received the tokens {older} and {newer} at the same time, accepted {newer}, and \
+                 contained the value of {older} in the end: check the token and write in one step (one statement, one \
+                 transaction or one lock)"
+            ),
+            Self::Failed { step, error } => write!(
+                f,
+                "cannot {step}: {error}; the closures must return an error only if the resource failed, and \
+                 `Ok(FencedWrite::Refused)` if it refused the token"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for FencingFlaw {}
+
+/// A test of **your** resource: it proves that the resource refuses an older fencing token.
+///
+/// The proof needs a new resource, which has seen no token, and closures that use this resource:
+///
+/// - `write(token, value)` stores the value under the token, and returns what the resource did
+///   ([`FencedWrite`]). Return an error only if the resource failed, for example if it cannot be reached.
+/// - `read()` returns the stored value.
+/// - `restart()`, optional ([`with_restart`](Self::with_restart)): restarts the resource, or opens its data again.
+///
+/// The proof calls `write` several times at the same time. If the closure serializes its calls, for example with a
+/// mutex around one connection, then the proof cannot notice that check and write are two steps: give each call its own
+/// connection.
+///
+/// ```
+/// # use std::sync::Mutex;
+/// # use std::convert::Infallible;
+/// use quorate::testing::{FencedWrite, FencingProof};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// // The resource: the newest token, and a text.
+/// let table = Mutex::new((0, String::new()));
+/// let write = async |token: u64, value: String| {
+///     let mut row = table.lock().unwrap();
+///     if token < row.0 {
+///         return Ok::<_, Infallible>(FencedWrite::Refused);
+///     }
+///     *row = (token, value);
+///     Ok(FencedWrite::Accepted)
+/// };
+/// let read = async || Ok(table.lock().unwrap().1.clone());
+/// FencingProof::new(write, read).run().await.unwrap();
+/// # });
+/// ```
+///
+/// # What it plays
+///
+/// Fresh tokens, the same token again, newer tokens, an older token twice, and (with `restart`) an older token after a
+/// restart. It repeats this with tokens of different lengths, because a resource that compares texts refuses 10 after
+/// 9, and with large neighbours, because a 32-bit number cannot tell them apart. All tokens are from 1 to 2^53, like the
+/// tokens of masters. Then it sends older and newer tokens at the same time, a hundred times.
+///
+/// If check and write are two steps, then whether a run notices this depends on chance: a passed proof does not exclude
+/// it.
+pub struct FencingProof<W, R, S = NoRestart> {
+    write: W,
+    read: R,
+    restart: Option<S>,
+}
+
+/// The type of the restart closure of a [`FencingProof`] without one.
+pub type NoRestart = fn() -> std::future::Ready<Result<(), std::convert::Infallible>>;
+
+impl<W, R, E> FencingProof<W, R>
+where
+    W: AsyncFn(u64, String) -> Result<FencedWrite, E>,
+    R: AsyncFn() -> Result<String, E>,
+    E: fmt::Display,
+{
+    /// A proof of the resource behind these closures, without a restart.
+    pub fn new(write: W, read: R) -> Self {
+        Self {
+            write,
+            read,
+            restart: None,
+        }
+    }
+
+    /// The same proof, which also restarts the resource. After the restart, the resource must still refuse the tokens
+    /// that it refused before.
+    pub fn with_restart<S, F>(self, restart: S) -> FencingProof<W, R, S>
+    where
+        S: AsyncFn() -> Result<(), F>,
+        F: fmt::Display,
+    {
+        FencingProof {
+            write: self.write,
+            read: self.read,
+            restart: Some(restart),
+        }
+    }
+}
+
+/// Groups of rising tokens. Each group is larger than the group before.
+const GROUPS: [&[u64]; 5] = [
+    // The number of digits grows.
+    &[9, 10, 99, 100],
+    // The lower 32 bits fall from all ones to zero.
+    &[(1 << 32) - 1, 1 << 32],
+    // Tokens of our days: microseconds since 1970. They differ by 1, and then by a millisecond.
+    &[
+        1_795_867_843_360_792,
+        1_795_867_843_360_793,
+        1_795_867_843_361_793,
+    ],
+    &[(1 << 52) - 1, 1 << 52],
+    // The largest token is 2^53. The tokens between these two groups are for the concurrent writes.
+    &[(1 << 53) - 2, (1 << 53) - 1],
+];
+
+/// The number of rounds in which older and newer tokens are sent at the same time.
+const ROUNDS: u64 = 100;
+
+/// The number of clients with an older token in each of these rounds.
+const OLDER: u64 = 4;
+
+impl<W, R, S, E, F> FencingProof<W, R, S>
+where
+    W: AsyncFn(u64, String) -> Result<FencedWrite, E>,
+    R: AsyncFn() -> Result<String, E>,
+    S: AsyncFn() -> Result<(), F>,
+    E: fmt::Display,
+    F: fmt::Display,
+{
+    /// Plays all steps. Stops at the first flaw.
+    ///
+    /// # Errors
+    ///
+    /// The first [`FencingFlaw`] that the proof found.
+    pub async fn run(self) -> Result<(), FencingFlaw> {
+        let mut newest = None;
+        let (last, first) = GROUPS.split_last().expect("there are groups");
+        for group in first {
+            self.play(group, &mut newest).await?;
+        }
+        let mut newest = newest.unwrap_or_default();
+        for round in 0..ROUNDS {
+            newest = self.race(round, newest).await?;
+        }
+        self.play(last, &mut Some(newest)).await
+    }
+
+    /// Plays one group of rising tokens. `newest` is the largest token that the resource has accepted.
+    async fn play(&self, group: &[u64], newest: &mut Option<u64>) -> Result<(), FencingFlaw> {
+        for &token in group {
+            let before = newest.replace(token);
+            self.accept(token, "first", |token| match before {
+                None => FencingFlaw::RefusesFirst { token },
+                Some(newest) => FencingFlaw::RefusesNewer {
+                    newest,
+                    newer: token,
+                },
+            })
+            .await?;
+            self.accept(token, "second", |token| FencingFlaw::RefusesSame { token })
+                .await?;
+            let Some(older) = before else { continue };
+            self.refuse(older, token).await?;
+            if self.restart().await? && self.write(older, "restarted").await? == ACCEPTED {
+                return Err(FencingFlaw::ForgetsAtRestart {
+                    newest: token,
+                    older,
+                });
+            }
+            self.accept(token, "third", |token| FencingFlaw::RefusesSame { token })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Writes with a token that the resource must accept. `flaw` names the flaw if the resource refuses the token.
+    async fn accept(
+        &self,
+        token: u64,
+        which: &str,
+        flaw: impl Fn(u64) -> FencingFlaw,
+    ) -> Result<(), FencingFlaw> {
+        if self.write(token, which).await? != ACCEPTED {
+            return Err(flaw(token));
+        }
+        let found = self.read().await?;
+        if found != value(token, which) {
+            return Err(FencingFlaw::LosesAcceptedWrite { token, found });
+        }
+        Ok(())
+    }
+
+    /// Writes twice with the token `older`, which the resource must refuse, because it has accepted `newest`.
+    async fn refuse(&self, older: u64, newest: u64) -> Result<(), FencingFlaw> {
+        for which in ["late", "later"] {
+            if self.write(older, which).await? == ACCEPTED {
+                return Err(if which == "late" {
+                    FencingFlaw::AcceptsOlder { newest, older }
+                } else {
+                    FencingFlaw::AcceptsOlderSecondTime { newest, older }
+                });
+            }
+            if self.read().await? == value(older, which) {
+                return Err(FencingFlaw::WritesWhatItRefuses { newest, older });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the newest token and some older tokens at the same time. Older tokens may be accepted, but only before the
+    /// newest one. So in the end the resource must contain the value of the newest token. Returns this token.
+    async fn race(&self, round: u64, newest: u64) -> Result<u64, FencingFlaw> {
+        let newer = newest + OLDER + 1;
+        // The newest token is sent first, last, and in between.
+        let mut tokens: Vec<u64> = (newest + 1..newer).collect();
+        tokens.insert((round % (OLDER + 1)) as usize, newer);
+        let writes = tokens.iter().map(|&token| self.write(token, "race"));
+        let results = join_all(writes).await;
+        for (&token, result) in tokens.iter().zip(results) {
+            if result? != ACCEPTED && token == newer {
+                return Err(FencingFlaw::RefusesNewer { newest, newer });
+            }
+        }
+        let found = self.read().await?;
+        if found == value(newer, "race") {
+            return Ok(newer);
+        }
+        let older = tokens.iter().find(|&&token| found == value(token, "race"));
+        Err(match older {
+            Some(&older) => FencingFlaw::CheckAndWriteNotAtomic { newer, older },
+            None => FencingFlaw::LosesAcceptedWrite {
+                token: newer,
+                found,
+            },
+        })
+    }
+
+    async fn write(&self, token: u64, which: &str) -> Result<FencedWrite, FencingFlaw> {
+        let written = (self.write)(token, value(token, which)).await;
+        written.map_err(|error| failed(format!("write with token {token}"), error))
+    }
+
+    async fn read(&self) -> Result<String, FencingFlaw> {
+        let found = (self.read)().await;
+        found.map_err(|error| failed("read the resource".to_owned(), error))
+    }
+
+    /// Restarts the resource. False if the proof has no restart closure.
+    async fn restart(&self) -> Result<bool, FencingFlaw> {
+        let Some(restart) = &self.restart else {
+            return Ok(false);
+        };
+        let restarted = restart().await;
+        restarted.map_err(|error| failed("restart the resource".to_owned(), error))?;
+        Ok(true)
+    }
+}
+
+const ACCEPTED: FencedWrite = FencedWrite::Accepted;
+
+/// The value that the proof writes with `token`. `which` tells the writes with one token apart.
+fn value(token: u64, which: &str) -> String {
+    format!("{which} value of token {token}")
+}
+
+fn failed(step: String, error: impl fmt::Display) -> FencingFlaw {
+    let error = error.to_string();
+    FencingFlaw::Failed { step, error }
+}
+
+impl<W, R, S> fmt::Debug for FencingProof<W, R, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FencingProof")
+            .field("restarts", &self.restart.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,241 @@
+//! Tests of [`FencingProof`]: a correct resource passes, and the proof names the flaw of each typical wrong resource.
+
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use quorate::testing::{FencedWrite, FencingFlaw, FencingProof};
+
+/// What a resource remembers.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    newest: u64,
+    value: String,
+}
+
+/// Runs the proof on a resource that handles each write with `write`, in one step. Its restart clears the newest token
+/// if `forgets`.
+async fn prove(
+    write: impl Fn(&mut Row, u64, String) -> bool,
+    forgets: bool,
+) -> Result<(), FencingFlaw> {
+    let row = Mutex::new(Row::default());
+    let row = || row.lock().expect("no panic");
+    let writing = async |token: u64, value: String| {
+        let accepted = write(&mut row(), token, value);
+        Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
+    };
+    let reading = async || Ok(row().value.clone());
+    let restarting = async || {
+        if forgets {
+            row().newest = 0;
+        }
+        Ok::<_, Infallible>(())
+    };
+    let proof = FencingProof::new(writing, reading);
+    proof.with_restart(restarting).run().await
+}
+
+/// A correct resource whose comparison is `accepts(token, newest)`.
+fn compared(accepts: impl Fn(u64, u64) -> bool) -> impl Fn(&mut Row, u64, String) -> bool {
+    move |row, token, value| {
+        let accepted = accepts(token, row.newest);
+        if accepted {
+            *row = Row {
+                newest: token,
+                value,
+            };
+        }
+        accepted
+    }
+}
+
+fn correct() -> impl Fn(&mut Row, u64, String) -> bool {
+    compared(|token, newest| token >= newest)
+}
+
+/// Runs the proof, and returns the flaw and its text.
+async fn flaw(write: impl Fn(&mut Row, u64, String) -> bool) -> (FencingFlaw, String) {
+    let flaw = prove(write, false).await.expect_err("a wrong resource");
+    let text = flaw.to_string();
+    (flaw, text)
+}
+
+#[tokio::test]
+async fn correct_resource_passes_the_proof() {
+    assert_eq!(prove(correct(), false).await, Ok(()));
+}
+
+#[tokio::test]
+async fn resource_that_compares_64_bit_floats_passes_because_tokens_are_below_2_to_the_53() {
+    let floats = compared(|token, newest| token as f64 >= newest as f64);
+    assert_eq!(prove(floats, false).await, Ok(()));
+}
+
+#[tokio::test]
+async fn resource_without_a_check_accepts_an_older_token() {
+    let (flaw, text) = flaw(compared(|_, _| true)).await;
+    let expected = FencingFlaw::AcceptsOlder {
+        newest: 10,
+        older: 9,
+    };
+    assert_eq!(flaw, expected);
+    assert!(text.contains("refuse a smaller one"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_that_compares_after_the_write_is_named() {
+    let after = |row: &mut Row, token: u64, value: String| {
+        row.value = value;
+        let accepted = token >= row.newest;
+        row.newest = row.newest.max(token);
+        accepted
+    };
+    let (flaw, text) = flaw(after).await;
+    let expected = FencingFlaw::WritesWhatItRefuses {
+        newest: 10,
+        older: 9,
+    };
+    assert_eq!(flaw, expected);
+    assert!(text.contains("before the write"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_that_stores_the_token_of_a_refused_write_is_named() {
+    let stores = |row: &mut Row, token: u64, value: String| {
+        let accepted = token >= row.newest;
+        row.newest = token;
+        if accepted {
+            row.value = value;
+        }
+        accepted
+    };
+    let (flaw, text) = flaw(stores).await;
+    let expected = FencingFlaw::AcceptsOlderSecondTime {
+        newest: 10,
+        older: 9,
+    };
+    assert_eq!(flaw, expected);
+    assert!(text.contains("only if the resource accepts it"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_that_demands_a_larger_token_refuses_the_second_write() {
+    let (flaw, text) = flaw(compared(|token, newest| token > newest)).await;
+    assert_eq!(flaw, FencingFlaw::RefusesSame { token: 9 });
+    assert!(text.contains("`>=`, not `>`"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_that_forgets_the_token_at_a_restart_is_named() {
+    let flaw = prove(correct(), true).await;
+    let expected = FencingFlaw::ForgetsAtRestart {
+        newest: 10,
+        older: 9,
+    };
+    assert_eq!(flaw, Err(expected.clone()));
+    assert!(expected.to_string().contains("together with the data"));
+}
+
+#[tokio::test]
+async fn resource_that_compares_texts_refuses_a_token_with_more_digits() {
+    let (flaw, text) = flaw(compared(|token, newest| {
+        newest == 0 || token.to_string() >= newest.to_string()
+    }))
+    .await;
+    let expected = FencingFlaw::RefusesNewer {
+        newest: 9,
+        newer: 10,
+    };
+    assert_eq!(flaw, expected);
+    assert!(text.contains("as numbers, not as texts"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_that_keeps_32_bits_refuses_a_newer_token() {
+    let (flaw, text) = flaw(compared(|token, newest| token as u32 >= newest as u32)).await;
+    let expected = FencingFlaw::RefusesNewer {
+        newest: (1 << 32) - 1,
+        newer: 1 << 32,
+    };
+    assert_eq!(flaw, expected);
+    assert!(text.contains("64-bit integer"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_that_rounds_tokens_accepts_an_older_token() {
+    for rounded in [
+        |token: u64| u64::from((token as f32).to_bits()),
+        // A column of type `timestamp` with milliseconds.
+        |token: u64| if token < 1 << 40 { token } else { token / 1000 },
+    ] {
+        let (flaw, text) = flaw(compared(|token, newest| rounded(token) >= rounded(newest))).await;
+        let FencingFlaw::AcceptsOlder { newest, older } = flaw else {
+            panic!("{flaw:?}");
+        };
+        assert_eq!(newest - older, 1);
+        assert!(text.contains("not a 32-bit float"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn resource_that_was_used_before_is_refused_for_the_proof() {
+    let used = compared(|token, newest| token >= newest.max(1_000));
+    let (flaw, text) = flaw(used).await;
+    assert_eq!(flaw, FencingFlaw::RefusesFirst { token: 9 });
+    assert!(text.contains("use a new resource"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_that_does_not_write_what_it_accepts_is_named() {
+    let (flaw, text) = flaw(|_, _, _| true).await;
+    let expected = FencingFlaw::LosesAcceptedWrite {
+        token: 9,
+        found: String::new(),
+    };
+    assert_eq!(flaw, expected);
+    assert!(text.contains("only after the write"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_whose_check_and_write_are_two_steps_is_named() {
+    let row = Mutex::new(Row::default());
+    let row = || row.lock().expect("no panic");
+    let write = async |token: u64, value: String| {
+        let accepted = token >= row().newest;
+        tokio::task::yield_now().await;
+        if accepted {
+            *row() = Row {
+                newest: token,
+                value,
+            };
+        }
+        Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
+    };
+    let read = async || Ok(row().value.clone());
+    let flaw = FencingProof::new(write, read).run().await;
+    let Err(FencingFlaw::CheckAndWriteNotAtomic { newer, older }) = &flaw else {
+        panic!("{flaw:?}");
+    };
+    assert!(older < newer);
+    let text = flaw.expect_err("a flaw").to_string();
+    assert!(text.contains("in one step"), "{text}");
+}
+
+#[tokio::test]
+async fn failure_of_the_resource_is_no_refusal() {
+    let calls = Mutex::new(0);
+    let failing = async |_: u64, _: String| {
+        let mut calls = calls.lock().expect("no panic");
+        *calls += 1;
+        Err::<FencedWrite, _>("connection refused")
+    };
+    let flaw = FencingProof::new(failing, async || Ok(String::new()))
+        .run()
+        .await
+        .expect_err("the resource fails");
+    let text = flaw.to_string();
+    assert!(
+        text.starts_with("cannot write with token 9: connection refused"),
+        "{text}"
+    );
+}
