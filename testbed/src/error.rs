@@ -18,6 +18,10 @@ pub enum Error {
     #[error("the program {0} is missing: install mariadb-server-core and mariadb-client-core")]
     NoMariaDb(&'static str),
 
+    /// A program that [`Postgres`](crate::Postgres) needs is not installed.
+    #[error("the program {0} is missing: install postgresql")]
+    NoPostgres(&'static str),
+
     /// The server refused a statement or command; the text is the server's message.
     #[error("{0}")]
     Refused(String),

@@ -30,7 +30,8 @@ static ONCE: Once = Once::new();
 
 /// A temporary directory, which is removed when this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Home {
+#[must_use = "dropping the directory removes it"]
+pub struct Home {
     dir: TempDir,
     /// The lock shows other processes that this directory is in use. It ends with this process.
     _lock: File,
@@ -39,7 +40,11 @@ pub(crate) struct Home {
 impl Home {
     /// Creates a directory in the folder `home`. If `home` is `None`, uses the folder that `QUORATE_SERVER_DATA` names;
     /// otherwise `/dev/shm`, if it has enough room; otherwise the folder for temporary files.
-    pub(crate) fn create(home: Option<&Path>) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system.
+    pub fn create(home: Option<&Path>) -> io::Result<Self> {
         let named = std::env::var_os("QUORATE_SERVER_DATA").filter(|name| !name.is_empty());
         let home = home.map(Path::to_path_buf).or(named.map(PathBuf::from));
         if let Some(home) = home {
@@ -67,7 +72,8 @@ impl Home {
         Ok(Self { dir, _lock: lock })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// The path of the directory.
+    pub fn path(&self) -> &Path {
         self.dir.path()
     }
 }

@@ -4,6 +4,7 @@
 //!   without its data; [`Masters`] are several of them. Dropping them kills the processes, and deletes
 //!   their data.
 //! - [`MariaDb`] is one real MariaDB process with the same methods. A [`Console`] is an administrator's session on it.
+//! - [`Postgres`] is one real PostgreSQL process, and [`Home`] an empty directory, for tests of data that a lock protects.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.
 //! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, or floods its
@@ -32,8 +33,8 @@
 //! # Where servers keep their files
 //!
 //! Tests do not wait for a disk. Each server has a directory of its own in `/dev/shm`, which is in memory, if there are at
-//! least 512 MiB free, and otherwise in the folder for temporary files. `QUORATE_SERVER_DATA` names another folder. MariaDB
-//! and ZooKeeper do not sync their files. The written data of a server survives [`Server::kill`] in both places.
+//! least 512 MiB free, and otherwise in the folder for temporary files. `QUORATE_SERVER_DATA` names another folder. MariaDB,
+//! PostgreSQL and ZooKeeper do not sync their files. The written data of a server survives [`Server::kill`] in both places.
 //!
 //! # Non-goals
 //!
@@ -67,6 +68,7 @@ mod namespace;
 mod options;
 mod pipe;
 mod ports;
+mod postgres;
 mod process;
 mod proxy;
 mod resp;
@@ -82,6 +84,7 @@ pub use console::Console;
 pub use counters::{Counters, Flow};
 pub use error::Error;
 pub use fault::{Fault, Injected, Way};
+pub use home::Home;
 pub use hostile::{Hostile, Script, Tampering, Then, Words};
 pub use login::demand_plugin;
 pub use mariadb::{MariaDb, MariaDbOptions};
@@ -89,6 +92,7 @@ pub use masters::Masters;
 pub use names::{Leads, Names};
 pub use namespace::{Namespace, isolable, isolate};
 pub use options::{Persistence, ServerOptions, Tls};
+pub use postgres::Postgres;
 pub use process::within;
 pub use proxy::Proxy;
 pub use resp::{Connection, Reply};

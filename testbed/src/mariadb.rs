@@ -322,7 +322,9 @@ impl MariaDb {
         Console::open(self.client())
     }
 
-    fn client(&self) -> Command {
+    /// The command that starts MariaDB's command-line client as the administrator, over the server's Unix socket. It
+    /// reads statements from stdin.
+    pub fn client(&self) -> Command {
         let mut command = Command::new(&self.programs.client);
         command
             .args(["--no-defaults", "--user=root", "--connect-timeout=5"])
