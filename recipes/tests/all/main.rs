@@ -1,0 +1,23 @@
+//! Runs each recipe of `docs/fencing-recipes.md` on a real server or file system.
+
+mod files;
+mod mysql;
+mod object_store;
+mod page;
+mod postgres;
+mod proof;
+mod redis;
+mod session;
+mod sqlite;
+mod store_server;
+
+/// A token of these days, which an earlier holder has.
+const OLD: u64 = 1_795_867_843_360_792;
+/// The token of the next holder.
+const NEW: u64 = OLD + 1;
+
+/// Reports that the current test did not run, and why.
+fn not_run(why: &str) {
+    let thread = std::thread::current();
+    quorate_testbed::not_run(thread.name().unwrap_or("a test"), why);
+}

@@ -1,0 +1,220 @@
+//! The recipes for object stores.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use quorate_recipes::recipe;
+use quorate_testbed::Home;
+
+use crate::store_server::{Moto, StoreServer};
+use crate::{NEW, OLD, not_run};
+
+/// Whether `curl` is missing, with which the recipes send their requests. If so, reports the test as not run.
+fn is_curl_missing() -> bool {
+    let help = Command::new("curl")
+        .args(["--help", "all"])
+        .stderr(Stdio::null())
+        .output();
+    let found =
+        help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--aws-sigv4"));
+    if !found {
+        not_run("curl with the option --aws-sigv4 is missing: install curl 7.75 or later");
+    }
+    !found
+}
+
+/// Runs shell code after the recipe, with these arguments. Returns its exit status.
+fn shell(recipe: &str, call: &str, arguments: &[&str]) -> i32 {
+    let status = Command::new("sh")
+        .args(["-c", &format!("{recipe}{call}"), "sh"])
+        .args(arguments)
+        .envs([("AWS_REGION", "test"), ("AWS_ACCESS_KEY_ID", "test")])
+        .env("AWS_SECRET_ACCESS_KEY", "test")
+        .status();
+    status.unwrap().code().expect("an exit status")
+}
+
+fn put(url: &str, token: u64, value: &str) -> bool {
+    let home = Home::create(None).unwrap();
+    let file = home.path().join("value");
+    fs::write(&file, value).unwrap();
+    let (token, file) = (token.to_string(), file.display().to_string());
+    let call = "fenced_put \"$1\" \"$2\" \"$3\"";
+    match shell(recipe("s3-put"), call, &[url, &token, &file]) {
+        0 => true,
+        75 => false,
+        other => panic!("the recipe ended with {other}"),
+    }
+}
+
+fn curl(arguments: &[&str]) -> String {
+    let output = Command::new("curl")
+        .arg("-sS")
+        .args(arguments)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The value to which the object points. A store without the object has no value.
+fn read(url: &str) -> String {
+    let pointer = curl(&[url]);
+    let Some(token) = pointer.strip_prefix("fence: ") else {
+        return String::new();
+    };
+    curl(&[&format!("{url}.{token}")])
+}
+
+/// Writes with rising, equal and older tokens, one after the other.
+fn play(url: &str) {
+    for (token, accepts) in [
+        (9, true),
+        (10, true),
+        (9, false),
+        (OLD, true),
+        (NEW, true),
+        (OLD, false),
+        (NEW, true),
+        (NEW, true),
+        (OLD, false),
+        (10, false),
+    ] {
+        let value = format!("value of {token}");
+        assert_eq!(put(url, token, &value), accepts, "{token}");
+        if accepts {
+            assert_eq!(read(url), value);
+        }
+    }
+    assert_eq!(read(url), format!("value of {NEW}"));
+}
+
+#[test]
+fn object_store_recipe_refuses_older_tokens() {
+    if is_curl_missing() {
+        return;
+    }
+    let store = StoreServer::start(false);
+    play(&store.url("report"));
+}
+
+#[test]
+fn object_store_recipe_refuses_older_tokens_on_moto() {
+    if is_curl_missing() {
+        return;
+    }
+    let Some(moto) = Moto::start() else {
+        return not_run("the Python package moto[server] is missing");
+    };
+    play(&moto.url("report"));
+    assert_eq!(
+        shell(
+            recipe("s3-check"),
+            "checks_conditions \"$1\"",
+            &[&moto.url("check")]
+        ),
+        0
+    );
+    assert_etag_ignores_metadata(&moto.url("metadata"));
+}
+
+#[test]
+fn object_store_recipe_reads_again_if_another_holder_writes_between_its_read_and_its_write() {
+    if is_curl_missing() {
+        return;
+    }
+    // The object may exist before, with an ETag, or not.
+    for exists in [false, true] {
+        for (first, meanwhile) in [(OLD, NEW), (NEW, OLD)] {
+            let store = StoreServer::start(false);
+            let url = store.url("report");
+            if exists {
+                assert!(put(&url, 9, "none"));
+            }
+            let other = url.clone();
+            store.before_next_put(move || {
+                assert!(put(&other, meanwhile, &meanwhile.to_string()));
+            });
+            let accepted = put(&url, first, &first.to_string());
+            assert!(store.has_run());
+            assert_eq!(accepted, first == NEW, "{exists} {first}");
+            assert_eq!(read(&url), NEW.to_string());
+        }
+    }
+}
+
+#[test]
+fn object_store_recipe_keeps_the_newest_of_concurrent_writes() {
+    if is_curl_missing() {
+        return;
+    }
+    let store = StoreServer::start(false);
+    let url = store.url("report");
+    for round in 0..10 {
+        let newest = OLD + 10 * round;
+        let tokens = [newest - 3, newest - 2, newest, newest - 1];
+        let accepted = thread::scope(|scope| {
+            let url = &url;
+            let writes =
+                tokens.map(|token| scope.spawn(move || put(url, token, &token.to_string())));
+            writes.map(|write| write.join().unwrap())
+        });
+        assert!(accepted[2], "the newest token was refused");
+        assert_eq!(read(&url), newest.to_string());
+    }
+}
+
+/// Checks that a token in the metadata does not protect: the ETag stays the same if a newer holder writes the same body.
+fn assert_etag_ignores_metadata(url: &str) {
+    let write = |token: u64, condition: &str| {
+        let metadata = format!("x-amz-meta-fence: {token}");
+        let put = ["-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT"];
+        let put = [
+            &put[..],
+            &[
+                "--data-binary",
+                "same",
+                "-H",
+                &metadata,
+                "-H",
+                condition,
+                url,
+            ],
+        ];
+        curl(&put.concat())
+    };
+    let etag = || {
+        let head = curl(&["-I", url]).to_lowercase();
+        let tag = head.lines().find_map(|line| line.strip_prefix("etag: "));
+        tag.expect("an ETag").trim().to_owned()
+    };
+    assert_eq!(write(9, "If-None-Match: *"), "200");
+    let seen = format!("If-Match: {}", etag());
+    assert_eq!(write(NEW, &seen), "200");
+    assert_eq!(
+        write(OLD, &seen),
+        "200",
+        "the older holder must not notice the newer one"
+    );
+}
+
+#[test]
+fn object_store_token_in_the_metadata_lets_an_older_token_pass() {
+    if is_curl_missing() {
+        return;
+    }
+    assert_etag_ignores_metadata(&StoreServer::start(false).url("metadata"));
+}
+
+#[test]
+fn object_store_that_ignores_conditions_is_noticed() {
+    if is_curl_missing() {
+        return;
+    }
+    for ignores in [false, true] {
+        let store = StoreServer::start(ignores);
+        let url = store.url("check");
+        let status = shell(recipe("s3-check"), "checks_conditions \"$1\"", &[&url]);
+        assert_eq!(status != 0, ignores);
+    }
+}

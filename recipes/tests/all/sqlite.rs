@@ -1,0 +1,211 @@
+//! The recipes for SQLite, with its command-line client.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use quorate_recipes::recipe;
+use quorate_testbed::Home;
+
+use crate::proof::prove;
+use crate::session::{Program, Session, literal};
+use crate::{NEW, OLD, not_run};
+
+/// The file of a database with the table `documents`. `None` if SQLite is not installed.
+fn database() -> Option<Arc<Home>> {
+    let found = Command::new("sqlite3")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
+    if !found.is_ok_and(|status| status.success()) {
+        not_run("the program sqlite3 is missing: install sqlite3");
+        return None;
+    }
+    let home = Home::create(None).unwrap();
+    let mut session = open(&home);
+    session.succeed("CREATE TABLE documents (id TEXT PRIMARY KEY, body TEXT NOT NULL);");
+    session.succeed(recipe("sqlite-column"));
+    session.succeed(recipe("sqlite-fences"));
+    Some(Arc::new(home))
+}
+
+fn file(home: &Home) -> PathBuf {
+    home.path().join("data.db")
+}
+
+fn open(home: &Home) -> Session {
+    let mut command = Command::new("sqlite3");
+    command.arg("-batch").arg(file(home));
+    let mut session = Session::open(Program::Sqlite, command);
+    session.succeed(".timeout 30000");
+    session
+}
+
+/// The statements of a recipe, with these values for the placeholders `?1`, `?2` and so on.
+fn with(recipe: &str, values: &[&str]) -> String {
+    let mut commands = String::new();
+    for (index, value) in values.iter().enumerate() {
+        // The client program evaluates the value as SQL. The quotation marks protect it from the program's own syntax.
+        commands += &format!(".parameter set ?{} \"{value}\"\n", index + 1);
+    }
+    commands + recipe
+}
+
+fn writing(recipe: &str, token: u64, value: &str) -> String {
+    with(recipe, &["'a'", &token.to_string(), &literal(value)])
+}
+
+fn write(session: &mut Session, recipe: &str, token: u64, value: &str) -> bool {
+    let answer = session.say(&format!(
+        "{}SELECT changes();",
+        writing(recipe, token, value)
+    ));
+    is_one_row(&answer)
+}
+
+fn is_one_row(answer: &str) -> bool {
+    match answer.trim() {
+        "1" => true,
+        "0" => false,
+        other => panic!("{other}"),
+    }
+}
+
+fn body(session: &mut Session) -> String {
+    let answer = session.say("SELECT body FROM documents WHERE id = 'a';");
+    answer.trim_end_matches('\n').to_owned()
+}
+
+#[tokio::test]
+async fn sqlite_recipes_for_one_row_refuse_older_tokens() {
+    let Some(home) = database() else { return };
+    for (journal, recipe) in [
+        ("DELETE", recipe("sqlite-upsert")),
+        ("WAL", recipe("sqlite-update")),
+    ] {
+        let mut session = open(&home);
+        session.succeed(&format!(
+            "PRAGMA journal_mode = {journal}; UPDATE documents SET fence = 0;"
+        ));
+        let opened = Arc::clone(&home);
+        prove(
+            move || open(&opened),
+            move |session, token, value| write(session, recipe, token, value),
+            body,
+        )
+        .await;
+        drop(session);
+        let mut session = open(&home);
+        assert!(!write(&mut session, recipe, NEW, "old"), "in a new process");
+    }
+}
+
+#[test]
+fn sqlite_process_that_is_killed_in_a_transaction_leaves_the_data_and_its_token() {
+    let Some(home) = database() else { return };
+    let mut session = open(&home);
+    assert!(write(&mut session, recipe("sqlite-upsert"), OLD, "old"));
+    let mut killed = open(&home);
+    killed.succeed("BEGIN IMMEDIATE;");
+    assert!(write(&mut killed, recipe("sqlite-update"), NEW, "new"));
+    drop(killed);
+    assert_eq!(body(&mut session), "old");
+    assert!(write(&mut session, recipe("sqlite-update"), OLD, "again"));
+}
+
+/// Begins a transaction with the recipe.
+fn beginning(token: u64) -> String {
+    let begin = with(
+        recipe("sqlite-transaction"),
+        &["'docs'", &token.to_string()],
+    );
+    format!("{begin}SELECT changes();")
+}
+
+#[test]
+fn sqlite_transaction_over_several_tables_is_refused_as_a_whole() {
+    let Some(home) = database() else { return };
+    for (held, late) in [(OLD, NEW), (NEW, OLD)] {
+        let (mut first, mut second) = (open(&home), open(&home));
+        first.succeed("DELETE FROM fences; DELETE FROM documents;");
+        assert!(is_one_row(&first.say(&beginning(held))));
+        first.succeed(&format!(
+            "INSERT INTO documents (id, body) VALUES ('a', '{held}');"
+        ));
+        // Only one connection writes at a time, so this one waits.
+        second.send(&beginning(late));
+        first.succeed("COMMIT;");
+        let accepted = is_one_row(&second.receive());
+        assert_eq!(accepted, late == NEW);
+        if accepted {
+            second.succeed(&format!("UPDATE documents SET body = '{late}'; COMMIT;"));
+        } else {
+            second.succeed("ROLLBACK;");
+        }
+        assert_eq!(body(&mut first), NEW.to_string());
+        first.succeed("DELETE FROM documents;");
+        assert!(!is_one_row(&first.say(&beginning(OLD))), "without the row");
+    }
+}
+
+#[tokio::test]
+async fn sqlite_triggers_refuse_unchanged_statements_with_an_older_token() {
+    let Some(home) = database() else { return };
+    let as_holder = |home: &Home, token: u64| {
+        let mut session = open(home);
+        session.succeed(&with(
+            recipe("sqlite-trigger"),
+            &["'docs'", &token.to_string()],
+        ));
+        session
+    };
+    let run = |session: &mut Session, statement: &str| {
+        let answer = session.say(&format!("{statement};"));
+        let refused = answer.contains("fenced: a newer holder has written");
+        assert!(refused || answer.is_empty(), "{answer}");
+        !refused
+    };
+    open(&home).succeed("INSERT INTO documents (id, body) VALUES ('a', 'none');");
+    let opened = Arc::clone(&home);
+    prove(
+        move || Arc::clone(&opened),
+        move |home, token, value| {
+            let statement = format!("UPDATE documents SET body = {}", literal(value));
+            run(&mut as_holder(home, token), &statement)
+        },
+        |home| body(&mut open(home)),
+    )
+    .await;
+    open(&home).succeed("DELETE FROM fences;");
+    let (mut old, mut new) = (as_holder(&home, OLD), as_holder(&home, NEW));
+    for statement in [
+        "UPDATE documents SET body = 'old'",
+        "DELETE FROM documents",
+        "INSERT INTO documents (id, body) VALUES ('a', 'old')",
+    ] {
+        assert!(run(&mut old, statement), "{statement}");
+    }
+    assert!(run(&mut new, "UPDATE documents SET body = 'new'"));
+    for statement in [
+        "UPDATE documents SET body = 'old'",
+        "DELETE FROM documents",
+        "INSERT INTO documents (id, body) VALUES ('b', 'old')",
+        "INSERT OR REPLACE INTO documents (id, body) VALUES ('a', 'old')",
+    ] {
+        assert!(!run(&mut old, statement), "{statement}");
+    }
+    assert!(run(&mut new, "UPDATE documents SET body = 'newer'"));
+    assert_eq!(body(&mut new), "newer");
+}
+
+#[test]
+fn sqlite_column_without_a_type_accepts_every_token_that_is_bound_as_text() {
+    let Some(home) = database() else { return };
+    let mut session = open(&home);
+    session.succeed("CREATE TABLE untyped (id, fence); INSERT INTO untyped VALUES ('a', 100);");
+    let smaller = "FROM untyped WHERE fence <= '9';";
+    assert_eq!(session.say(&format!("SELECT count(*) {smaller}")), "1\n");
+    session.succeed("INSERT INTO documents (id, body, fence) VALUES ('a', '', 100);");
+    let typed = "SELECT count(*) FROM documents WHERE fence <= '9';";
+    assert_eq!(session.say(typed), "0\n");
+}

@@ -1,0 +1,220 @@
+//! Object stores for the tests: a small HTTP server in this process, and `moto`, which imitates S3.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// What happens before the next `PUT` with a condition.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
+/// A server that stores objects, and implements `If-Match` and `If-None-Match: *` as RFC 9110 demands. As in S3, the
+/// ETag is a hash of the body. The server has its own threads, which end with this process.
+pub(crate) struct StoreServer {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: Mutex<BTreeMap<String, Vec<u8>>>,
+    meanwhile: Mutex<Option<Meanwhile>>,
+    /// Whether the server ignores conditions, as an old store does.
+    ignores_conditions: bool,
+}
+
+/// One request: method, path, headers in lower case, and body.
+struct Request {
+    method: String,
+    path: String,
+    headers: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+impl StoreServer {
+    pub(crate) fn start(ignores_conditions: bool) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let state = Arc::new(State {
+            ignores_conditions,
+            ..State::default()
+        });
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let state = Arc::clone(&shared);
+                thread::spawn(move || state.serve(stream));
+            }
+        });
+        Self { address, state }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    /// Lets `job` run before the server handles the next `PUT` with a condition.
+    pub(crate) fn before_next_put(&self, job: impl FnOnce() + Send + 'static) {
+        *lock(&self.state.meanwhile) = Some(Box::new(job));
+    }
+
+    /// Lets the server run a job no more. Returns whether the job has run.
+    pub(crate) fn has_run(&self) -> bool {
+        lock(&self.state.meanwhile).take().is_none()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn etag(body: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    body.hash(&mut hasher);
+    format!("\"{:016x}\"", hasher.finish())
+}
+
+impl State {
+    /// Answers one request, and closes the connection.
+    fn serve(&self, stream: TcpStream) {
+        let mut reader = BufReader::new(&stream);
+        // Without this answer, `curl` waits for a second before it sends the body.
+        let go_on = || (&stream).write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+        let Some(request) = read(&mut reader, go_on) else {
+            return;
+        };
+        let (status, tag, body) = self.answer(&request);
+        let length = body.len();
+        let head = format!(
+            "HTTP/1.1 {status} .\r\nETag: {tag}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        );
+        let _ = (&stream).write_all(&[head.as_bytes(), &body].concat());
+    }
+
+    /// The status, the ETag and the body of the answer.
+    fn answer(&self, request: &Request) -> (u16, String, Vec<u8>) {
+        let condition = |name: &str| request.headers.get(name).map(String::as_str);
+        let (matches, unless) = (condition("if-match"), condition("if-none-match"));
+        if request.method == "PUT" && (matches.is_some() || unless.is_some()) {
+            let job = lock(&self.meanwhile).take();
+            if let Some(job) = job {
+                job();
+            }
+        }
+        let mut objects = lock(&self.objects);
+        let found = objects.get(&request.path);
+        if request.method != "PUT" {
+            let found = found.map(|body| (200, etag(body), body.clone()));
+            return found.unwrap_or_else(|| (404, "\"\"".to_owned(), Vec::new()));
+        }
+        let fails = matches.is_some_and(|tag| found.is_none_or(|body| etag(body) != tag))
+            || unless == Some("*") && found.is_some();
+        if fails && !self.ignores_conditions {
+            return (412, "\"\"".to_owned(), Vec::new());
+        }
+        let tag = etag(&request.body);
+        objects.insert(request.path.clone(), request.body.clone());
+        (200, tag, Vec::new())
+    }
+}
+
+/// Reads one request. Calls `go_on` if the client waits for permission to send the body. `None` if the client sends
+/// something else.
+fn read(reader: &mut impl BufRead, go_on: impl Fn() -> std::io::Result<()>) -> Option<Request> {
+    let mut line = || {
+        let mut text = String::new();
+        reader.read_line(&mut text).ok()?;
+        Some(text.trim_end().to_owned())
+    };
+    let first = line()?;
+    let mut words = first.split(' ').map(str::to_owned);
+    let (method, path) = (words.next()?, words.next()?);
+    let mut headers = BTreeMap::new();
+    loop {
+        let text = line()?;
+        let Some((name, value)) = text.split_once(':') else {
+            break;
+        };
+        headers.insert(name.to_lowercase(), value.trim().to_owned());
+    }
+    let length = headers
+        .get("content-length")
+        .map_or(Some(0), |text| text.parse().ok())?;
+    if headers.contains_key("expect") {
+        go_on().ok()?;
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(Request {
+        method,
+        path,
+        headers,
+        body,
+    })
+}
+
+/// A server of `moto`. Dropping it kills the server.
+pub(crate) struct Moto {
+    child: Child,
+    port: u16,
+}
+
+impl Moto {
+    /// Starts a server with an empty bucket `bucket`. `None` if `moto` is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        let mut python = Command::new("python3");
+        let silent = |command: &mut Command| {
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+        };
+        python.args(["-c", "import moto.server"]);
+        silent(&mut python);
+        if !python.status().is_ok_and(|status| status.success()) {
+            return None;
+        }
+        let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = probe.local_addr().expect("an address").port();
+        drop(probe);
+        let mut server = Command::new("python3");
+        server.args([
+            "-m",
+            "moto.server",
+            "-H",
+            "127.0.0.1",
+            "-p",
+            &port.to_string(),
+        ]);
+        silent(&mut server);
+        let child = server.spawn().expect("python3");
+        let started = Self { child, port };
+        let ready = quorate_testbed::within(Duration::from_secs(60), || {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+        });
+        assert!(ready, "moto does not answer");
+        let url = started.url("");
+        let bucket = url.trim_end_matches('/');
+        let created = Command::new("curl")
+            .args(["-sSf", "-X", "PUT", bucket])
+            .output();
+        let created = created.expect("curl");
+        assert!(created.status.success(), "{created:?}");
+        Some(started)
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}/bucket/{path}", self.port)
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
