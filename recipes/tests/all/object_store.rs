@@ -168,20 +168,11 @@ fn object_store_recipe_keeps_the_newest_of_concurrent_writes() {
 fn assert_etag_ignores_metadata(url: &str) {
     let write = |token: u64, condition: &str| {
         let metadata = format!("x-amz-meta-fence: {token}");
-        let put = ["-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT"];
-        let put = [
-            &put[..],
-            &[
-                "--data-binary",
-                "same",
-                "-H",
-                &metadata,
-                "-H",
-                condition,
-                url,
-            ],
-        ];
-        curl(&put.concat())
+        // With the type of a form, which is the default of `curl`, moto would store an empty body.
+        let body = ["--data-binary", "same", "-H", "Content-Type: text/plain"];
+        let put = ["-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT", url];
+        let headers = ["-H", &metadata, "-H", condition];
+        curl(&[&put[..], &body, &headers].concat())
     };
     let etag = || {
         let head = curl(&["-I", url]).to_lowercase();
@@ -189,6 +180,7 @@ fn assert_etag_ignores_metadata(url: &str) {
         tag.expect("an ETag").trim().to_owned()
     };
     assert_eq!(write(9, "If-None-Match: *"), "200");
+    assert_eq!(curl(&[url]), "same");
     let seen = format!("If-Match: {}", etag());
     assert_eq!(write(NEW, &seen), "200");
     assert_eq!(
