@@ -241,7 +241,10 @@ fn is_location(text: &str) -> bool {
     let ipv6 = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     let is_of_ipv6 = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
     let is_ipv6 = ipv6.is_some_and(|(host, _)| host.chars().all(is_of_ipv6));
-    is_ipv6 || hosts.chars().all(is_plain) && ports.all(|(_, port)| is_port(port))
+    if text.starts_with('[') {
+        return is_ipv6;
+    }
+    hosts.chars().all(is_plain) && ports.all(|(_, port)| is_port(port))
 }
 
 /// The words of a text that contains no URL with a scheme.

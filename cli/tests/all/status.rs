@@ -64,7 +64,7 @@ fn status_reports_whether_a_lock_is_held_free_or_unknown() {
 
 #[test]
 fn status_explains_a_key_that_expires_later_than_any_client_can_have_asked_for() {
-    let mut masters = masters(3);
+    let masters = masters(3);
     // As after a master's clock was set back by two hours: the TTL left of each key has grown by this time.
     let kept = masters[0].command(&["SET", "r", "a dead client", "PX", "7200000"]);
     kept.expect("a reply");
