@@ -64,7 +64,7 @@ impl BadUrl {
     /// The URL with this number.
     pub fn of(seed: u64) -> Self {
         let mut state = seed;
-        let mut draw = move |below: usize| {
+        let draw = move |below: usize| {
             // SplitMix64.
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut mixed = state;
@@ -72,6 +72,11 @@ impl BadUrl {
             mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             (mixed ^ (mixed >> 31)) as usize % below
         };
+        Self::drawn(draw)
+    }
+
+    /// The URL that follows from these choices. `draw` returns a number below its argument.
+    pub fn drawn(mut draw: impl FnMut(usize) -> usize) -> Self {
         let shape = SHAPES[draw(SHAPES.len())];
         let scheme = SCHEMES[draw(SCHEMES.len())];
         let mut password = LETTERS[draw(7)].to_string();

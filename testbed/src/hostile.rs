@@ -535,7 +535,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(Command, usize)>> {
         let Some((len, start)) = number(b'$', skip)? else {
             return Ok(None);
         };
-        let Some(word) = bytes.get(start..start + len) else {
+        let Some(word) = bytes.get(start..start.saturating_add(len)) else {
             return Ok(None);
         };
         words.push(word.to_vec());

@@ -52,6 +52,17 @@ impl Reply {
     }
 }
 
+impl Reply {
+    /// Reads one reply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Connection::receive`].
+    pub fn read(from: &mut impl BufRead) -> io::Result<Self> {
+        read_reply(from, DEPTH)
+    }
+}
+
 impl From<&str> for Reply {
     /// The reply that a `GET` returns for a key with this value. Tests use it to compare replies with `assert_eq!`.
     fn from(value: &str) -> Self {
@@ -129,7 +140,7 @@ impl Connection {
     ///
     /// As for [`command`](Self::command).
     pub fn receive(&mut self) -> io::Result<Reply> {
-        read_reply(&mut self.stream).map_err(plain)
+        read_reply(&mut self.stream, DEPTH).map_err(plain)
     }
 }
 
@@ -142,9 +153,22 @@ fn plain(error: io::Error) -> io::Error {
     }
 }
 
-fn read_reply(from: &mut impl BufRead) -> io::Result<Reply> {
+/// How deep the arrays of a reply may be nested.
+const DEPTH: usize = 32;
+
+/// The longest line of a reply, in bytes. Only status lines and errors are longer than a few digits.
+const LONGEST_LINE: u64 = 64 << 10;
+
+fn read_reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
+    let too_much = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    let depth = depth
+        .checked_sub(1)
+        .ok_or_else(|| too_much("the reply is nested too deeply"))?;
     let mut line = String::new();
-    from.read_line(&mut line)?;
+    let read = Read::take(&mut *from, LONGEST_LINE).read_line(&mut line)?;
+    if read as u64 == LONGEST_LINE {
+        return Err(too_much("a line of the reply is too long"));
+    }
     let Some(line) = line.strip_suffix("\r\n") else {
         return Err(io::ErrorKind::UnexpectedEof.into());
     };
@@ -158,8 +182,13 @@ fn read_reply(from: &mut impl BufRead) -> io::Result<Reply> {
         "$" => match usize::try_from(number()?) {
             Err(_) => Reply::Nil,
             Ok(len) => {
-                let mut bytes = vec![0; len + 2];
-                from.read_exact(&mut bytes)?;
+                // Do not reserve memory for the announced length, because the bytes may never arrive.
+                let mut bytes = Vec::new();
+                let whole = (len as u64).saturating_add(2);
+                let read = Read::take(&mut *from, whole).read_to_end(&mut bytes)?;
+                if (read as u64) < whole {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
                 bytes.truncate(len);
                 Reply::Bulk(bytes)
             }
@@ -168,7 +197,7 @@ fn read_reply(from: &mut impl BufRead) -> io::Result<Reply> {
             Err(_) => Reply::Nil,
             Ok(len) => Reply::Array(
                 (0..len)
-                    .map(|_| read_reply(from))
+                    .map(|_| read_reply(from, depth))
                     .collect::<Result<_, _>>()?,
             ),
         },
@@ -212,7 +241,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> io::Result<Reply> {
-        read_reply(&mut text.as_bytes())
+        read_reply(&mut text.as_bytes(), DEPTH)
     }
 
     #[test]
@@ -226,6 +255,20 @@ mod tests {
         assert_eq!(parts[2].int(), Some(-7));
         assert_eq!(parts[3], Reply::from("a\r\nb"));
         assert_eq!(parts[4], Reply::Nil);
+    }
+
+    #[test]
+    fn reply_that_announces_too_much_is_an_error_and_reserves_no_memory() {
+        let deep = "*1\r\n".repeat(100_000);
+        let long = format!("+{}", "a".repeat(1 << 20));
+        for reply in [
+            "$9223372036854775807\r\nab\r\n",
+            "*9223372036854775807\r\n:1\r\n",
+            &deep,
+            &long,
+        ] {
+            assert!(parse(reply).is_err());
+        }
     }
 
     #[test]
