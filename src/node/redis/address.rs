@@ -1,6 +1,11 @@
 //! The address of a master, and its name in reports.
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use std::path::PathBuf;
+
+use percent_encoding::percent_decode_str;
+#[cfg(feature = "redis")]
+use redis::{ConnectionAddr, ConnectionInfo};
+use url::{Host, Url};
 
 use crate::node::NodeName;
 use crate::redact;
@@ -8,9 +13,101 @@ use crate::redact;
 /// A parsed master URL.
 #[derive(Clone)]
 pub(crate) struct Address {
-    pub(super) info: ConnectionInfo,
+    pub(super) target: Target,
     pub(super) tls: bool,
     name: NodeName,
+}
+
+/// Where a server is, and how the client logs in.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) place: Place,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+    /// The number of the database.
+    pub(super) database: i64,
+}
+
+/// The socket on which a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A host name or an IP address without brackets, and a port.
+    Tcp(String, u16),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+/// The port of a Redis server if the URL names none.
+const PORT: u16 = 6379;
+
+impl Target {
+    /// Reads a URL of the form `redis://..` or `unix://..`. `None` if it is not valid.
+    fn parse(url: &str) -> Option<Self> {
+        let url = Url::parse(url).ok()?;
+        if url.scheme() == "unix" {
+            return Self::of_socket(&url);
+        }
+        let host = match url.host()? {
+            Host::Domain(name) => name.to_owned(),
+            Host::Ipv4(ip) => ip.to_string(),
+            Host::Ipv6(ip) => ip.to_string(),
+        };
+        // No server can be reached at a wildcard address.
+        if host == "0.0.0.0" || host == "::" {
+            return None;
+        }
+        let decoded = |text: &str| {
+            let decoded = percent_decode_str(text).decode_utf8();
+            decoded.ok().map(String::from)
+        };
+        let user = url.username();
+        let path = url.path().trim_matches('/');
+        Some(Self {
+            place: Place::Tcp(host, url.port().unwrap_or(PORT)),
+            user: if user.is_empty() {
+                None
+            } else {
+                Some(decoded(user)?)
+            },
+            password: match url.password() {
+                Some(password) => Some(decoded(password)?),
+                None => None,
+            },
+            database: if path.is_empty() {
+                0
+            } else {
+                path.parse().ok()?
+            },
+        })
+    }
+
+    /// Reads the URL of a Unix socket: `unix:///path?db=2&user=ann&pass=secret`.
+    fn of_socket(url: &Url) -> Option<Self> {
+        let mut target = Self {
+            place: Place::Unix(url.to_file_path().ok()?),
+            user: None,
+            password: None,
+            database: 0,
+        };
+        for (name, value) in url.query_pairs() {
+            match &*name {
+                "db" => target.database = value.parse().ok()?,
+                "user" => target.user = Some(value.into_owned()),
+                "pass" => target.password = Some(value.into_owned()),
+                _ => {}
+            }
+        }
+        Some(target)
+    }
+
+    /// The address as reports show it.
+    fn name(&self) -> String {
+        match &self.place {
+            Place::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            Place::Tcp(host, port) => format!("{host}:{port}"),
+            Place::Unix(path) => path.display().to_string(),
+        }
+    }
 }
 
 /// Why an address cannot be used. `shown` is what an error may show of the address; `None` for nothing.
@@ -47,7 +144,7 @@ impl Address {
         let tls = wants_tls(&scheme, url).map_err(bad)?;
         let socket = scheme.ends_with("unix");
         check(rest, socket).map_err(bad)?;
-        // The parser of the `redis` crate gets a URL without TLS, because this library sets up TLS itself.
+        // For the rest of the address, it makes no difference whether the connection uses TLS.
         let plain = if socket {
             format!("unix://{rest}")
         } else {
@@ -61,22 +158,19 @@ impl Address {
                 format!("not a valid URL: {SCHEMES}")
             })
         };
-        let info = plain.into_connection_info().map_err(|_| unclear())?;
-        match name(info.addr()) {
-            Some(name) if name.starts_with(':') => Err(bad(format!("no host: {SCHEMES}"))),
-            Some(name) => Ok(Self {
-                info,
-                tls,
-                name: NodeName::new(name),
-            }),
-            None => Err(unclear()),
+        let target = Target::parse(&plain).ok_or_else(unclear)?;
+        let name = target.name();
+        if name.starts_with(':') {
+            return Err(bad(format!("no host: {SCHEMES}")));
         }
+        let name = NodeName::new(name);
+        Ok(Self { target, tls, name })
     }
 
     /// Takes the address from a client of the `redis` crate, with its user, password, database and TLS settings.
     #[cfg(feature = "redis")]
     pub(crate) fn of(info: &ConnectionInfo) -> Result<Self, BadAddress> {
-        let (plain, tls, why) = match info.addr() {
+        let (place, tls, why) = match info.addr() {
             ConnectionAddr::TcpTls {
                 host,
                 port,
@@ -93,20 +187,30 @@ impl Address {
                     ),
                     () => None,
                 };
-                (ConnectionAddr::Tcp(host.clone(), *port), true, why)
+                (Some(Place::Tcp(host.clone(), *port)), true, why)
             }
-            other => (other.clone(), false, None),
+            ConnectionAddr::Tcp(host, port) => (Some(Place::Tcp(host.clone(), *port)), false, None),
+            ConnectionAddr::Unix(path) => (Some(Place::Unix(path.clone())), false, None),
+            _ => (None, false, None),
         };
-        let name = name(&plain).filter(|name| !name.starts_with(':'));
+        let settings = info.redis_settings();
+        let target = place.map(|place| Target {
+            place,
+            user: settings.username().map(str::to_owned),
+            password: settings.password().map(str::to_owned),
+            database: settings.db(),
+        });
+        let name = target.as_ref().map(Target::name);
+        let name = name.filter(|name| !name.starts_with(':'));
         let why = why.or(name.is_none().then_some("no host"));
-        match (why, name) {
-            (None, Some(name)) => Ok(Self {
-                info: info.clone().set_addr(plain),
+        match (why, target.zip(name)) {
+            (None, Some((target, name))) => Ok(Self {
+                target,
                 tls,
                 name: NodeName::new(name),
             }),
             (why, shown) => Err(BadAddress {
-                shown,
+                shown: shown.map(|(_, name)| name),
                 why: why.unwrap_or("no address").to_owned(),
             }),
         }
@@ -137,21 +241,11 @@ impl Address {
     /// The name of the server. It contains the database number if that is not 0, because each database has its own
     /// locks. All spellings of the same address give the same name.
     pub(crate) fn in_full(&self) -> String {
-        match self.info.redis_settings().db() {
+        match self.target.database {
             0 => self.plain(),
             database => format!("{}/{database}", self.plain()),
         }
     }
-}
-
-/// The address as reports show it; `None` for an unknown kind of address.
-fn name(address: &ConnectionAddr) -> Option<String> {
-    Some(match address {
-        ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
-        ConnectionAddr::Tcp(host, port) => format!("{host}:{port}"),
-        ConnectionAddr::Unix(path) => path.display().to_string(),
-        _ => return None,
-    })
 }
 
 /// Whether a URL with this scheme asks for TLS. An error if the scheme is not that of a Redis or Valkey master.
@@ -316,7 +410,7 @@ mod tests {
         let address = Address::parse("unix:///path?db=3").ok();
         let address = address.expect("an address of the form in the hint must be accepted");
         assert_eq!(address.name().as_str(), "/path");
-        assert_eq!(address.info.redis_settings().db(), 3);
+        assert_eq!(address.target.database, 3);
     }
 
     #[cfg(feature = "tls-rustls")]
@@ -390,8 +484,7 @@ mod tests {
         let Ok(address) = Address::parse(encoded) else {
             panic!("the URL must be accepted");
         };
-        let password = address.info.redis_settings().password();
-        assert_eq!(password, Some("a/b?c#d@e"));
+        assert_eq!(address.target.password.as_deref(), Some("a/b?c#d@e"));
     }
 
     #[test]
@@ -419,6 +512,39 @@ mod tests {
         assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));
     }
 
+    /// What the `redis` crate reads from this URL; `None` if it refuses the URL.
+    fn by_the_redis_crate(url: &str) -> Option<Target> {
+        use redis::{ConnectionAddr, IntoConnectionInfo as _};
+        let info = url.into_connection_info().ok()?;
+        let settings = info.redis_settings();
+        Some(Target {
+            place: match info.addr() {
+                ConnectionAddr::Tcp(host, port) => Place::Tcp(host.clone(), *port),
+                ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
+                _ => return None,
+            },
+            user: settings.username().map(str::to_owned),
+            password: settings.password().map(str::to_owned),
+            database: settings.db(),
+        })
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn urls_are_read_as_by_the_redis_crate(
+            scheme in "redis|unix|REDIS",
+            login in "(([a%:]|%4[01]|%ff|\\PC){0,6}@)?",
+            host in "h|10\\.0\\.0\\.1|0\\.0\\.0\\.0|\\[::1\\]|\\[::\\]|localhost|h%41|/run/s|\\PC{0,4}",
+            port in "|:|:0|:1|:65535|:65536|:x",
+            path in "|/|/2|/-2|/x|//3|/2/|/99999999999999999999",
+            query in "|[?](db=2|db=x|user=a%40|pass=b&pass=c|x=1)",
+        ) {
+            let url = format!("{scheme}://{login}{host}{port}{path}{query}");
+            let ours = Target::parse(&url);
+            proptest::prop_assert!(ours == by_the_redis_crate(&url), "{}", url);
+        }
+    }
+
     #[cfg(feature = "redis")]
     mod of_a_client {
         use super::*;
@@ -433,16 +559,16 @@ mod tests {
             let address =
                 of("redis://user:s3cret@example.org:7000/2").expect("the address must be accepted");
             assert_eq!(address.name().as_str(), "example.org:7000");
-            let settings = address.info.redis_settings();
-            assert_eq!(settings.username(), Some("user"));
-            assert_eq!(settings.password(), Some("s3cret"));
-            assert_eq!(settings.db(), 2);
+            assert_eq!(address.target.user.as_deref(), Some("user"));
+            assert_eq!(address.target.password.as_deref(), Some("s3cret"));
+            assert_eq!(address.target.database, 2);
             assert!(!address.tls);
             let socket = of("unix:///run/redis.sock").expect("the address must be accepted");
             assert_eq!(socket.name().as_str(), "/run/redis.sock");
         }
 
         fn over_tls(insecure: bool) -> Result<Address, BadAddress> {
+            use redis::IntoConnectionInfo as _;
             let info = "redis://:s3cret@example.org".into_connection_info();
             let address = ConnectionAddr::TcpTls {
                 host: "example.org".to_owned(),
@@ -459,7 +585,7 @@ mod tests {
             let address = over_tls(false).expect("the address must be accepted");
             assert!(address.tls && address.wants_tls());
             assert_eq!(address.name().as_str(), "example.org:6380");
-            assert_eq!(address.info.redis_settings().password(), Some("s3cret"));
+            assert_eq!(address.target.password.as_deref(), Some("s3cret"));
             let bad = over_tls(true).err().expect("the address must be refused");
             assert!(
                 bad.why.contains("always checked"),

@@ -50,7 +50,7 @@ async fn carried_out(
     seen: &mut ChangeSeen,
 ) -> Result<(), Fault> {
     let mut talk = Talk(Conversation::introduce(shared).await?);
-    let database = shared.address.info.redis_settings().db();
+    let database = shared.address.target.database;
     if database != 0 {
         let selected = talk.say(&["SELECT", &database.to_string()]).await;
         // If the order is `Rights`, ignore a refusal of this SELECT: `missing_rights` sends another SELECT, and reports
@@ -229,7 +229,7 @@ impl Talk {
         seen: &mut ChangeSeen,
     ) -> Result<(), Fault> {
         let guarded = shared.options.restart_guard != RestartGuard::Off;
-        let database = shared.address.info.redis_settings().db();
+        let database = shared.address.target.database;
         let needs = needs(purposes_of_operators(scope, guarded, database != 0));
         let names = Names::unheard_of(scope, database);
         for need in &needs {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use redis::ConnectionAddr;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::address::Place;
 #[cfg(feature = "tls-rustls")]
 use super::connecting::{Event, broken};
 use super::refusal::down;
@@ -36,8 +36,8 @@ const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 /// Connects to the master. Dropping the future cancels the attempt, except for a running name lookup. The lookup
 /// continues, and the next attempt to connect waits for its result.
 pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
-    match shared.address.info.addr() {
-        ConnectionAddr::Tcp(host, port) => {
+    match &shared.address.target.place {
+        Place::Tcp(host, port) => {
             #[cfg(any(test, feature = "testing"))]
             if let Some(dial) = &shared.options.dial {
                 let stream = dial(host, *port).await.map_err(down)?;
@@ -56,11 +56,10 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
             }
             Ok(Socket::new(stream))
         }
-        ConnectionAddr::Unix(path) => {
+        Place::Unix(path) => {
             let stream = UnixStream::connect(path).await.map_err(down)?;
             Ok(Socket::new(stream))
         }
-        _ => Err(Fault::Down("this kind of address is not supported".into())),
     }
 }
 

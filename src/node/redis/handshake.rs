@@ -157,7 +157,7 @@ impl Handshake {
         let asked = &mut self.asked;
         hello(shared, out);
         asked.push_back(Asked::Hello);
-        let database = shared.address.info.redis_settings().db();
+        let database = shared.address.target.database;
         if database != 0 {
             Command::words(out, &["SELECT", &database.to_string()]);
             asked.push_back(Asked::Database);
@@ -525,9 +525,9 @@ fn subscribes(push: &[Value<'_>]) -> bool {
 
 /// Writes the command that selects the protocol version and authenticates.
 pub(super) fn hello(shared: &Shared, out: &mut Vec<u8>) {
-    let settings = shared.address.info.redis_settings();
-    if let Some(password) = settings.password() {
-        let user = settings.username().unwrap_or("default");
+    let target = &shared.address.target;
+    if let Some(password) = &target.password {
+        let user = target.user.as_deref().unwrap_or("default");
         Command::words(out, &["HELLO", "3", "AUTH", user, password]);
     } else {
         Command::words(out, &["HELLO", "3"]);
@@ -539,7 +539,7 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
     match value {
         Value::Array(_) => Ok(()),
         Value::Error(error) => {
-            let secret = shared.address.info.redis_settings().password().is_some();
+            let secret = shared.address.target.password.is_some();
             Err(hello_fault(error, secret))
         }
         _ => Err(malformed("the reply to HELLO is malformed")),

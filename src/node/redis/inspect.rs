@@ -98,7 +98,7 @@ async fn interview(
     connection: &mut Conversation,
     found: &mut Inspection,
 ) -> Result<(), Fault> {
-    let database = shared.address.info.redis_settings().db();
+    let database = shared.address.target.database;
     let guarded = shared.options.restart_guard != RestartGuard::Off;
     let needs = needs(purposes(scope, guarded, database != 0));
     let names = Names::unheard_of(scope, database);

@@ -2,7 +2,7 @@
 //! socket and a timer.
 //!
 //! The library has its own Redis client. It writes requests directly into the output buffer, and parses replies in
-//! place in the input buffer. It uses the `redis` crate only to parse URLs, and only in this folder.
+//! place in the input buffer. With the feature `redis`, it takes addresses from the `redis` crate.
 
 mod actor;
 mod address;
