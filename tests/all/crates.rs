@@ -137,3 +137,43 @@ fn code_of_seeded_bugs_depends_on_its_feature() {
     }
     assert_eq!(uses, 8, "the module, its export and six bugs");
 }
+
+#[test]
+fn bill_of_materials_lists_exactly_the_crates_of_the_command() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let tree = Command::new(cargo)
+        .current_dir(root)
+        .args(["tree", "--offline", "--package", "quorate-cli"])
+        .args(["--edges", "normal", "--prefix", "none", "--format", "{p}"])
+        .output()
+        .expect("cargo runs");
+    assert!(tree.status.success(), "{tree:?}");
+    let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
+    let package = |line: &str| {
+        let mut words = line.split(' ');
+        let (name, version) = (words.next()?, words.next()?);
+        Some(format!(
+            "pkg:cargo/{name}@{}",
+            version.trim_start_matches('v')
+        ))
+    };
+    let wanted: BTreeSet<String> = tree.lines().filter_map(package).collect();
+    assert!(wanted.len() > 100, "{wanted:?}");
+
+    let bill = Command::new(root.join("scripts/bill-of-materials"))
+        .output()
+        .expect("the script runs");
+    assert!(bill.status.success(), "{bill:?}");
+    let text = String::from_utf8_lossy(&bill.stdout).into_owned();
+    let listed = text.split("\"purl\": \"").skip(1);
+    let listed: Vec<&str> = listed.filter_map(|rest| rest.split('"').next()).collect();
+    let set: BTreeSet<String> = listed.iter().map(|one| (*one).to_owned()).collect();
+    assert_eq!(set, wanted);
+    assert_eq!(listed.len(), set.len(), "no crate is listed twice");
+    for line in text.lines().filter(|line| line.contains("\"purl\"")) {
+        assert!(line.contains("\"expression\""), "no license: {line}");
+        let ours = line.contains("pkg:cargo/quorate");
+        assert_eq!(line.contains("SHA-256"), !ours, "checksum: {line}");
+    }
+}
