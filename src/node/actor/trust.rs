@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::node::{NodeName, ServerRun};
+use crate::node::{Fault, NodeName, ServerRun};
 use crate::protocol::age::{AgeRecord, Watch};
 use crate::protocol::instant::Instant;
 
@@ -195,6 +195,29 @@ pub(in crate::node) struct ServerVote {
     pub(in crate::node) withheld: Duration,
 }
 
+/// Another address of the same client has the vote of the server.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::node) struct VoteTaken {
+    name: NodeName,
+    /// Whether that address has an open connection to the server.
+    is_connected: bool,
+}
+
+impl From<VoteTaken> for Fault {
+    /// While the other address is connected, two addresses lead to one server, which only a change of the configuration
+    /// ends. Otherwise the servers may be moving between the addresses: the vote follows within `max_ttl`.
+    fn from(taken: VoteTaken) -> Self {
+        let name = taken.name.as_str();
+        if taken.is_connected {
+            return Self::SameServer(name.into());
+        }
+        Self::Down(
+            format!("{name} led to this server a moment ago, and keeps its vote for up to max_ttl")
+                .into(),
+        )
+    }
+}
+
 impl Roster {
     /// Creates the state of one `Redlock`. `clock` returns the current time.
     pub(crate) fn new(
@@ -219,7 +242,7 @@ impl Roster {
         &self,
         run: &str,
         name: &NodeName,
-    ) -> Result<ServerVote, NodeName> {
+    ) -> Result<ServerVote, VoteTaken> {
         let now = (self.clock)();
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         let Servers { voters, latest } = &mut *servers;
@@ -230,7 +253,10 @@ impl Roster {
         if voter.name != *name {
             let has_moved = latest.get(&voter.name).is_some_and(|other| other != run);
             if voter.left.is_none() || !has_moved {
-                return Err(voter.name.clone());
+                return Err(VoteTaken {
+                    name: voter.name.clone(),
+                    is_connected: voter.left.is_none(),
+                });
             }
             *voter = Voter::new(name, voter.kept_until(now, self.max_ttl));
         }
@@ -282,9 +308,9 @@ mod tests {
         (Roster::new(now, Duration::from_secs(30)), secs)
     }
 
-    fn withheld(entered: &Result<ServerVote, NodeName>) -> Result<u64, &str> {
+    fn withheld(entered: &Result<ServerVote, VoteTaken>) -> Result<u64, &str> {
         let secs = entered.as_ref().map(|vote| vote.withheld.as_secs());
-        secs.map_err(NodeName::as_str)
+        secs.map_err(|taken| taken.name.as_str())
     }
 
     #[test]
@@ -320,6 +346,37 @@ mod tests {
             "an address that has gone must not keep the vote for ever"
         );
         assert_eq!(withheld(&roster.enter("run 1", &a)), Err("b"));
+    }
+
+    /// Three servers exchange their addresses at once. An acquire must wait for them, so no fault may be permanent.
+    #[test]
+    fn vote_that_an_address_without_a_connection_keeps_is_waited_for() {
+        let names = ["a", "b", "c"].map(NodeName::new);
+        let (roster, secs) = roster();
+        let runs = ["run a", "run b", "run c"];
+        let first: Vec<_> = runs
+            .iter()
+            .zip(&names)
+            .map(|(run, name)| roster.enter(run, name))
+            .collect();
+        let taken = roster.enter("run b", &names[0]).err().map(Fault::from);
+        assert_eq!(
+            taken,
+            Some(Fault::SameServer("b".into())),
+            "b has a connection"
+        );
+        drop(first);
+        for (run, name) in runs.iter().cycle().skip(1).zip(&names) {
+            // The address that had the vote has not shown its new server yet.
+            if let Err(taken) = roster.enter(run, name) {
+                let fault = Fault::from(taken);
+                assert!(fault.passes_by_itself(), "{fault}");
+            }
+        }
+        secs.fetch_add(31, Ordering::Relaxed);
+        for (run, name) in runs.iter().cycle().skip(1).zip(&names) {
+            assert_eq!(withheld(&roster.enter(run, name)), Ok(0));
+        }
     }
 
     #[test]

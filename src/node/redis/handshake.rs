@@ -289,8 +289,7 @@ impl Handshake {
     /// Makes sure that the server does not vote at two addresses of this client.
     fn take_vote(&mut self, shared: &Shared, run: &str, answered: Instant) -> Result<(), Fault> {
         let node = shared.address.name();
-        let vote = shared.options.roster.enter(run, node);
-        let vote = vote.map_err(|other| Fault::SameServer(other.as_str().into()))?;
+        let vote = shared.options.roster.enter(run, node)?;
         if !vote.withheld.is_zero() {
             self.quarantined_until = self.quarantined_until.max(answered + vote.withheld);
             warn_seldom!(

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::contract::Store;
 use super::shared::Shared;
-use crate::node::Fault;
 use crate::node::inspection::Inspection;
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
@@ -16,10 +15,9 @@ pub(super) async fn look<S: Store>(shared: Arc<Shared<S>>) -> Inspection {
     found.timeout = Some(shared.traits.timeout);
     let context = shared.context();
     if let Some(server) = &found.identity
-        && let Err(other) = context.roster.enter(server, shared.store.name())
+        && let Err(taken) = context.roster.enter(server, shared.store.name())
     {
-        let same = Fault::SameServer(other.as_str().into());
-        found.fault.get_or_insert(same);
+        found.fault.get_or_insert(taken.into());
     }
     let first = found
         .run_id

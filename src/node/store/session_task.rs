@@ -232,8 +232,7 @@ impl<S: Store> SessionTask<S> {
         let name = self.shared.store.name();
         let guarded = self.guarded(&greeting, now);
         let enter = |server| context.roster.enter(server, name);
-        let vote = greeting.server.as_deref().map(enter).transpose();
-        let vote = vote.map_err(|other| Fault::SameServer(other.as_str().into()))?;
+        let vote = greeting.server.as_deref().map(enter).transpose()?;
         let withheld = vote.as_ref().map_or(Duration::ZERO, |vote| vote.withheld);
         if !withheld.is_zero() {
             warn_seldom!(
