@@ -41,7 +41,8 @@
 //! is a setting ([`Drift`]), and so are [`RestartGuard`] and [`max_ttl`](RedlockBuilder::max_ttl).
 //!
 //! Pass the [fencing token](LockGuard::fencing_token) to every system to which the holder writes. Only such a system
-//! can stop a holder that was paused, by rejecting every token below the largest token that it has seen.
+//! can stop a holder that was paused, by rejecting every token below the largest token that it has seen. [`Fence`] is
+//! such a system for data in Rust, and `docs/fencing.md` shows others.
 //!
 //! # A tour
 //!
@@ -129,6 +130,7 @@ mod change;
 mod clock;
 mod config;
 mod error;
+mod fence;
 #[doc(hidden)]
 pub mod fork;
 mod hold;
@@ -194,6 +196,7 @@ pub use config::list::Settings;
 #[doc(hidden)]
 pub use config::{list, text};
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
+pub use fence::{Fence, FenceReadGuard, FenceWriteGuard, StaleToken};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
 #[doc(hidden)]
@@ -211,6 +214,7 @@ pub use node::{Fault, Hold, KeyState, NodeName, Note, Phase, Token, Waiter};
 pub use outcome::LossCause;
 #[doc(hidden)]
 pub use panics::catches_panics;
+pub use protocol::fencing::TokenVerdict;
 pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
 pub use redlock::Redlock;

@@ -236,6 +236,16 @@ impl Redlock {
         Ok(self.home.wait(self.redlock.semaphore_status(name))??)
     }
 
+    /// The state of the permit with number `slot` of the semaphore `name` on every master; see
+    /// [`quorate::Redlock::permit_status`](crate::Redlock::permit_status).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`status`](Self::status).
+    pub fn permit_status(&self, name: impl AsRef<[u8]>, slot: usize) -> Result<Status, LookError> {
+        Ok(self.home.wait(self.redlock.permit_status(name, slot))??)
+    }
+
     /// Deletes the permit with number `slot` of the semaphore `name` on all masters, no matter which client holds it;
     /// see [`quorate::Redlock::break_permit`](crate::Redlock::break_permit).
     ///

@@ -1,5 +1,7 @@
 //! The state of a semaphore, and force-releasing one of its permits.
 
+use std::sync::Arc;
+
 use crate::keys;
 use crate::listing::Listed;
 use crate::node::Request;
@@ -51,6 +53,21 @@ impl Redlock {
         Ok(SemaphoreStatus { permits, line })
     }
 
+    /// The state of the permit with number `slot` of the semaphore `name` on every master. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidResource`] if the name of the semaphore is not valid, or if there is no such slot. If a master fails,
+    /// the returned status contains the fault of this master.
+    pub async fn permit_status(
+        &self,
+        name: impl AsRef<[u8]>,
+        slot: usize,
+    ) -> Result<Status, InvalidResource> {
+        let key = self.slot_key(name.as_ref(), slot)?;
+        Ok(self.look(Request::Look { key }).await)
+    }
+
     /// Deletes the permit with number `slot` of the semaphore `name` on every master, no matter which client holds it.
     /// The masters then wake the first waiter in the semaphore's queue. Returns the state of the slot before the
     /// deletion. The warnings of [`break_lock`](Self::break_lock) apply.
@@ -64,10 +81,15 @@ impl Redlock {
         name: impl AsRef<[u8]>,
         slot: usize,
     ) -> Result<Status, InvalidResource> {
-        let name = self.key(name.as_ref())?;
+        let key = self.slot_key(name.as_ref(), slot)?;
+        Ok(self.force_release(key).await)
+    }
+
+    /// The name of the lock key of the permit with number `slot` of the semaphore `name`.
+    fn slot_key(&self, name: &[u8], slot: usize) -> Result<Arc<[u8]>, InvalidResource> {
+        let name = self.key(name)?;
         let known = u8::try_from(slot).ok().filter(|_| slot < MAX_PERMITS);
         let slot = known.ok_or(InvalidResource::Slot(slot))?;
-        let key = keys::slot(&name, slot).into();
-        Ok(self.force_release(key).await)
+        Ok(keys::slot(&name, slot).into())
     }
 }

@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-/// The limit of fencing counters: 2^53. Lua numbers are doubles, which cannot represent every integer above 2^53. So
-/// with larger counters, two holders could get the same token.
-pub(in crate::node) const LARGEST_COUNTER: u64 = 1 << 53;
+use crate::protocol::fencing::LARGEST_TOKEN;
+
+/// The limit of fencing counters.
+pub(in crate::node) const LARGEST_COUNTER: u64 = LARGEST_TOKEN;
 
 /// The longest uptime that is believed: 100 years.
 const LONGEST_UPTIME: Duration = Duration::from_secs(100 * 365 * 86_400);

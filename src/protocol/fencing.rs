@@ -34,6 +34,83 @@ pub(crate) fn agree(
     }
 }
 
+/// The largest fencing token, and the limit of fencing counters: 2^53. Lua numbers are doubles, which cannot represent
+/// every integer above 2^53. So with larger counters, two holders could get the same token.
+pub(crate) const LARGEST_TOKEN: u64 = 1 << 53;
+
+/// The standing of a fencing token according to the masters, at the moment of the reading.
+///
+/// The answer can be outdated when the caller receives it: only a resource that checks tokens can refuse a stale write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TokenVerdict {
+    /// A majority of the masters shows the same holder and no newer token, and the token is that of the holder. If
+    /// readers or an owner hold the lock, at least one of them has this token.
+    Current,
+    /// A majority of the masters has a newer number than the token. So a client has a newer token, or has at least
+    /// tried to get one after the lock with this token had ended.
+    Superseded,
+    /// The lock with this token has ended (released, expired or force-released), and no majority of the masters shows a
+    /// newer number.
+    Ended,
+    /// Less than a majority of the masters answered, or their answers do not decide. For example, the token is not
+    /// known to the masters.
+    Unknown,
+}
+
+/// The lock key and the fencing counter of a lock on one master.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown<'a> {
+    /// The index of the master.
+    pub(crate) node: usize,
+    /// The value of the lock key.
+    pub(crate) holder: Option<&'a [u8]>,
+    /// The fencing counter.
+    pub(crate) counter: Option<u64>,
+}
+
+/// Decides the standing of `token` from the answers of the masters; see [`TokenVerdict`]. `shown` has no entry for a
+/// master that did not answer.
+///
+/// - The token is current if a majority of the masters shows the same holder, no counter of this majority is above the
+///   token, and one of them is the token. This majority has a master in common with the majority that backed the token.
+///   The counter of this master is at least the token, so it is the token, and no grant followed on this master. So the
+///   holder that it shows is the holder of the token.
+/// - The lock has certainly ended on a master whose lock key is missing, or whose counter is above the token. A key
+///   with a counter below the token proves nothing: the master may have missed the second round, in which a majority
+///   confirmed the token.
+pub(crate) fn standing<'a>(
+    quorum: Quorum,
+    token: u64,
+    shown: impl Iterator<Item = Shown<'a>> + Clone,
+) -> TokenVerdict {
+    let those = |such: &dyn Fn(&Shown<'a>) -> bool| {
+        let those = shown.clone().filter(|master| such(master));
+        those.map(|master| master.node).collect::<MasterSet>()
+    };
+    let is_newer = |master: &Shown<'_>| master.counter.is_some_and(|counter| counter > token);
+    if !quorum.is_met_by(those(&|_| true)) {
+        return TokenVerdict::Unknown;
+    }
+    // The holders whose number is the token on at least one master.
+    let bearers = shown.clone().filter(|master| master.counter == Some(token));
+    let mut bearers = bearers.filter_map(|master| master.holder);
+    // While masters are replaced, some holders know only the old or only the next masters.
+    let holds = |holder: &[u8]| {
+        let backing = those(&|master| master.holder == Some(holder) && !is_newer(master));
+        quorum.is_met_somewhere(backing)
+    };
+    if bearers.any(holds) {
+        TokenVerdict::Current
+    } else if quorum.is_met_by(those(&is_newer)) {
+        TokenVerdict::Superseded
+    } else if quorum.is_met_by(those(&|master| master.holder.is_none() || is_newer(master))) {
+        TokenVerdict::Ended
+    } else {
+        TokenVerdict::Unknown
+    }
+}
+
 /// The estimated difference between the masters' clocks and this client's wall clock. The client learns it from the
 /// fencing numbers that masters granted. With this offset, the client proposes fencing tokens that all masters accept
 /// unchanged.
@@ -158,6 +235,103 @@ mod tests {
             let granted = granted.iter().copied().enumerate();
             assert_eq!(agree(quorum, granted.clone()), agreement, "{granted:?}");
         }
+    }
+
+    /// The standing of token 9. Each pair is the holder and the counter that a master shows; `None` is a master that
+    /// did not answer, and 0 a missing counter.
+    fn standing_of_9(
+        quorum: Quorum,
+        masters: &[Option<(Option<&'static str>, u64)>],
+    ) -> TokenVerdict {
+        let known = masters.iter().enumerate();
+        let shown = known.filter_map(|(node, master)| {
+            let (holder, counter) = (*master)?;
+            let holder = holder.map(str::as_bytes);
+            let counter = Some(counter).filter(|counter| *counter > 0);
+            Some(Shown {
+                node,
+                holder,
+                counter,
+            })
+        });
+        standing(quorum, 9, shown)
+    }
+
+    #[test]
+    fn standing_of_a_token_follows_from_what_a_majority_of_the_masters_shows() {
+        let held = |holder, counter| Some((Some(holder), counter));
+        let free = |counter| Some((None, counter));
+        let silent = None;
+        for (masters, verdict) in [
+            (
+                [held("a", 9), held("a", 9), held("a", 9)],
+                TokenVerdict::Current,
+            ),
+            ([held("a", 9), held("a", 9), silent], TokenVerdict::Current),
+            // A minority missed the second round, in which the masters confirmed the token.
+            ([held("a", 9), silent, held("a", 5)], TokenVerdict::Current),
+            // A master has lost its counter, and a renewal has restored the key.
+            ([held("a", 9), silent, held("a", 0)], TokenVerdict::Current),
+            // A minority granted the lock to another client.
+            (
+                [held("a", 9), held("a", 9), held("b", 10)],
+                TokenVerdict::Current,
+            ),
+            ([held("a", 9), silent, held("b", 10)], TokenVerdict::Unknown),
+            ([held("a", 9), silent, silent], TokenVerdict::Unknown),
+            // The number is the token on a minority, and another client holds the lock.
+            (
+                [held("b", 10), held("b", 10), held("a", 9)],
+                TokenVerdict::Superseded,
+            ),
+            (
+                [held("b", 10), held("b", 10), silent],
+                TokenVerdict::Superseded,
+            ),
+            ([free(10), free(10), free(9)], TokenVerdict::Superseded),
+            // The master with the newer number of the second holder is silent.
+            ([held("b", 10), free(9), silent], TokenVerdict::Ended),
+            ([held("b", 10), held("a", 9), silent], TokenVerdict::Unknown),
+            ([free(9), free(9), free(9)], TokenVerdict::Ended),
+            ([free(9), free(9), held("a", 9)], TokenVerdict::Ended),
+            ([free(9), held("a", 9), silent], TokenVerdict::Unknown),
+            ([free(9), silent, silent], TokenVerdict::Unknown),
+            // No master knows the token: it was not given for this lock, or the masters have lost their counters.
+            ([free(0), free(0), free(0)], TokenVerdict::Ended),
+            (
+                [held("a", 5), held("a", 5), held("a", 5)],
+                TokenVerdict::Unknown,
+            ),
+            (
+                [held("a", 0), held("a", 0), held("a", 0)],
+                TokenVerdict::Unknown,
+            ),
+            // A failed attempt got the number of the token on a minority.
+            (
+                [held("a", 5), held("a", 5), held("b", 9)],
+                TokenVerdict::Unknown,
+            ),
+        ] {
+            let quorum = Quorum::of(3);
+            assert_eq!(standing_of_9(quorum, &masters), verdict, "{masters:?}");
+        }
+    }
+
+    #[test]
+    fn token_of_a_holder_that_knows_only_the_old_masters_is_current_until_both_sets_have_newer_numbers()
+     {
+        let joint = Quorum::joint(MasterSet::first(3), (3..6).collect());
+        let held = |holder, counter| Some((Some(holder), counter));
+        let free = |counter| Some((None, counter));
+        let (old, next) = ([held("a", 9), held("a", 9), free(0)], [free(10); 3]);
+        let both = [old, next].concat();
+        assert_eq!(standing_of_9(joint, &both), TokenVerdict::Current);
+        let ended = [[free(9); 3], [free(10); 3]].concat();
+        assert_eq!(standing_of_9(joint, &ended), TokenVerdict::Ended);
+        let newer = [[free(10); 3], [free(10); 3]].concat();
+        assert_eq!(standing_of_9(joint, &newer), TokenVerdict::Superseded);
+        let silent = [[free(10); 3], [None; 3]].concat();
+        assert_eq!(standing_of_9(joint, &silent), TokenVerdict::Unknown);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::node::{Fault, Hold, KeyState, NodeName, Note};
+use crate::protocol::fencing::{Shown, TokenVerdict, standing};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
 /// The state of one lock on all masters.
@@ -71,6 +72,43 @@ impl Status {
             }
             None => StatusVerdict::Split,
         }
+    }
+
+    /// Whether `token`, a fencing token of this lock, was still the token of the holder when the masters were read.
+    ///
+    /// **A check before a write is a race**: the lock can end between the check and the write. Only the resource can
+    /// refuse a stale write (`docs/fencing.md`, [`Fence`](crate::Fence)). A check is good for saving work, and for
+    /// finding out in an incident which client has acted without the lock.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use quorate::TokenVerdict;
+    ///
+    /// # let redlock = quorate::Redlock::in_memory(3);
+    /// let guard = redlock.acquire("report").await?;
+    /// let token = guard.fencing_token().ok_or("fencing is off")?;
+    /// assert_eq!(redlock.status("report").await?.check(token), TokenVerdict::Current);
+    ///
+    /// guard.release().await;
+    /// assert_eq!(redlock.status("report").await?.check(token), TokenVerdict::Ended);
+    ///
+    /// let next = redlock.acquire("report").await?;
+    /// assert_eq!(redlock.status("report").await?.check(token), TokenVerdict::Superseded);
+    /// # let _ = next;
+    /// # Ok(()) }
+    /// ```
+    pub fn check(&self, token: u64) -> TokenVerdict {
+        let known = self.nodes.iter().enumerate();
+        let shown = known.filter_map(|(node, said)| {
+            let state = said.state.as_ref().ok()?;
+            Some(Shown {
+                node,
+                holder: state.holder.as_deref(),
+                counter: state.counter,
+            })
+        });
+        standing(self.majority, token, shown)
     }
 
     /// The masters that answered with a state for which `such` returns true.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use futures::future::join_all;
 
-/// What a resource did with a write: the result of the write closure of a [`FencingProof`].
+/// The answer of a resource to a write: the result of the write closure of a [`FencingProof`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FencedWrite {
     /// The resource has written the value.
@@ -25,8 +25,8 @@ impl FencedWrite {
     }
 }
 
-/// What a [`FencingProof`] found wrong with the resource. The text (`Display`) says what the resource did, and what to
-/// change.
+/// The first mistake of a resource that a [`FencingProof`] found. The text (`Display`) says what the resource did, and
+/// what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FencingFlaw {
@@ -92,7 +92,7 @@ pub enum FencingFlaw {
     },
     /// A closure of the proof returned an error. So the proof does not know what the resource does.
     Failed {
-        /// What the proof tried, for example `write with token 9`.
+        /// The step of the proof that failed, for example `write with token 9`.
         step: String,
         /// The error that the closure returned.
         error: String,
@@ -209,8 +209,8 @@ impl std::error::Error for FencingFlaw {}
 ///
 /// Fresh tokens, the same token again, newer tokens, an older token twice, and (with `restart`) an older token after a
 /// restart. It repeats this with tokens of different lengths, because a resource that compares texts refuses 10 after
-/// 9, and with large neighbours, because a 32-bit number cannot tell them apart. All tokens are from 1 to 2^53, like the
-/// tokens of masters. Then it sends older and newer tokens at the same time, a hundred times.
+/// 9, and with large neighbours, because a 32-bit number cannot tell them apart. All tokens are from 1 to 2^53, like
+/// the tokens of masters. Then it sends older and newer tokens at the same time, a hundred times.
 ///
 /// If check and write are two steps, then whether a run notices this depends on chance: a passed proof does not exclude
 /// it.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use quorate::testing::{FencedWrite, FencingFlaw, FencingProof};
 
-/// What a resource remembers.
+/// The data of a resource.
 #[derive(Clone, Debug, Default)]
 struct Row {
     newest: u64,

@@ -14,6 +14,7 @@ mod crates;
 mod dead_holders;
 mod deadline;
 mod election;
+mod fence;
 mod fencing_proof;
 mod foreign;
 mod forgotten;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&[&str]; 13] = [
     &["protocol"],
     &[
-        "clock", "fork", "hosting", "panics", "runtime", "repeats", "retry", "settings",
+        "clock", "fence", "fork", "hosting", "panics", "runtime", "repeats", "retry", "settings",
         "resource", "outcome", "limit", "keys", "metrics", "redact", "reread", "sync",
     ],
     &["node"],
