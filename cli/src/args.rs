@@ -13,7 +13,7 @@ use crate::file::{self, FileOptions, Source};
 use crate::help::{self, Detail};
 use crate::log::Talk;
 use crate::{
-    bench, break_, change, completion, demo, doctor, exit, hold, layout, lead, manual, once,
+    bench, break_, change, check, completion, demo, doctor, exit, hold, layout, lead, manual, once,
     prepare, quota, run, separator, status, watch,
 };
 
@@ -86,6 +86,9 @@ pub(crate) enum Command {
     /// List the locks that are held; with a name, show the state of that lock on each master
     #[command(after_help = exit::below(status::AFTER_HELP, &status::CODES))]
     Status(status::StatusArgs),
+    /// Tell whether a fencing token is still that of the holder: current, superseded, ended or unknown
+    #[command(after_help = exit::below(check::AFTER_HELP, &check::CODES))]
+    Check(check::CheckArgs),
     /// Delete a lock on all masters, whoever holds it (last resort)
     #[command(after_help = exit::below(break_::AFTER_HELP, &break_::CODES))]
     Break(break_::BreakArgs),

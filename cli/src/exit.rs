@@ -15,7 +15,8 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Exit code for an internal failure: for example, a process could not be started, or a result could not be written.
 pub(crate) const SOFTWARE: u8 = 70;
-/// Exit code: `quorate` lost the lock before the command had ended.
+/// Exit code: `quorate` lost the lock before the command had ended, or `quorate check` found that a token is not
+/// current.
 pub(crate) const LOST: u8 = 74;
 /// Exit code: another client held the lock for the whole time that this command waited for it.
 pub(crate) const HELD: u8 = 75;
@@ -46,7 +47,10 @@ const TABLE: [Meaning; 11] = [
         "no quorum: fewer than a majority of the masters answered",
     ),
     ("70", "an internal failure"),
-    ("74", "the lock was lost while the command ran"),
+    (
+        "74",
+        "the lock was lost while the command ran, or quorate check found a stale token",
+    ),
     ("75", "another client held the lock for the whole wait"),
     (
         "78",

@@ -11,6 +11,7 @@ mod bench;
 mod break_;
 mod calendar;
 mod change;
+mod check;
 mod completion;
 mod config;
 mod deadline;
@@ -110,6 +111,7 @@ fn begin() -> ExitCode {
         Command::Hold(args) => hold::run(args),
         Command::Status(args) if args.is_list() => list::run(args),
         Command::Status(args) => status::run(args),
+        Command::Check(args) => check::run(args),
         Command::Break(args) => break_::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::PrepareServer(args) => prepare::run(args),

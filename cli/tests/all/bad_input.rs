@@ -357,6 +357,7 @@ fn no_output_contains_a_password() {
             &["run", "--wait", "100ms", "r", "--", "true"][..],
             &["status", "r"],
             &["status", "--json", "r"],
+            &["check", "--json", "r", "7"],
             &["break", "r", "--yes"],
         ] {
             let run = done(bare().env("QUORATE_MASTERS", masters).args(command));

@@ -4,13 +4,14 @@ use crate::common::{Done, bare, done};
 
 /// The command lines whose help is tested. The number is the count of words that name the command. All further words
 /// are required arguments.
-const COMMANDS: [(usize, &[&str]); 26] = [
+const COMMANDS: [(usize, &[&str]); 27] = [
     (1, &["run", "r", "true"]),
     (1, &["hold", "r"]),
     (1, &["once", "--per", "day", "r", "true"]),
     (1, &["lead", "r", "true"]),
     (1, &["watch", "r"]),
     (1, &["status"]),
+    (1, &["check", "r", "7"]),
     (1, &["break", "--yes", "r"]),
     (1, &["doctor"]),
     (1, &["bench"]),
@@ -33,9 +34,9 @@ const COMMANDS: [(usize, &[&str]); 26] = [
     (0, &[]),
 ];
 
-/// The commands that connect to masters: the first 20 of [`COMMANDS`].
+/// The commands that connect to masters: the first 21 of [`COMMANDS`].
 fn with_masters() -> &'static [(usize, &'static [&'static str])] {
-    &COMMANDS[..20]
+    &COMMANDS[..21]
 }
 
 fn ask(words: &[&str]) -> Done {

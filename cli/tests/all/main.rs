@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bench;
+mod check;
 mod common;
 mod demo;
 mod doctor;

@@ -6,7 +6,7 @@ use crate::common::{self, Done, bare, done, masters};
 use quorate_testbed::not_run;
 
 /// The commands that have a manual page; the empty text is `quorate` itself.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "",
     "run",
     "hold",
@@ -14,6 +14,7 @@ const COMMANDS: [&str; 15] = [
     "lead",
     "watch",
     "status",
+    "check",
     "doctor",
     "break",
     "bench",

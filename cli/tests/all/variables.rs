@@ -4,13 +4,14 @@
 use crate::common::{self, Done, bare, done, masters, quorate, run};
 
 /// The commands that connect to masters, with their required arguments.
-const COMMANDS: [&[&str]; 10] = [
+const COMMANDS: [&[&str]; 11] = [
     &["run", "r", "true"],
     &["hold", "r"],
     &["once", "--per", "1h", "r", "true"],
     &["lead", "r", "true"],
     &["watch", "r"],
     &["status", "r"],
+    &["check", "r", "7"],
     &["doctor"],
     &["break", "r", "--yes"],
     &["bench"],

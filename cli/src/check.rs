@@ -1,0 +1,213 @@
+//! `quorate check NAME TOKEN`: tells whether a fencing token is still the token of the lock's holder.
+//!
+//! The command changes nothing on the masters.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Args;
+use quorate::{InvalidResource, Redlock, Status, StatusVerdict, TokenVerdict};
+
+use crate::config::{self, MasterOptions};
+use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::output;
+use crate::patience::{Patience, patient};
+use crate::status::{ResourceStatus, holder_lines, no_quorum, wrong_name};
+
+/// The text below the options of `quorate check --help`.
+pub(crate) const AFTER_HELP: &str = "\
+The answer is one of
+    current      a majority of the masters shows the same holder and no newer token, and TOKEN is that of the holder
+    superseded   a majority of the masters has a newer number: another client has taken the lock, or has tried to
+    ended        the lock with this token was released, has expired or was broken; there is no newer number
+    unknown      fewer than a majority of the masters answered, or their answers do not decide
+
+Only 0 means that the holder of TOKEN holds the lock. Treat every other exit code as no.
+
+A check before a write does not protect the data: the lock can be lost between the check and the write, for example if
+the machine is suspended. Only the resource that is written can refuse a stale token: pass it QUORATE_FENCING_TOKEN.
+Use check to stop a script before a step that cannot be undone, and in an incident, to find out whether the token that a
+resource has stored, or a process has logged, is the newest one.
+
+Within quorate run, once and lead, NAME and TOKEN can be omitted. For a permit of a semaphore, give its slot, because
+each permit has tokens of its own. All readers, and all holds of an owner, share one token: it is current while one of
+them holds the lock.
+
+Examples:
+    quorate run nightly -- sh -c './prepare && quorate check && ./delete-old'
+    quorate check nightly-report 1795867843360792
+    quorate check --slot 3 api 1795867843360792
+    quorate check --json nightly-report 1795867843360792 | jq -r .verdict
+
+JSON fields (stable): token, verdict (current, superseded, ended, unknown), status (an element of resources[] in \
+quorate status --json).";
+
+/// The exit codes of `quorate check`, with their meanings.
+pub(crate) const CODES: [Meaning; 5] = [
+    ("0", "current"),
+    ("64", ""),
+    ("69", "unknown"),
+    ("74", "superseded, or ended"),
+    ("78", ""),
+];
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The name of the lock [default: QUORATE_RESOURCE, within quorate run]
+    #[arg(requires = "token")]
+    name: Option<OsString>,
+
+    /// The fencing token to check, a number from 1 to 2^53 [default: QUORATE_FENCING_TOKEN, within quorate run]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 53))]
+    token: Option<u64>,
+
+    /// Check the token of the permit in this slot of the semaphore NAME
+    #[arg(long, value_name = "SLOT")]
+    slot: Option<usize>,
+
+    /// Print JSON
+    #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
+    json: bool,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+/// The lock and the token to check.
+struct Subject {
+    name: OsString,
+    token: u64,
+    slot: Option<usize>,
+}
+
+impl Subject {
+    /// The lock and the token that the command line names. If it names none, those of the `quorate run` around this
+    /// command.
+    fn new(args: &CheckArgs) -> Result<Self, Failure> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        if let (Some(name), Some(token)) = (&args.name, args.token) {
+            let (name, slot) = (name.clone(), args.slot);
+            return Ok(Self { name, token, slot });
+        }
+        let (Some(name), Some(token)) = (
+            variable("QUORATE_RESOURCE"),
+            variable("QUORATE_FENCING_TOKEN"),
+        ) else {
+            return Err(Failure::usage(
+                "no lock to check: give NAME and TOKEN (only within quorate run, once and lead, they can be omitted)",
+            ));
+        };
+        let slot = variable("QUORATE_SLOT")
+            .map(|slot| number("QUORATE_SLOT", slot))
+            .transpose()?;
+        Ok(Self {
+            name,
+            token: number("QUORATE_FENCING_TOKEN", token)?,
+            slot: args.slot.or(slot),
+        })
+    }
+
+    async fn read(&self, redlock: &Redlock) -> Result<Status, Failure> {
+        let name = self.name.as_bytes();
+        let status: Result<Status, InvalidResource> = match self.slot {
+            Some(slot) => redlock.permit_status(name, slot).await,
+            None => redlock.status(name).await,
+        };
+        status.map_err(|why| wrong_name(&self.name, why))
+    }
+
+    /// The name of the lock for a message.
+    fn shown(&self) -> String {
+        let name = output::bytes(self.name.as_bytes());
+        match self.slot {
+            Some(slot) => format!("{name}, permit in slot {slot}"),
+            None => name,
+        }
+    }
+}
+
+/// The value of the environment variable `name`, which must be a number.
+fn number<T: std::str::FromStr>(name: &str, value: OsString) -> Result<T, Failure> {
+    let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let wrong = |_| Failure::usage(format!("{name} must be a number, but is {text:?}"));
+    text.parse().map_err(wrong)
+}
+
+/// Reads the lock from the masters, and prints the verdict on the token.
+pub(crate) fn run(args: CheckArgs) -> Outcome {
+    let subject = Subject::new(&args)?;
+    let (mut masters, _) = args.masters.complete()?;
+    let status = config::block_on(read_patiently(&mut masters, &subject))?;
+    let verdict = status.check(subject.token);
+    let shown = ResourceStatus {
+        slot: subject.slot,
+        ..ResourceStatus::new(subject.name.as_bytes(), &status)
+    };
+    if args.json {
+        output::print_json(&serde_json::json!({
+            "token": subject.token, "verdict": word(verdict), "status": shown,
+        }))?;
+    } else if !output::is_quiet() {
+        output::print_page(&page(&subject, verdict, &shown))?;
+    }
+    match verdict {
+        TokenVerdict::Current => Ok(exit::OK),
+        TokenVerdict::Superseded | TokenVerdict::Ended => Ok(exit::LOST),
+        _ if status.verdict() == StatusVerdict::Unknown => Err(no_quorum(&shown)),
+        _ => Ok(exit::UNAVAILABLE),
+    }
+}
+
+/// Reads the lock. Tries again with longer timeouts while too few masters answered, but a majority may be up.
+async fn read_patiently(masters: &mut MasterOptions, subject: &Subject) -> Result<Status, Failure> {
+    let status = subject.read(&config::redlock(masters, None)?).await?;
+    if !ResourceStatus::new(b"", &status).is_undecided {
+        return Ok(status);
+    }
+    let (redlock, mut patience) = (patient(masters)?, Patience::begin());
+    loop {
+        let status = subject.read(&redlock).await?;
+        let is_undecided = ResourceStatus::new(b"", &status).is_undecided;
+        if !is_undecided || !patience.lets_ask_again().await {
+            return Ok(status);
+        }
+    }
+}
+
+/// The verdict as the JSON output shows it.
+fn word(verdict: TokenVerdict) -> &'static str {
+    match verdict {
+        TokenVerdict::Current => "current",
+        TokenVerdict::Superseded => "superseded",
+        TokenVerdict::Ended => "ended",
+        _ => "unknown",
+    }
+}
+
+/// The output for people: the verdict with its reason, and the present holder of the lock.
+fn page(subject: &Subject, verdict: TokenVerdict, status: &ResourceStatus) -> String {
+    let counters = status.masters.iter().filter_map(|m| m.fencing_counter);
+    let why = match (verdict, counters.max()) {
+        (TokenVerdict::Current, _) => "its holder holds the lock".to_owned(),
+        (TokenVerdict::Superseded, Some(counter)) => {
+            format!("a majority of the masters has a newer number, up to {counter}")
+        }
+        (TokenVerdict::Ended, Some(counter)) if counter < subject.token => format!(
+            "no client with this token holds the lock; the masters know no token above {counter}"
+        ),
+        (TokenVerdict::Ended, None) => {
+            "no client holds the lock, and the masters know no token of it".to_owned()
+        }
+        (TokenVerdict::Ended, _) => "no client with this token holds the lock".to_owned(),
+        _ if status.verdict == "unknown" => "no majority answered".to_owned(),
+        _ => "no majority of the masters decides (quorate status shows what each master has)"
+            .to_owned(),
+    };
+    let (name, token) = (subject.shown(), subject.token);
+    let verdict = word(verdict);
+    format!(
+        "{name}: token {token} is {verdict}: {why}\n{}",
+        holder_lines(status)
+    )
+}
