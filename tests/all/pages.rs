@@ -472,6 +472,7 @@ fn rust_code_on_the_pages_equals_compiled_code_in_this_file() {
     for (name, least) in [
         ("README.md", 2),
         ("docs/testing.md", 5),
+        ("docs/fencing.md", 3),
         ("docs/kinds.md", 7),
     ] {
         let text = page(name);
@@ -596,5 +597,57 @@ mod kinds {
                 None => println!("no leader known"),
             }
         }
+    }
+}
+
+/// The code of `docs/fencing.md`. It is compiled, but does not run.
+#[allow(unused, clippy::pedantic)]
+#[rustfmt::skip]
+mod fencing {
+    use std::collections::BTreeMap;
+    use std::error::Error;
+
+    use quorate::testing::{FencedWrite, FencingProof};
+    use quorate::{Fence, Redlock};
+
+    #[derive(Default)]
+    struct Prices(BTreeMap<&'static str, u32>);
+
+    impl Prices {
+        fn set(&mut self, name: &'static str, price: u32) {}
+        fn get(&self, name: &str) -> Option<u32> { None }
+    }
+
+    type TableError = std::io::Error;
+    struct Table;
+
+    impl Table {
+        async fn execute(&self, sql: &str, token: u64, value: String) -> Result<u64, TableError> { Ok(1) }
+        async fn body(&self) -> Result<String, TableError> { Ok(String::new()) }
+        async fn restart(&self) -> Result<(), TableError> { Ok(()) }
+    }
+
+    async fn snippet_0(redlock: Redlock) -> Result<u64, Box<dyn Error>> {
+        let guard = redlock.acquire("prices").await?;
+        let token = guard.fencing_token().ok_or("fencing is off")?;
+        Ok(token)
+    }
+
+    async fn snippet_1(token: u64) -> Result<(), Box<dyn Error>> {
+        let prices = Fence::new(Prices::default());
+        prices.write(token).await?.set("bread", 3);     // an error if the token is older than the newest one
+        let price = prices.read().await.get("bread");   // reading needs no token
+        Ok(())
+    }
+
+    async fn snippet_2(table: Table) -> Result<(), Box<dyn Error>> {
+        let write = async |token: u64, value: String| {
+            let rows = table.execute("UPDATE prices SET fence = ?1, body = ?2 WHERE fence <= ?1", token, value).await?;
+            Ok::<_, TableError>(FencedWrite::accepted_if(rows == 1))
+        };
+        let read = async || table.body().await;
+        let restart = async || table.restart().await;
+        FencingProof::new(write, read).with_restart(restart).run().await?;
+        Ok(())
     }
 }
