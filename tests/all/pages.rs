@@ -279,6 +279,90 @@ mod track_record {
     }
 }
 
+mod comparison {
+    use std::collections::BTreeMap;
+
+    use super::page;
+
+    /// The text of one cell, from what happened in the runs and the milliseconds of each: the most frequent first.
+    /// `cell` in `benches/tools/compare.py` does the same.
+    fn cell(runs: &[(&str, Option<u64>)]) -> String {
+        let mut seen: BTreeMap<&str, Vec<Option<u64>>> = BTreeMap::new();
+        for &(what, ms) in runs {
+            seen.entry(what).or_default().push(ms);
+        }
+        let mut seen: Vec<_> = seen.into_iter().collect();
+        seen.sort_by_key(|(_, times)| std::cmp::Reverse(times.len()));
+        let parts = seen.into_iter().map(|(what, times)| {
+            let numbers = || times.iter().copied().flatten();
+            let range = match (numbers().min(), numbers().max()) {
+                (Some(low), Some(high)) if low == high => format!(" {low} ms"),
+                (Some(low), Some(high)) => format!(" {low}-{high} ms"),
+                _ => String::new(),
+            };
+            let count = match times.len() {
+                all if all == runs.len() => String::new(),
+                some => format!(" ({some} of {})", runs.len()),
+            };
+            format!("{what}{range}{count}")
+        });
+        parts.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The table on the page equals the table that follows from the raw results, and each cell has five runs.
+    #[test]
+    fn table_of_the_comparison_page_equals_the_recorded_runs() {
+        let log = page("evidence/comparison/runs.tsv");
+        let versions = log.lines().next().and_then(|line| line.strip_prefix("# "));
+        let mut cells: BTreeMap<(&str, &str), Vec<(&str, Option<u64>)>> = BTreeMap::new();
+        let (mut rows, mut tools) = (Vec::new(), Vec::new());
+        for line in log.lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let (row, tool, what) = (fields[0], fields[1], fields[3]);
+            let ms = fields.get(4).filter(|ms| !ms.is_empty());
+            let ms = ms.map(|ms| ms.parse().expect("milliseconds"));
+            cells.entry((row, tool)).or_default().push((what, ms));
+            for (list, name) in [(&mut rows, row), (&mut tools, tool)] {
+                if !list.contains(&name) {
+                    list.push(name);
+                }
+            }
+        }
+        let mut table = vec![format!("| | {} |", tools.join(" | "))];
+        table.push(format!("|{}", "---|".repeat(tools.len() + 1)));
+        for &row in &rows {
+            let texts = tools.iter().map(|&tool| {
+                let runs = cells.get(&(row, tool)).map_or(&[][..], Vec::as_slice);
+                assert!(runs.len() >= 5, "{row}, {tool}: {} runs", runs.len());
+                cell(runs)
+            });
+            table.push(format!(
+                "| {row} | {} |",
+                texts.collect::<Vec<_>>().join(" | ")
+            ));
+        }
+        let table = table.join("\n");
+        let page = page("docs/comparison.md");
+        assert!(page.contains(&table), "the page must contain:\n{table}");
+        let versions = versions.expect("the first line names the versions");
+        assert!(page.contains(versions), "the page must name {versions}");
+        assert!(rows.len() >= 14 && tools.len() >= 8, "{rows:?} {tools:?}");
+    }
+
+    #[test]
+    fn cell_of_different_results_names_the_most_frequent_first() {
+        let runs = [
+            ("no", None),
+            ("yes", Some(7)),
+            ("yes", Some(5)),
+            ("late", Some(9)),
+        ];
+        let text = cell(&runs);
+        assert_eq!(text, "yes 5-7 ms (2 of 4), late 9 ms (1 of 4), no (1 of 4)");
+        assert_eq!(cell(&[("yes", Some(3)), ("yes", Some(3))]), "yes 3 ms");
+    }
+}
+
 /// The code of `docs/testing.md`.
 mod testing {
     use std::error::Error;
@@ -516,7 +600,7 @@ mod readme {
     }
 
     async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        match redlock.try_acquire("invoice-42").await? {       // an error: no majority answered, so the lock may be held or free
+        match redlock.try_acquire("invoice-42").await? {       // an error: unknown, the lock may be held or free
             TryAcquire::Acquired(guard) => { send_invoice(guard.fencing_token()).await; guard.release().await; }
             TryAcquire::Held(refusal) => println!("held: expires in {:?} unless renewed", refusal.ttl_left),
         }

@@ -1,0 +1,107 @@
+//! The client of `quorate` for the comparison with other tools. `scripts/compare-tools` starts it, and exchanges lines of
+//! text with it: see `benches/tools/compare.py`.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use fork::{Fork, fork, waitpid};
+use quorate::blocking::{LockGuard, Redlock};
+use quorate::{AcquireError, Wait};
+
+fn say(line: &str) {
+    use std::io::Write as _;
+    // The driver may have ended. The end of its input then ends this program as well.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn acquire(redlock: &Redlock, name: &str, seconds: u64) -> Option<LockGuard> {
+    let wait = Wait::For(Duration::from_secs(seconds));
+    match redlock.lock(name).wait(wait).acquire() {
+        Ok(guard) => {
+            guard.on_lost(|cause| say(&format!("lost {cause}")));
+            let token = guard.fencing_token().map(|token| token.to_string());
+            say(&format!("acquired {}", token.as_deref().unwrap_or("-")));
+            Some(guard)
+        }
+        Err(AcquireError::HeldByOther(_)) => {
+            say("refused held");
+            None
+        }
+        Err(error) => {
+            say(&format!("refused {error}"));
+            None
+        }
+    }
+}
+
+fn release(guard: Option<LockGuard>) -> String {
+    match guard.map(LockGuard::release) {
+        Some(Ok(released)) if released.was_valid => "released".to_owned(),
+        Some(Ok(_)) => "failed not held".to_owned(),
+        Some(Err(error)) => format!("failed {error}"),
+        None => "failed nothing is held".to_owned(),
+    }
+}
+
+/// Forks. The child releases its copy of the guard, or sleeps until the driver kills it.
+fn split(held: &Mutex<Option<LockGuard>>, what: &str) {
+    match fork() {
+        Ok(Fork::Child) => {
+            if what == "release" {
+                let guard = held.lock().expect("no thread has panicked").take();
+                say(&format!("child {}", release(guard)));
+                std::process::exit(0);
+            }
+            std::thread::sleep(Duration::from_secs(60));
+            std::process::exit(0);
+        }
+        Ok(Fork::Parent(child)) => {
+            say(&format!("forked {child}"));
+            if what == "release" {
+                let _ = waitpid(child);
+            }
+        }
+        Err(error) => say(&format!("failed {error}")),
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, addresses, name, ttl] = arguments.as_slice() else {
+        return Err("usage: ADDRESSES NAME TTL_MS".into());
+    };
+    let ttl = Duration::from_millis(ttl.parse()?);
+    let masters = addresses.split(',').map(|at| format!("redis://{at}"));
+    let redlock = quorate::Redlock::builder()
+        .masters(masters)
+        .ttl(ttl)
+        .max_ttl(ttl)
+        .build_blocking()?;
+    // Connect now, so that the first acquire is not slower than the others.
+    redlock.inspect()?;
+    say("ready");
+    let held = Mutex::new(None);
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let mut words = line.split_whitespace();
+        let (verb, what) = (words.next(), words.next().unwrap_or_default());
+        match verb {
+            Some("acquire") => {
+                let guard = acquire(&redlock, name, what.parse()?);
+                *held.lock().expect("no thread has panicked") = guard;
+            }
+            Some("held") => {
+                let guard = held.lock().expect("no thread has panicked");
+                let valid = guard.as_ref().is_some_and(|guard| guard.is_valid());
+                say(if valid { "held yes" } else { "held no" });
+            }
+            Some("release") => {
+                let guard = held.lock().expect("no thread has panicked").take();
+                say(&release(guard));
+            }
+            Some("fork") => split(&held, what),
+            _ => return Err(format!("unknown line: {line}").into()),
+        }
+    }
+    std::process::exit(0);
+}
