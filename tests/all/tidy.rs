@@ -323,7 +323,7 @@ const LONGEST: usize = 70;
 
 /// For each package, the maximum number of functions with more than [`LONGEST`] lines. Lower these numbers, but never
 /// raise them.
-const LONG: [(&str, usize); 8] = [
+const LONG: [(&str, usize); 9] = [
     ("src", 0),
     ("testbed", 0),
     ("cli", 0),
@@ -331,6 +331,7 @@ const LONG: [(&str, usize); 8] = [
     ("chaos", 0),
     ("benches", 0),
     ("nodes", 0),
+    ("fuzz", 0),
     ("tests", 0),
 ];
 

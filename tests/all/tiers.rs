@@ -70,10 +70,11 @@ const SEEDS: [(&str, &str); 6] = [
 ];
 
 /// The steps of the scripts: for each step, the name of its table row in CONTRIBUTING.md, and its command.
-const STEPS: [(&str, &str); 11] = [
+const STEPS: [(&str, &str); 12] = [
     ("examples on pages and in rustdoc", "cargo test --doc"),
     ("programs in `examples/`", "scripts/examples"),
     ("server versions", "scripts/versions"),
+    ("fuzz targets, a minute each", "scripts/fuzz 60"),
     ("order of threads (loom)", "--cfg quorate_loom"),
     ("oldest compiler", "cargo \"+$lowest\""),
     ("lowest versions", "scripts/lowest-versions"),
@@ -280,6 +281,28 @@ fn ignore_attribute_is_used_only_for_nightly_simulation_and_chaos_tests() {
             let path = &file.path;
             let is_slow = path.starts_with("simulation/tests") || path.starts_with("chaos/tests");
             assert!(is_slow && line == NIGHTLY, "{}: {line}", path.display());
+        }
+    }
+}
+
+#[test]
+fn first_command_of_the_readme_is_the_same_on_all_pages_and_runs_in_ci() {
+    let readme = text("README.md");
+    let end = readme
+        .find(" -- demo`")
+        .expect("a command that runs the demo");
+    let start = readme[..end].rfind('`').expect("the start of the command") + 1;
+    let command = format!("{} -- demo", &readme[start..end]);
+    assert!(command.starts_with("cargo run "), "{command}");
+    let ci = without_comments(".ci/run");
+    assert!(ci.lines().any(|line| line == command), "{command}");
+    for file in files() {
+        for line in file
+            .text
+            .lines()
+            .filter(|line| file.is_page() && line.contains(" -- demo"))
+        {
+            assert!(line.contains(&command), "{}: {line}", file.path.display());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Creates the znodes that every lock needs.
 
 use futures::future::join_all;
-use quorate::node::Fault;
+use quorate::node::{Fault, caught_in, panic_text};
 use tokio::time::timeout;
 use zookeeper_client::{Acl, Acls, Client, CreateMode, Error};
 
@@ -59,8 +59,13 @@ pub async fn prepare(url: &str) -> Result<Prepared, PrepareError> {
     let address = Address::parse(url)?;
     let failed = |fault| PrepareError::Failed(address.name(), fault);
     let within = address.timeout * PATIENCE;
-    match timeout(within, make(&address)).await {
-        Ok(made) => made.map_err(failed),
+    // The client library panics if some replies are too short.
+    match timeout(within, caught_in(make(&address))).await {
+        Ok(Ok(made)) => made.map_err(failed),
+        Ok(Err(panic)) => {
+            let text = format!("the client library failed: {}", panic_text(&panic));
+            Err(failed(Fault::Server(text.into())))
+        }
         Err(_) => Err(failed(Fault::Timeout(within))),
     }
 }
