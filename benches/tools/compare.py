@@ -127,7 +127,11 @@ class Client:
     def wait(self, words, seconds, since=0):
         with self.arrived:
             self.arrived.wait_for(lambda: self.find(words, since), timeout=max(0, seconds))
-            return self.find(words, since)
+            line = self.find(words, since)
+        if line is None and self.process.poll() is not None:
+            # A client that crashes says nothing about its tool.
+            raise RuntimeError(f"a client of {self.run.tool.name} has ended: {self.lines[-1:]}")
+        return line
 
     def ask(self, line, words, seconds):
         return self.wait(words, seconds, self.say(line))
@@ -188,7 +192,7 @@ def overlap(run, row, first, second, since, began):
     """Records whether the second client got the lock while the first still relied on it."""
     line = second.wait(("acquired", "refused"), 3 * TTL + 5)
     lost = first.find(("lost", "suspended"))
-    # Without renewal, a holder that counts the time itself stops after the TTL.
+    # Without renewal, a holder that counts the time itself, from before the acquire, stops after the TTL.
     ends = began + TTL if not run.tool.renews else (lost[0] if lost else float("inf"))
     if not acquired(line):
         believes = first.believes()
@@ -269,7 +273,8 @@ def restart(run, row, count):
         return run.record(row, "has one server")
     run.start()
     first, second = run.client(), run.client()
-    began = first.must_acquire()[0]
+    began = time.monotonic()
+    first.must_acquire()
     since, refused = time.monotonic(), []
     for number in range(count):
         if not run.servers.restart_empty(number):
@@ -290,7 +295,8 @@ def clock(run, row, count):
         return run.record(row, "not measured", None, "etcd is linked statically: its clock cannot be shifted")
     run.start(shifted=True)
     first, second = run.client(), run.client()
-    began = first.must_acquire()[0]
+    began = time.monotonic()
+    first.must_acquire()
     time.sleep(0.1)
     since = time.monotonic()
     for number in range(count):
@@ -446,6 +452,11 @@ def write_page(page, versions, lines):
     page.write_text(f"{before}{MARKS[0]}\n\nVersions: {versions}\n\n{table(lines)}\n\n{MARKS[1]}{after}")
 
 
+def read_log(log):
+    lines = [line.split("\t") for line in log.read_text().splitlines() if not line.startswith("#")]
+    return [tuple((line + [""] * 6)[:6]) for line in lines]
+
+
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--home", type=pathlib.Path, required=True, help="the folder with the installed tools")
@@ -455,7 +466,7 @@ def options():
     parser.add_argument("--jobs", type=int, default=8, help="runs at the same time")
     parser.add_argument("--tool", action="append", help="only this tool (repeat it for several)")
     parser.add_argument("--scenario", type=int, action="append", help="only the scenario with this number, from 0")
-    parser.add_argument("--log", type=pathlib.Path, help="write the lines to this file")
+    parser.add_argument("--log", type=pathlib.Path, help="write the lines to this file; with --tool, keep those of other tools")
     parser.add_argument("--heading", default="", help="the first line of the log")
     parser.add_argument("--page", type=pathlib.Path, help="write the table into this page")
     return parser.parse_args()
@@ -492,6 +503,10 @@ def main():
     tools = [tool for tool in bench.tools() if not chosen.tool or tool.name in chosen.tool]
     scenarios = [SCENARIOS[number] for number in chosen.scenario] if chosen.scenario else SCENARIOS
     lines, problems = perform_all(bench, tools, scenarios, chosen)
+    if chosen.tool and chosen.log and chosen.log.exists():
+        lines += [line for line in read_log(chosen.log) if line[1] not in chosen.tool]
+        names = [tool.name for tool in bench.tools()]
+        lines.sort(key=lambda line: (ROWS.index(line[0]), names.index(line[1]), int(line[2])))
     text = "".join("\t".join(line).rstrip("\t") + "\n" for line in lines)
     print(table(lines))
     for problem in problems:

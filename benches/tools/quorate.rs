@@ -14,8 +14,8 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-fn acquire(redlock: &Redlock, name: &str, seconds: u64) -> Option<LockGuard> {
-    let wait = Wait::For(Duration::from_secs(seconds));
+fn acquire(redlock: &Redlock, name: &str, seconds: f64) -> Option<LockGuard> {
+    let wait = Wait::For(Duration::from_secs_f64(seconds));
     match redlock.lock(name).wait(wait).acquire() {
         Ok(guard) => {
             guard.on_lost(|cause| say(&format!("lost {cause}")));
