@@ -12,9 +12,12 @@ pub mod replies;
 pub mod urls;
 pub mod zookeeper;
 
+/// Passes an input to a parser.
+pub type Target = fn(&[u8]) -> Depth;
+
 /// All targets: the name of each, which is also the name of its folder in `fuzz/corpus`, and its function. The function
 /// returns how far the input got, so that a test can find out whether a corpus still reaches the parser.
-pub const TARGETS: [(&str, fn(&[u8]) -> Depth); 5] = [
+pub const TARGETS: [(&str, Target); 5] = [
     ("redis", redis::run),
     ("replies", replies::run),
     ("records", records::run),

@@ -25,7 +25,7 @@ pub const FLOWS: u8 = 4;
 /// The longest time for one step of the client. A step whose answer does not come takes this long.
 const STEP: Duration = Duration::from_millis(300);
 
-/// What the server sends next.
+/// One message of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// The body of a good reply. The server adds the header that fits the request. It answers the first frame of a
@@ -159,7 +159,7 @@ fn framed(bytes: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes()[..], bytes].concat()
 }
 
-/// What the client does: prepares the server, reads and changes records, listens for wake-ups, or inspects the server.
+/// Runs a client: it prepares the server, reads and changes records, listens for wake-ups, or inspects the server.
 /// Each step takes at most the time `step`. Returns the number of steps that succeeded.
 pub async fn flow(which: u8, url: &str, step: Duration) -> usize {
     let mut good = 0;
@@ -233,7 +233,7 @@ async fn listener(store: &ZooKeeper, step: Duration) -> usize {
     let mut good = 1;
     // In the recorded traffic, another client sends wake-ups.
     for _ in 0..2 {
-        // The library uses a listener no more after its first error. It must not: after two errors of this kind,
+        // The library drops a listener after its first error. This is necessary: after two errors of this kind,
         // zookeeper-client 0.11.2 reads memory that it has freed.
         if in_time(step, listener.next()).await.is_none() {
             break;

@@ -512,7 +512,7 @@ mod tests {
         assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));
     }
 
-    /// What the `redis` crate reads from this URL; `None` if it refuses the URL.
+    /// The address that the `redis` crate reads from this URL; `None` if it refuses the URL.
     fn by_the_redis_crate(url: &str) -> Option<Target> {
         use redis::{ConnectionAddr, IntoConnectionInfo as _};
         let info = url.into_connection_info().ok()?;
