@@ -175,10 +175,10 @@ fn token_that_a_minority_has_confirmed_counts_only_if_a_majority_shows_the_same_
 fn check_of_something_that_is_no_token_is_refused() {
     let masters = masters(1);
     for (words, said) in [
-        (&["r", "0"][..], "0"),
-        (&["r", "x"], "x"),
+        (&["r", "0"][..], "0 is not in 1.."),
+        (&["r", "x"], "invalid value 'x'"),
         (&["r", ""], "token"),
-        (&["r", "9007199254740993"], "9007199254740993"),
+        (&["r", "9007199254740993"], "9007199254740993 is not in 1.."),
         (&["r"], "TOKEN"),
         (&[], "give NAME and TOKEN"),
         (&["", "7"], "name of a lock"),
