@@ -41,7 +41,8 @@ pub(crate) fn per(text: &str) -> Result<Per, String> {
 }
 
 fn fixed(text: &str) -> Result<Duration, String> {
-    let length = config::duration(text)?;
+    let length = config::duration(text);
+    let length = length.map_err(|why| format!("{why}, or day, week or month"))?;
     let mut units = text.split(|c: char| !c.is_ascii_alphabetic());
     let uneven = |unit: &str| {
         ["M", "y"].contains(&unit) || unit.starts_with("month") || unit.starts_with("year")
@@ -180,6 +181,13 @@ mod tests {
         assert!(period.contains(&system(moment)), "{words:?} {moment}");
         let shown = |at| humantime::format_rfc3339_seconds(at).to_string();
         format!("{} {}", shown(period.start), shown(period.end))
+    }
+
+    #[test]
+    fn error_about_an_unknown_period_names_the_periods_of_the_calendar() {
+        let why = per("daily").expect_err("an error");
+        assert!(why.starts_with("'daily' is not a duration"), "{why}");
+        assert!(why.ends_with(", or day, week or month"), "{why}");
     }
 
     #[test]

@@ -24,15 +24,40 @@ fn needs_fencing(what: &str) -> String {
 
 /// The failure of `quorate quota` because the quota could not be read or written.
 pub(crate) fn no_quota(error: ValueError) -> Failure {
-    no_value(error, "quota", "quorate quota create NAME N")
+    no_value(
+        error,
+        &Words {
+            what: "quota",
+            create: "quorate quota create NAME N",
+            lost: "run quorate quota drop NAME --yes, and quorate quota create NAME N with the units that are left",
+        },
+    )
 }
 
 /// The failure if `quorate once` cannot read or write the stored state of its job.
 pub(crate) fn no_record(error: ValueError) -> Failure {
-    no_value(error, "record", "quorate once --create NAME")
+    no_value(
+        error,
+        &Words {
+            what: "record",
+            create: "quorate once --create NAME",
+            lost: "find out whether the job ran; then run quorate once --drop NAME --yes, and quorate once --create NAME",
+        },
+    )
 }
 
-fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
+/// The words for one kind of value in error messages. `NAME` stands for the name of the value.
+struct Words {
+    /// The kind of value.
+    what: &'static str,
+    /// The command that creates the value.
+    create: &'static str,
+    /// The remedy if too many masters have lost the value.
+    lost: &'static str,
+}
+
+fn no_value(error: ValueError, words: &Words) -> Failure {
+    let what = words.what;
     let code = match error {
         ValueError::NotAcquired(error) => return not_acquired(error),
         ValueError::NoFencing
@@ -43,20 +68,42 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
         ValueError::LockLost(_) | ValueError::Stopped { .. } => exit::LOST,
         _ => exit::UNAVAILABLE,
     };
-    match error {
+    let details = error.details();
+    let line = match &error {
         ValueError::Missing(missing) => {
-            let name = missing.name;
-            let create = create.replace("NAME", &name);
-            Failure::new(
-                code,
-                format!(
-                    "the masters have no {what} '{name}': create it with {create}; if it was created before, the \
+            let name = &missing.name;
+            let create = words.create.replace("NAME", name);
+            format!(
+                "the masters have no {what} '{name}': create it with {create}; if it was created before, the \
                  masters have lost it"
-                ),
             )
         }
-        ValueError::NoFencing => Failure::new(code, needs_fencing("quotas and records")),
-        error => Failure::new(code, error.details()),
+        ValueError::Lost(lost) => {
+            let name = &lost.name;
+            let remedy = words.lost.replace("NAME", name);
+            let replies = details.strip_prefix(&error.to_string());
+            let replies = replies.unwrap_or_default();
+            format!(
+                "the {what} '{name}' is lost, because too few masters have it: {remedy}{replies}"
+            )
+        }
+        ValueError::NoFencing => needs_fencing("quotas and records"),
+        ValueError::LockLost(trouble)
+        | ValueError::NoQuorum(trouble)
+        | ValueError::Exists(trouble)
+        | ValueError::Incomplete(trouble)
+        | ValueError::Unknown(trouble) => called(details, what, &trouble.name),
+        ValueError::OtherKind { name, .. } => called(details, what, name),
+        _ => details,
+    };
+    Failure::new(code, line)
+}
+
+/// Replaces the library's word for the value `name`, at the beginning of an error text, by `what`.
+fn called(text: String, what: &str, name: &str) -> String {
+    match text.strip_prefix(&format!("the value of {name:?}")) {
+        Some(rest) => format!("the {what} '{name}'{rest}"),
+        None => text,
     }
 }
 

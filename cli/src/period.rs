@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use quorate::{Due, LockGuard, Once, Redlock, Turn, ValueError, Wait};
 
 use crate::errors::no_record;
-use crate::exit::Failure;
-use crate::last_run::LastRun;
+use crate::exit::{self, Failure};
+use crate::last_run::{LastRun, shown};
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
@@ -28,6 +28,21 @@ pub(crate) struct Period {
     pub(crate) done_exit_code: u8,
 }
 
+impl Period {
+    /// The message about a command that failed with the exit code `code`: whether, and when, it runs again.
+    pub(crate) fn after_failure(&self, name: &str, code: u8) -> String {
+        let next = if self.at_least {
+            "the next call in this period runs it again (--at-least)".to_owned()
+        } else {
+            let end = shown(self.range.end);
+            format!(
+                "it does not run again before {end}; to run it by hand: quorate run {name} -- COMMAND"
+            )
+        };
+        format!("'{name}' failed with exit code {code}; {next}")
+    }
+}
+
 /// The data to store on the masters after the command has ended.
 #[must_use]
 pub(crate) enum Unrecorded<'a> {
@@ -40,12 +55,17 @@ pub(crate) enum Unrecorded<'a> {
     End(LastRun),
 }
 
-/// The run and the exit code of a command that ran without `--at-least`; `None` if there is nothing to record.
+/// The end of a command.
 ///
-/// One acquired lock allows only one write of the record, and the period was recorded before the run. So recording the
-/// end needs another acquire.
+/// One acquired lock allows only one write of the record. Without `--at-least`, the period was recorded before the run,
+/// so recording the end needs another acquire.
 #[must_use]
-pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
+pub(crate) struct UnrecordedEnd {
+    /// The run whose end must still be recorded; `None` if there is nothing to record.
+    run: Option<LastRun>,
+    /// The exit code of the command.
+    code: u8,
+}
 
 impl<'a> Unrecorded<'a> {
     /// Checks whether the command must run now. Returns `None` if the period is already done. Without `--at-least`,
@@ -104,9 +124,9 @@ impl<'a> Unrecorded<'a> {
     /// Without `--at-least`, records nothing. The caller must release the lock, and then call
     /// [`UnrecordedEnd::record`].
     pub(crate) async fn ended(self, code: u8) -> UnrecordedEnd {
-        match self {
-            Self::Nothing => UnrecordedEnd(None),
-            Self::End(run) => UnrecordedEnd(Some((run, code))),
+        let run = match self {
+            Self::Nothing => None,
+            Self::End(run) => Some(run),
             Self::Period(turn, run) => {
                 let turn = turn.note(run.ends(code).note());
                 if code != 0 {
@@ -118,18 +138,24 @@ impl<'a> Unrecorded<'a> {
                         error.details()
                     ));
                 }
-                UnrecordedEnd(None)
+                None
             }
-        }
+        };
+        UnrecordedEnd { run, code }
     }
 }
 
 impl UnrecordedEnd {
-    /// Acquires the lock again, and records how the command ended.
+    /// If the command failed, prints when it runs again, also with `--quiet`: a job that prints nothing would otherwise
+    /// fail unnoticed. Then acquires the lock again, and records how the command ended.
     ///
     /// Records nothing if the lock is not free within [`TO_NOTE_THE_END`], or if a later run is already recorded.
     pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &Period) {
-        let Some((run, code)) = self.0 else {
+        let Self { run, code } = self;
+        if code != exit::OK {
+            output::say(period.after_failure(&output::bytes(name), code));
+        }
+        let Some(run) = run else {
             return;
         };
         let once = redlock.once_in(name, period.range.clone());

@@ -135,7 +135,7 @@ impl ValueError {
             ),
             Self::Lost(trouble) => (
                 trouble,
-                "is lost, because too few masters have it: drop it, and create it again with the correct value",
+                "is lost, because too few masters have it: drop it, and create it again",
             ),
             Self::Exists(trouble) => (trouble, "was not created: it exists already"),
             Self::Incomplete(trouble) => (

@@ -236,6 +236,73 @@ fn quorate_once_repeats_a_failed_command_only_with_the_option_at_least() {
 }
 
 #[test]
+fn quorate_once_reports_a_failed_command_and_its_next_run_even_with_the_option_quiet() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let once = |more: &[&str], line: &str| {
+        let words = &["once", "-q", "--per", "day"][..];
+        let words = [words, more, &["r", "--shell", line]].concat();
+        ask(&masters, &words)
+    };
+    let failed = once(&["--at-least"], "exit 7");
+    assert_eq!(failed.code, Some(7), "{failed:?}");
+    assert_eq!(failed.err.lines().count(), 1, "{failed:?}");
+    let said =
+        "'r' failed with exit code 7; the next call in this period runs it again (--at-least)";
+    assert!(failed.err.contains(said), "{failed:?}");
+    let failed = once(&[], "exit 3");
+    assert_eq!(failed.code, Some(3), "{failed:?}");
+    assert_eq!(failed.err.lines().count(), 1, "{failed:?}");
+    let said = "'r' failed with exit code 3; it does not run again before ";
+    assert!(failed.err.contains(said), "{failed:?}");
+    let said = "T00:00:00Z; to run it by hand: quorate run r -- COMMAND";
+    assert!(failed.err.contains(said), "{failed:?}");
+    assert_eq!(ask(&masters, &["once", "--create", "s"]).code, Some(0));
+    let done = ask(&masters, &["once", "-q", "--per", "day", "s", "--", "true"]);
+    assert_eq!((done.code, &*done.err), (Some(0), ""), "{done:?}");
+}
+
+#[test]
+fn error_about_a_lost_record_contains_the_commands_that_create_it_again() {
+    let masters = masters(3);
+    let values = [
+        (
+            ["once", "--create", "report"],
+            ["once", "--status", "report"],
+            "record",
+        ),
+        (
+            ["quota", "create", "prizes"],
+            ["quota", "left", "prizes"],
+            "quota",
+        ),
+    ];
+    for (create, _, what) in values {
+        let units = (what == "quota").then_some("3");
+        let words: Vec<&str> = create.into_iter().chain(units).collect();
+        assert_eq!(ask(&masters, &words).code, Some(0));
+    }
+    for master in masters.iter().take(2) {
+        master.restart_empty().expect("restarted");
+    }
+    let [record, quota] = values.map(|(_, read, _)| ask(&masters, &read));
+    assert_eq!(record.code, Some(69), "{record:?}");
+    let said = "the record 'report' is lost, because too few masters have it: find out whether the job ran; then run \
+                quorate once --drop report --yes, and quorate once --create report";
+    assert!(record.err.contains(said), "{record:?}");
+    let said = "the quota 'prizes' is lost, because too few masters have it: run quorate quota drop prizes --yes, and \
+                quorate quota create prizes N with the units that are left";
+    assert!(quota.err.contains(said), "{quota:?}");
+    let again = ask(&masters, &["once", "--drop", "report", "--yes"]);
+    assert_eq!(again.code, Some(0), "{again:?}");
+    assert_eq!(ask(&masters, &["once", "--create", "report"]).code, Some(0));
+    let twice = ask(&masters, &["once", "--create", "report"]);
+    assert_eq!(twice.code, Some(64), "{twice:?}");
+    let said = "the record 'report' was not created: it exists already";
+    assert!(twice.err.contains(said), "{twice:?}");
+}
+
+#[test]
 fn quorate_once_does_not_run_its_command_if_the_period_ended_during_the_wait() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
