@@ -205,7 +205,7 @@ pub use kinds::election::{Election, Leader, Leadership, Observation};
 pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::semaphore::SemaphoreStatus;
 pub use kinds::shared::DowngradeError;
-pub use listing::{Listed, Listing};
+pub use listing::{Listed, ListedValue, Listing};
 pub use node::change::{ChangeSeen, ClientKind, ClientSeen, MasterSeen};
 pub use node::inspection::Inspection;
 pub use node::note::{MAX_NOTE_LEN, NoteText};

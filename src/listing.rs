@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::keys;
+use crate::keys::{self, Family};
 use crate::node::{Fault, NodeName, Request, Token};
 use crate::redlock::Redlock;
 use crate::redlock::status::{NodeStatus, Status, StatusVerdict};
@@ -45,6 +45,18 @@ pub struct Listed {
     /// The state of the lock on each master: the holder, the holder's note, and the waiters. If another program has
     /// written the lock key, the holder is shown as `not a lock of ours`, because the real value may be private.
     pub status: Status,
+}
+
+/// A stored value in the result of [`Redlock::list_values`]: a quota, or the record of a job that runs once per period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListedValue {
+    /// The resource name of the lock that protects the value, without the key prefix.
+    pub name: Vec<u8>,
+    /// The masters that have the value.
+    pub on: Vec<NodeName>,
+    /// The masters that returned all names of their values, but not this one. They have lost the value.
+    pub missing_on: Vec<NodeName>,
 }
 
 /// Shown instead of a value that quorate did not write.
@@ -147,6 +159,46 @@ impl Redlock {
             faults,
             majority_answered,
         }
+    }
+
+    /// Lists the quotas and the records of jobs ([`once`](Self::once)) with the builder's key prefix, sorted by name, to
+    /// find masters that have lost a value. Supported if all masters are Redis or Valkey servers.
+    ///
+    /// A master is in neither list of a [`ListedValue`] if it could not be asked (for example, because the user has no
+    /// right to `SCAN`), or if it has more than 1000 values or returned not all names within 5 s.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe to drop at any point: nothing is changed.
+    pub async fn list_values(&self) -> Vec<ListedValue> {
+        let coordinator = &self.core.coordinator;
+        let before = [
+            Family::Value.before().as_bytes(),
+            coordinator.prefix.as_bytes(),
+        ]
+        .concat();
+        let (pattern, until) = (keys::pattern(&before), coordinator.now() + LONGEST);
+        let named = coordinator
+            .list(&pattern, &|_: &[u8]| true, MOST, until)
+            .await;
+        let lists = coordinator.names().zip(named).filter_map(|(name, named)| {
+            let named = named.ok().filter(|named| named.complete)?;
+            Some((name, named.keys))
+        });
+        let lists: Vec<(&NodeName, BTreeSet<Vec<u8>>)> = lists.collect();
+        let all: BTreeSet<&Vec<u8>> = lists.iter().flat_map(|(_, keys)| keys).collect();
+        let value = |key: &Vec<u8>| {
+            let masters = |has: bool| {
+                let those = lists.iter().filter(|(_, keys)| keys.contains(key) == has);
+                those.map(|(name, _)| (*name).clone()).collect()
+            };
+            Some(ListedValue {
+                name: key.strip_prefix(&before[..])?.to_vec(),
+                on: masters(true),
+                missing_on: masters(false),
+            })
+        };
+        all.into_iter().filter_map(value).collect()
     }
 
     /// Reads the state of the locks with these keys from the masters.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::config::{self, MasterOptions, Origin};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::finding::{Finding, Rules, Severity};
-use crate::findings::{addresses, judge};
+use crate::findings::{addresses, judge, values};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 
 /// The text below the options of `quorate doctor --help`.
@@ -30,6 +30,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     role           no master is a replica or read-only
     cluster        no master is a node of a cluster (Redis Cluster, Galera)
     eviction       maxmemory-policy is noeviction
+    memory         the server accepts writes (it has not reached maxmemory)
     prepared       each database has the tables of quorate, and each ZooKeeper server has the path in its URL
     binlog         the binary log of a database contains rows, not statements
     session        maxSessionTimeout of ZooKeeper is at least 2.5 times ?timeout= in its URL
@@ -41,6 +42,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     marked         all masters have the generation marker
     generation     the generation markers fit this configuration, and bear the name in masters_name
     persistence    a restart loses no locks, or the restart guard covers the loss
+    values         every master has the quotas and the records of once (this needs the right to SCAN)
     unseen         doctor can read all settings (otherwise, it names the missing right)
 
 doctor changes nothing on the masters. It checks whether the user may access keys that begin with --prefix. If the
@@ -130,12 +132,20 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
     let (masters, file) = args.masters.complete()?;
     let origins = masters.origins(&file);
     let redlock = config::redlock(&masters, None)?;
-    let rounds = config::block_on(async {
+    let (rounds, listed) = config::block_on(async {
         // The first round measures round trips, so nothing else runs at the same time.
         let mut rounds = vec![redlock.inspect().await];
         let again = (1..CONNECTIONS).map(|_| redlock.inspect());
         rounds.extend(futures::future::join_all(again).await);
-        Ok(rounds)
+        // While masters are replaced, the next masters lack the values on purpose. A database has no keys to list.
+        let is_comparable =
+            masters.settings().next_masters.is_empty() && !rounds[0].iter().any(|one| one.records);
+        let listed = if is_comparable {
+            redlock.list_values().await
+        } else {
+            Vec::new()
+        };
+        Ok((rounds, listed))
     })?;
     let inspections = &rounds[0];
     let middle = middle_clock(inspections);
@@ -154,6 +164,7 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
     };
     let mut findings = judge(inspections, rules);
     findings.extend(addresses(&rounds));
+    findings.extend(values(&listed, inspections.len()));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let well = findings.iter().all(|f| f.severity == Severity::Note);
     if args.json {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quorate::{Fault, Inspection, MissingRight, Purpose};
+use quorate::{Fault, Inspection, ListedValue, MissingRight, Purpose};
 
 use crate::finding::{Add, Finding, Rules, Severity};
-use crate::output::{human, redact};
+use crate::output::{self, human, redact};
 use crate::records;
 
 /// The server versions that `scripts/versions` tests. A test compares the versions in docs/operations.md with this
@@ -82,6 +82,52 @@ pub(crate) fn addresses(rounds: &[Vec<Inspection>]) -> Vec<Finding> {
     first.iter().enumerate().filter_map(finding).collect()
 }
 
+/// How many values a finding names. It counts the others.
+const NAMED: usize = 5;
+
+/// Finds quotas and records of `once` that some of the masters have lost. `masters` is the number of all masters.
+pub(crate) fn values(listed: &[ListedValue], masters: usize) -> Vec<Finding> {
+    let quorum = masters / 2 + 1;
+    let lacking = listed.iter().filter(|value| !value.missing_on.is_empty());
+    let (lost, at_risk): (Vec<_>, Vec<_>) =
+        lacking.partition(|value| masters - value.missing_on.len() < quorum);
+    let finding = |severity, values: &[&ListedValue], what: &str, advice: &str| {
+        let name = |value: &ListedValue| output::bytes(&value.name);
+        let first = name(values.first()?);
+        let list = values.iter().take(NAMED).map(|value| {
+            let lacking: Vec<_> = value.missing_on.iter().map(ToString::to_string).collect();
+            format!("'{}' ({})", name(value), lacking.join(", "))
+        });
+        let mut list = list.collect::<Vec<_>>().join("; ");
+        if values.len() > NAMED {
+            list += &format!("; and {} more", values.len() - NAMED);
+        }
+        Some(Finding {
+            severity,
+            check: "values",
+            master: None,
+            what: format!("{what}: {list}"),
+            advice: advice.replace("NAME", &first),
+        })
+    };
+    let lost = finding(
+        Severity::Error,
+        &lost,
+        "quotas or records of once are lost, because too few masters have them, so no job runs and no unit is handed out",
+        "for a record, find out whether the job ran, then run `quorate once --drop NAME --yes` and `quorate once \
+         --create NAME`; for a quota, run `quorate quota drop NAME --yes` and `quorate quota create NAME N` with the \
+         units that are left",
+    );
+    let at_risk = finding(
+        Severity::Warning,
+        &at_risk,
+        "some masters have lost quotas or records of once that the others have",
+        "before another master restarts, run `quorate once --status NAME` for a record, or `quorate quota left NAME` for \
+         a quota: this copies it back",
+    );
+    lost.into_iter().chain(at_risk).collect()
+}
+
 /// Adds the finding that no lock can be taken on this master because of `fault`, with advice.
 fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
     let why = redact(&fault.to_string()).into_owned();
@@ -129,11 +175,17 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
             format!("replies too late: {why}"),
             "find out what keeps this master busy, or raise --node-timeout",
         ),
-        Fault::Down(_) | Fault::NoConnection(_) => (
+        Fault::Down(_) => (
             "reachable",
             format!("does not reply: {why}"),
             "start this master, or correct its URL, firewall or certificate",
         ),
+        Fault::NoConnection(_) => (
+            "reachable",
+            format!("does not reply: {why}"),
+            "start this master, continue its process if it is stopped, or correct its URL or firewall",
+        ),
+        Fault::OutOfMemory | Fault::Misconf => refuses_writes(fault, &why),
         _ => (
             "reachable",
             format!("cannot be used: {why}"),
@@ -141,6 +193,23 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         ),
     };
     add(Severity::Error, check, what, advice);
+}
+
+/// The check, the problem and the advice for a master that refuses all commands that write.
+fn refuses_writes(fault: &Fault, why: &str) -> (&'static str, String, &'static str) {
+    let (check, advice) = if *fault == Fault::OutOfMemory {
+        (
+            "memory",
+            "raise maxmemory (CONFIG SET maxmemory, and the configuration file), or remove other data; keep noeviction",
+        )
+    } else {
+        (
+            "persistence",
+            "find the failed write in the log of the server, for example a full disk",
+        )
+    };
+    let what = format!("refuses writes, so it can be used for no lock: {why}");
+    (check, what, advice)
 }
 
 /// The advice for a fault without a remedy in its text.
@@ -271,8 +340,9 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "use an odd number of masters",
         );
     }
+    young(masters, usable, quorum, &mut add);
     if rules.restart_guard {
-        marked(masters, &mut add);
+        marked(masters, quorum, &mut add);
     }
     let clocks = masters.iter().filter_map(|m| m.clock_offset_ms);
     let (Some(least), Some(most)) = (clocks.clone().min(), clocks.max()) else {
@@ -300,25 +370,54 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Adds a note if at least one master lacks the key `quorate:masters`, with which clients recognize a replaced server
+/// Adds an error if too few masters vote because others have just started. `usable` is the number of masters without a
+/// fault.
+fn young(masters: &[Inspection], usable: usize, quorum: usize, add: &mut impl Add) {
+    let votes = |m: &&Inspection| m.fault.is_none() && m.quarantined.is_none();
+    let voting = masters.iter().filter(votes).count();
+    if usable < quorum || voting >= quorum {
+        return;
+    }
+    add(
+        Severity::Error,
+        "uptime",
+        format!(
+            "{voting} of {} masters vote, but a lock needs {quorum}, because others have just started: no lock can be \
+             taken",
+            masters.len()
+        ),
+        "the warnings about these masters say when they vote",
+    );
+}
+
+/// Adds a finding if at least one master lacks the key `quorate:masters`, with which clients recognize a replaced server
 /// (see "Generation markers" in docs/protocol.md).
-fn marked(masters: &[Inspection], add: &mut impl Add) {
+fn marked(masters: &[Inspection], quorum: usize, add: &mut impl Add) {
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
     // If a master is not Redis or Valkey, clients do not use this key.
     if unmarked == 0 || masters.iter().any(|m| m.records) {
         return;
     }
-    let what = if masters.iter().any(|m| m.marked == Some(true)) {
-        "some masters have a generation marker, and others have none: clients ignore the votes of the masters without \
-         a marker for up to max_ttl"
+    if !masters.iter().any(|m| m.marked == Some(true)) {
+        let what = "the masters have no generation marker, so clients cannot detect a wrong server at the address of a \
+                    master";
+        let advice = "run `quorate masters mark --watch` once, while all masters are up";
+        return add(Severity::Note, "marked", what.to_owned(), advice);
+    }
+    let n = masters.len();
+    let (severity, effect) = if n - unmarked < quorum {
+        (Severity::Error, ", and gets no lock in this time")
     } else {
-        "the masters have no generation marker, so clients cannot detect a wrong server at the address of a master"
+        (Severity::Warning, "")
     };
     add(
-        Severity::Note,
+        severity,
         "marked",
-        what.to_owned(),
-        "run `quorate masters mark` once, while all masters are up",
+        format!(
+            "{unmarked} of {n} masters have no generation marker, and the others have one: each new client ignores the \
+             votes of the masters without a marker for up to max_ttl{effect}"
+        ),
+        "if the addresses lead to the right servers, run `quorate masters mark --watch` while all masters are up",
     );
 }
 
@@ -433,7 +532,9 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             "persistence",
             format!("{kept} in a restart; the restart guard protects locks from this loss"),
             &format!(
-                "no action needed: clients ignore the votes of this master for {} after a restart",
+                "locks need no action: clients ignore the votes of this master for {0} after a restart. If you use quotas \
+                 or once: after each restart, wait {0}, and run `quorate once --status NAME` or `quorate quota left \
+                 NAME`, before another master restarts",
                 human(rules.max_ttl)
             ),
         );

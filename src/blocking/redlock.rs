@@ -13,7 +13,7 @@ use super::values::{Once, Quota};
 use crate::builder::RedlockBuilder;
 use crate::error::{AcquireError, BuildError, CannotBlock, ScopeError};
 use crate::kinds::semaphore::SemaphoreStatus;
-use crate::listing::Listing;
+use crate::listing::{ListedValue, Listing};
 use crate::node::NodeName;
 use crate::node::inspection::Inspection;
 use crate::redlock;
@@ -274,6 +274,16 @@ impl Redlock {
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     pub fn list(&self, prefix: impl AsRef<[u8]>) -> Result<Listing, CannotBlock> {
         self.home.wait(self.redlock.list(prefix))
+    }
+
+    /// Lists the quotas and the records of jobs, to find masters that have lost a value. See
+    /// [`quorate::Redlock::list_values`](crate::Redlock::list_values).
+    ///
+    /// # Errors
+    ///
+    /// [`CannotBlock`] on a thread of a Tokio runtime.
+    pub fn list_values(&self) -> Result<Vec<ListedValue>, CannotBlock> {
+        self.home.wait(self.redlock.list_values())
     }
 
     /// Waits until no request to any master is outstanding, at most for `within`. Returns false if requests are still

@@ -78,9 +78,9 @@ fn doctor_reports_every_problem_of_a_redis_master() {
 }
 
 #[test]
-fn doctor_notes_missing_generation_markers_only_if_the_restart_guard_is_on() {
-    use Severity::Note;
-    assert_eq!(ill(|f| f.marked = Some(false)), [(Note, "marked")]);
+fn doctor_reports_missing_generation_markers_only_if_the_restart_guard_is_on() {
+    use Severity::Warning;
+    assert_eq!(ill(|f| f.marked = Some(false)), [(Warning, "marked")]);
     assert_eq!(
         ill(|f| f.marked = None),
         [],
@@ -107,6 +107,66 @@ fn doctor_notes_missing_generation_markers_only_if_the_restart_guard_is_on() {
     let mut mixed = unmarked();
     mixed[0].records = true;
     assert!(!checks(&mixed, RULES));
+}
+
+/// A client ignores an unmarked master if it has seen a marked one, so it then gets no majority.
+#[test]
+fn doctor_reports_an_error_if_only_a_minority_of_the_masters_has_the_generation_marker() {
+    let mixed = |unmarked: usize| {
+        let mut masters: Vec<Inspection> = (1..=5).map(healthy).collect();
+        for master in masters.iter_mut().take(unmarked) {
+            master.marked = Some(false);
+        }
+        let found = judge(&masters, RULES);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].check, "marked");
+        found.into_iter().next()
+    };
+    let minority = mixed(2).expect("a finding");
+    assert_eq!(minority.severity, Severity::Warning, "{minority:?}");
+    let majority = mixed(3).expect("a finding");
+    assert_eq!(majority.severity, Severity::Error, "{majority:?}");
+    assert!(majority.what.contains("3 of 5 masters"), "{majority:?}");
+    assert!(
+        majority.advice.contains("masters mark --watch"),
+        "{majority:?}"
+    );
+}
+
+#[test]
+fn doctor_reports_an_error_if_a_majority_of_the_masters_has_just_restarted() {
+    let restarted = |count: usize| {
+        let mut masters: Vec<Inspection> = (1..=3).map(healthy).collect();
+        for master in masters.iter_mut().take(count) {
+            master.quarantined = Some(Duration::from_secs(9));
+        }
+        let found = judge(&masters, RULES);
+        let errors = found.iter().filter(|f| f.severity == Severity::Error);
+        let errors: Vec<_> = errors.map(|f| (f.check, f.what.clone())).collect();
+        (found.len(), errors)
+    };
+    assert_eq!(restarted(1), (1, Vec::new()));
+    let (count, errors) = restarted(2);
+    assert_eq!((count, errors.len()), (3, 1), "{errors:?}");
+    assert_eq!(errors[0].0, "uptime");
+    assert!(errors[0].1.contains("no lock can be taken"), "{errors:?}");
+}
+
+#[test]
+fn doctor_reports_an_error_if_a_master_refuses_writes() {
+    for (fault, check) in [
+        (Fault::OutOfMemory, "memory"),
+        (Fault::Misconf, "persistence"),
+    ] {
+        let mut master = healthy(1);
+        master.fault = Some(fault);
+        let findings = judge(&[master, healthy(2), healthy(3)], RULES);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(
+            (findings[0].severity, findings[0].check),
+            (Severity::Error, check)
+        );
+    }
 }
 
 #[test]

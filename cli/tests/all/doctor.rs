@@ -110,6 +110,74 @@ fn doctor_finds_no_problem_on_healthy_masters() {
 }
 
 #[test]
+fn doctor_reports_masters_that_are_out_of_memory() {
+    let masters = durable(3);
+    let fill = |n: usize| {
+        let full = masters[n].command(&["CONFIG", "SET", "maxmemory", "1"]);
+        assert!(full.expect("a reply").is_ok());
+    };
+    fill(0);
+    let (run, json) = examine(&masters, &[]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(found(&json, "error"), ["memory"], "{run:?}");
+    fill(1);
+    let (run, json) = examine(&masters, &[]);
+    assert_eq!(run.code, Some(69), "{run:?}");
+    assert_eq!(
+        found(&json, "error"),
+        ["quorum", "memory", "memory"],
+        "{run:?}"
+    );
+    let lock = done(patient(&masters).args(["run", "--try", "r", "--", "true"]));
+    assert_eq!(lock.code, Some(69), "{lock:?}");
+}
+
+#[test]
+fn doctor_reports_records_and_quotas_that_masters_have_lost() {
+    let masters = durable(3);
+    for words in [
+        &["once", "--create", "report"][..],
+        &["quota", "create", "prizes", "3"],
+    ] {
+        let created = done(patient(&masters).args(words));
+        assert_eq!(created.code, Some(0), "{created:?}");
+    }
+    let (run, json) = examine(&masters, &[]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(json["well"], true, "{run:?}");
+    let lose = |n: usize, name: &str| {
+        let key = format!("quorate:value:{name}");
+        let lost = masters[n].command(&["DEL", &key]).expect("a reply");
+        assert_eq!(lost.int(), Some(1));
+    };
+    lose(0, "report");
+    let (run, json) = examine(&masters, &[]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(found(&json, "warning"), ["values"], "{run:?}");
+    assert!(run.out.contains("quorate once --status report"), "{run:?}");
+    let read = done(patient(&masters).args(["once", "--status", "report"]));
+    assert_eq!(read.code, Some(0), "{read:?}");
+    let (run, _) = examine(&masters, &[]);
+    assert_eq!(
+        run.code,
+        Some(0),
+        "the call must restore the record: {run:?}"
+    );
+    lose(0, "prizes");
+    lose(1, "prizes");
+    let (run, json) = examine(&masters, &[]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(found(&json, "error"), ["values"], "{run:?}");
+    assert!(run.out.contains("prizes"), "{run:?}");
+    let (run, _) = examine(&masters, &["--prefix", "other:"]);
+    assert_eq!(
+        run.code,
+        Some(0),
+        "values of another prefix do not count: {run:?}"
+    );
+}
+
+#[test]
 fn doctor_reports_problems_of_the_masters_and_exits_with_1() {
     let masters = durable(5);
     let set = |n: usize, command: &[&str]| {
@@ -152,7 +220,7 @@ fn doctor_distinguishes_a_recently_started_master_from_one_without_persistence()
     let masters = common::masters(3); // these masters have no persistence
     let (run, json) = examine(&masters, &["--restart-guard", "on"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
+    assert_eq!(found(&json, "error"), ["uptime"], "{run:?}");
     assert_eq!(found(&json, "warning"), ["uptime"; 3], "{run:?}");
     assert_eq!(
         found(&json, "note"),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::conversation::Conversation;
 use super::needs::{Names, Need, needs, purposes};
-use super::refusal::down;
+use super::refusal::{down, server_fault};
 use super::resp::{Command, Value};
 use super::shared::Shared;
 use crate::node::Fault;
@@ -126,6 +126,12 @@ async fn interview(
 fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
         MissingRight::add(&mut found.missing, right, need.purposes());
+    }
+    // A server that is out of memory, or cannot persist, refuses a command that writes before it executes the command.
+    if let Value::Error(error) = value
+        && let fault @ (Fault::OutOfMemory | Fault::Misconf) = server_fault(error)
+    {
+        found.fault.get_or_insert(fault);
     }
     // PUBLISH returns the number of subscribers. This connection is one of them if the earlier SUBSCRIBE succeeded.
     if need.is("PUBLISH {wake} x") {
