@@ -8,7 +8,7 @@ use crate::keys::RESERVED;
 use crate::node::{Fault, Note};
 use crate::outcome::LossCause;
 use crate::protocol::quorum::Quorum;
-use crate::report::{NodeReport, OneLine, failed_with};
+use crate::report::{NodeOutcome, NodeReport, OneLine, failed_with};
 use crate::resource::InvalidResource;
 
 /// Why a [`Redlock`](crate::Redlock) was not built, or why the options of a lock were refused: usually, because a
@@ -152,9 +152,9 @@ pub enum AcquireError {
     /// Outage: less than a majority of the configured masters could vote until the wait ended. If waiting cannot help
     /// ([`Missed::passes_by_itself`] is false), this error is returned without waiting any longer.
     NoQuorum(Missed),
-    /// Outdated configuration: the masters have been replaced, and too many masters reject clients with this
-    /// configuration. Neither waiting nor retrying helps: build the `Redlock` with the current masters
-    /// (`docs/operations.md`, "Changing the masters").
+    /// Refused configuration: too many masters reject clients with this list of masters, `masters_generation` or
+    /// `masters_name`, for example because the masters have been replaced. Neither waiting nor retrying helps: build
+    /// the `Redlock` with the current masters (`docs/operations.md`, "Changing the masters").
     OtherMasters(Missed),
     /// Lateness: a majority granted the lock, but so slowly that the lease had no time left.
     TooLate(Missed),
@@ -245,7 +245,7 @@ impl Missed {
         Ok(())
     }
 
-    /// Whether this client cannot get a majority because too many masters reject its outdated configuration.
+    /// Whether this client cannot get a majority because too many masters reject its configuration.
     pub(crate) fn is_outdated(&self) -> bool {
         let other = failed_with(&self.reports, |fault| {
             matches!(fault, Fault::OtherMasters(_))
@@ -291,7 +291,15 @@ impl AcquireError {
     pub fn details(&self) -> String {
         let mut text = String::new();
         let _ = self.write(&mut text, true);
-        with_replies(text, self.reports())
+        let mut text = with_replies(text, self.reports());
+        let guarded = |report: &NodeReport| {
+            matches!(report.outcome, NodeOutcome::Fault(Fault::Quarantined(_)))
+        };
+        // Time counts for the restart guard only while a client is connected. Short-lived clients may never be.
+        if matches!(self, Self::NoQuorum(_)) && self.reports().iter().any(guarded) {
+            text += "; `quorate masters mark --watch` stays connected until these masters vote";
+        }
+        text
     }
 
     fn write(&self, f: &mut dyn fmt::Write, names_holder: bool) -> fmt::Result {

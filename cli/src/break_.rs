@@ -27,8 +27,8 @@ quorate first reads the lock from all masters. Then every master that answers ge
 master has shown, so that none of them lets this holder renew its lock. Only then, and only if a majority of the masters
 has these records, does quorate delete the lock. It never deletes a lock that another client acquires in the meantime.
 
-The fencing counter is kept, so later fencing tokens are larger. On Redis, quorate break does not delete a key that is
-not a string.
+The key is deleted even if another program wrote it, so look at quorate status first. On Redis, quorate break does not
+delete a key that is not a string. The fencing counter is kept, so later fencing tokens are larger.
 
 Examples:
     quorate status nightly-report
@@ -120,7 +120,7 @@ fn page(before: &ResourceStatus) -> String {
             }
             (Some(token), _) => {
                 let left = master.ttl_left_ms.map_or_else(
-                    || "no expiry".to_owned(),
+                    || "no expiry: another program wrote this key".to_owned(),
                     |ms| {
                         format!(
                             "{} left",
@@ -129,6 +129,9 @@ fn page(before: &ResourceStatus) -> String {
                     },
                 );
                 format!("deleted {token} ({left})")
+            }
+            (None, Some(error)) if master.error_kind == Some("wrong_type") => {
+                format!("not deleted: {error}")
             }
             (None, Some(error)) => format!("not reached: {error}"),
             (None, None) => "no key".to_owned(),

@@ -245,6 +245,12 @@ async fn marked(redlock: &Redlock, watch: bool) -> Outcome {
             show(&survey)?;
             if watch {
                 watched(redlock).await;
+            } else if let Some(left) = still_guarded(redlock).await {
+                output::mention(format!(
+                    "clients count the votes of all masters when clients have been connected for another {}: to stay \
+                     connected until then, run quorate masters mark --watch",
+                    human(Duration::from_secs(left.as_secs() + 1))
+                ));
             }
             done(
                 "the masters are marked: check that each RUN ID and UPTIME above belongs to the intended server",
@@ -266,8 +272,7 @@ async fn watched(redlock: &Redlock) {
     loop {
         // The first request opens the connections.
         let _ = redlock.status("quorate-masters-mark").await;
-        let masters = redlock.inspect().await;
-        let Some(left) = masters.iter().filter_map(|master| master.quarantined).max() else {
+        let Some(left) = still_guarded(redlock).await else {
             return;
         };
         output::mention(format!(
@@ -276,6 +281,12 @@ async fn watched(redlock: &Redlock) {
         ));
         tokio::time::sleep(left.min(Duration::from_secs(5))).await;
     }
+}
+
+/// The longest time for which the restart guard still ignores the votes of a master; `None` if all votes count.
+async fn still_guarded(redlock: &Redlock) -> Option<Duration> {
+    let masters = redlock.inspect().await;
+    masters.iter().filter_map(|master| master.quarantined).max()
 }
 
 async fn begun(change: &MastersChange<'_>) -> Outcome {

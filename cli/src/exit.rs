@@ -20,7 +20,7 @@ pub(crate) const SOFTWARE: u8 = 70;
 pub(crate) const LOST: u8 = 74;
 /// Exit code: another client held the lock for the whole time that this command waited for it.
 pub(crate) const HELD: u8 = 75;
-/// Exit code: the masters have been replaced, and the configuration of this client still names the old masters.
+/// Exit code: the masters refuse the configuration of this client, for example because it names replaced masters.
 pub(crate) const CONFIG: u8 = 78;
 /// Exit code: the command to run was found, but could not be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
@@ -54,7 +54,7 @@ const TABLE: [Meaning; 11] = [
     ("75", "another client held the lock for the whole wait"),
     (
         "78",
-        "outdated configuration: the masters have been replaced",
+        "refused configuration: the masters accept another list of masters, generation or name",
     ),
     ("126", "the command cannot be executed"),
     ("127", "the command was not found"),

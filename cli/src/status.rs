@@ -384,13 +384,13 @@ pub(crate) fn unanswered<'a>(
     let said = format!("no quorum: {answered} of {of} masters answered, {needed}");
     let kinds: Vec<&str> = kinds.collect();
     if kinds.contains(&Fault::OtherMasters("".into()).kind()) {
-        let why = "outdated configuration: set masters, masters_generation and masters_name to the current values, or \
-                   run quorate masters mark if a master has lost its generation marker";
+        let why = "the masters refuse this configuration: use the same masters, masters_generation and masters_name as the \
+                   other clients, or run quorate masters mark if a master has lost its generation marker";
         return Failure::new(exit::CONFIG, format!("{said}; {why}"));
     }
     if kinds.contains(&Fault::Quarantined(Duration::ZERO).kind()) {
-        let why = "some masters have just started or have lost their generation marker, so they do not vote yet; \
-                   try again after max_ttl";
+        let why = "some masters have just started or have lost their generation marker, so they do not vote until \
+                   clients have been connected to them for max_ttl: run quorate masters mark --watch";
         return Failure::new(exit::UNAVAILABLE, format!("{said}; {why}"));
     }
     Failure::new(exit::UNAVAILABLE, said)
@@ -583,10 +583,17 @@ fn page(status: &ResourceStatus) -> String {
     )
 }
 
-/// One line for each master that keeps the lock key for longer than `max_ttl`. The line says how such a key arises, and
+/// One line for each master that keeps the lock key for longer than `max_ttl`, or for ever. The line says how such a key arises, and
 /// what to do if nobody holds the lock. Empty if no master does.
 fn keys_that_stay(status: &ResourceStatus, max_ttl: Duration) -> String {
     let stays = |master: &MasterStatus| {
+        if master.state == "held" && master.ttl_left_ms.is_none() {
+            return Some(format!(
+                "{}: the lock key has no expiry, so another program wrote it. Nobody gets the lock until the key is \
+                 deleted. If the key is not needed, quorate break deletes it.\n",
+                master.master
+            ));
+        }
         let left = Duration::from_millis(master.ttl_left_ms?);
         (left > max_ttl).then(|| {
             format!(

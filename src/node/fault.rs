@@ -52,8 +52,8 @@ pub enum Fault {
     /// The server was not prepared for locks (a schema or a path is missing), or was prepared by another version of
     /// this library. The text names the command that prepares the server.
     Unprepared(Arc<str>),
-    /// The masters have been replaced, or are being replaced, and this master refuses the client's configured masters.
-    /// The contained text states the reason.
+    /// This master refuses the client's configuration: its list of masters, its `masters_generation` or its
+    /// `masters_name` is not the one of this master. The contained text states the reason.
     OtherMasters(Arc<str>),
     /// Two addresses of the same `Redlock` lead to one server. The request was refused, so that this server does not
     /// get two votes. The contained text names the other address.
@@ -178,7 +178,10 @@ impl fmt::Display for Fault {
             Self::Overloaded => f.write_str("too many requests queued"),
             Self::Quarantined(left) => {
                 let left = humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
-                write!(f, "restart guard: can vote in {left}")
+                write!(
+                    f,
+                    "restart guard: can vote after clients have been connected for another {left}"
+                )
             }
             Self::Withdrawn => f.write_str("request withdrawn before it was sent"),
             Self::Timeout(after) => {
@@ -196,7 +199,7 @@ impl fmt::Display for Fault {
             Self::Denied(why) => write!(f, "access denied ({why})"),
             Self::Unsupported(why) => write!(f, "not supported ({why})"),
             Self::Unprepared(why) => write!(f, "not prepared ({why})"),
-            Self::OtherMasters(why) => write!(f, "outdated configuration ({why})"),
+            Self::OtherMasters(why) => write!(f, "refuses this configuration ({why})"),
             Self::SameServer(other) => write!(
                 f,
                 "the same server as {other}, which already has a vote: name each server once"
@@ -270,6 +273,9 @@ mod tests {
     #[test]
     fn remaining_quarantine_in_an_error_is_rounded_up_to_whole_seconds() {
         let fault = Fault::Quarantined(Duration::from_millis(1_500));
-        assert_eq!(fault.to_string(), "restart guard: can vote in 2s");
+        assert_eq!(
+            fault.to_string(),
+            "restart guard: can vote after clients have been connected for another 2s"
+        );
     }
 }

@@ -73,10 +73,15 @@ async fn faults_of_masters_are_listed_with_the_most_relevant_fault_first() {
     let said: Vec<_> = last.trouble.iter().map(ToString::to_string).collect();
     assert_eq!(
         said,
-        ["b: restart guard: can vote in 28s", "a: not answering"]
+        [
+            "b: restart guard: can vote after clients have been connected for another 28s",
+            "a: not answering"
+        ]
     );
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-    assert!(error.details().contains("can vote in 28s"), "{error}");
+    assert!(error.details().contains("for another 28s"), "{error}");
+    let advice = "]; `quorate masters mark --watch` stays connected until these masters vote";
+    assert!(error.details().ends_with(advice), "{}", error.details());
 }
 
 #[tokio::test]

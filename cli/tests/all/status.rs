@@ -279,8 +279,28 @@ fn key_of_a_wrong_type_is_reported_by_status_and_not_deleted_by_break() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
     assert_eq!(broken.code, Some(0), "{broken:?}");
+    assert!(
+        broken
+            .out
+            .contains("not deleted: the key holds another type"),
+        "{broken:?}"
+    );
     let left = masters[0].command(&["LLEN", "r"]).expect("a reply");
     assert_eq!(left.int(), Some(1));
+}
+
+#[test]
+fn status_and_break_say_that_another_program_wrote_a_key_without_an_expiry() {
+    let masters = masters(3);
+    common::held_by_another(&masters);
+    let status = done(quorate(&masters).args(["status", "r"]));
+    assert_eq!(status.code, Some(0), "{status:?}");
+    let said = "the lock key has no expiry, so another program wrote it";
+    assert!(status.out.contains(said), "{status:?}");
+    let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    let said = "(no expiry: another program wrote this key)";
+    assert!(broken.out.contains(said), "{broken:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::raised::Raised;
 use super::resp::Value;
 use super::script::Script;
 use crate::node::Fault;
-use crate::node::inspection::plain;
+use crate::node::text::sanitize;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 
 /// The prefix of a script's error if the master's generation marker does not admit the client. The text of the marker
@@ -354,17 +354,22 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
              no vote: correct masters_name, or, if it is the right server, run quorate masters mark"
             .to_owned(),
         Admission::Other => format!(
-            "{both}, but the generation marker names other masters: correct masters, next_masters or \
+            "{both}, but its generation marker is for another list of masters than the list of this client: use the \
+             list with which quorate masters mark was run, with the same host names; correct masters, next_masters or \
              masters_generation"
         ),
     };
     Some(Fault::OtherMasters(why.into()))
 }
 
+/// The largest number of characters of an error of a server that are shown. The longest known text has 215: the error
+/// `NOAUTH` of HELLO.
+const BRIEF: usize = 240;
+
 /// The first line of a text from a server, shortened and without control characters, because an error may contain any
 /// text.
 pub(super) fn brief(text: &str) -> Arc<str> {
-    plain(text.lines().next().unwrap_or_default().trim()).into()
+    sanitize(text.lines().next().unwrap_or_default().trim(), BRIEF).into()
 }
 
 #[cfg(test)]
@@ -393,6 +398,15 @@ mod tests {
             fault.contains("red"),
             "printable characters must be kept: {fault:?}"
         );
+    }
+
+    #[test]
+    fn long_error_about_a_missing_password_is_shown_whole() {
+        let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+                    <user> <pass> option can be used to authenticate the client and select the RESP protocol version \
+                    at the same time";
+        let fault = server_fault(text.as_bytes()).to_string();
+        assert!(fault.contains("at the same time"), "{fault}");
     }
 
     #[test]
