@@ -3,7 +3,7 @@
 
 mod fencing_proof;
 
-pub use self::fencing_proof::{FencedWrite, FencingFlaw, FencingProof, NoRestart};
+pub use self::fencing_proof::{FencedWrite, FencingFault, FencingProof, NoRestart};
 pub use crate::builder::hooks::{connect, context, drivers, known_as, mark};
 pub use crate::hold::guard::look;
 pub use crate::node::change::clients;

@@ -29,7 +29,7 @@ impl FencedWrite {
 /// what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum FencingFlaw {
+pub enum FencingFault {
     /// The resource refused the first token of the proof.
     RefusesFirst {
         /// The first token.
@@ -99,7 +99,7 @@ pub enum FencingFlaw {
     },
 }
 
-impl fmt::Display for FencingFlaw {
+impl fmt::Display for FencingFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RefusesFirst { token } => write!(
@@ -169,7 +169,7 @@ impl fmt::Display for FencingFlaw {
     }
 }
 
-impl std::error::Error for FencingFlaw {}
+impl std::error::Error for FencingFault {}
 
 /// A test of **your** resource: it proves that the resource refuses an older fencing token.
 ///
@@ -288,8 +288,8 @@ where
     ///
     /// # Errors
     ///
-    /// The first [`FencingFlaw`] that the proof found.
-    pub async fn run(self) -> Result<(), FencingFlaw> {
+    /// The first [`FencingFault`] that the proof found.
+    pub async fn run(self) -> Result<(), FencingFault> {
         let mut newest = None;
         let (last, first) = GROUPS.split_last().expect("there are groups");
         for group in first {
@@ -303,28 +303,28 @@ where
     }
 
     /// Plays one group of rising tokens. `newest` is the largest token that the resource has accepted.
-    async fn play(&self, group: &[u64], newest: &mut Option<u64>) -> Result<(), FencingFlaw> {
+    async fn play(&self, group: &[u64], newest: &mut Option<u64>) -> Result<(), FencingFault> {
         for &token in group {
             let before = newest.replace(token);
             self.accept(token, "first", |token| match before {
-                None => FencingFlaw::RefusesFirst { token },
-                Some(newest) => FencingFlaw::RefusesNewer {
+                None => FencingFault::RefusesFirst { token },
+                Some(newest) => FencingFault::RefusesNewer {
                     newest,
                     newer: token,
                 },
             })
             .await?;
-            self.accept(token, "second", |token| FencingFlaw::RefusesSame { token })
+            self.accept(token, "second", |token| FencingFault::RefusesSame { token })
                 .await?;
             let Some(older) = before else { continue };
             self.refuse(older, token).await?;
             if self.restart().await? && self.write(older, "restarted").await? == ACCEPTED {
-                return Err(FencingFlaw::ForgetsAtRestart {
+                return Err(FencingFault::ForgetsAtRestart {
                     newest: token,
                     older,
                 });
             }
-            self.accept(token, "third", |token| FencingFlaw::RefusesSame { token })
+            self.accept(token, "third", |token| FencingFault::RefusesSame { token })
                 .await?;
         }
         Ok(())
@@ -335,30 +335,30 @@ where
         &self,
         token: u64,
         which: &str,
-        flaw: impl Fn(u64) -> FencingFlaw,
-    ) -> Result<(), FencingFlaw> {
+        flaw: impl Fn(u64) -> FencingFault,
+    ) -> Result<(), FencingFault> {
         if self.write(token, which).await? != ACCEPTED {
             return Err(flaw(token));
         }
         let found = self.read().await?;
         if found != value(token, which) {
-            return Err(FencingFlaw::LosesAcceptedWrite { token, found });
+            return Err(FencingFault::LosesAcceptedWrite { token, found });
         }
         Ok(())
     }
 
     /// Writes twice with the token `older`, which the resource must refuse, because it has accepted `newest`.
-    async fn refuse(&self, older: u64, newest: u64) -> Result<(), FencingFlaw> {
+    async fn refuse(&self, older: u64, newest: u64) -> Result<(), FencingFault> {
         for which in ["late", "later"] {
             if self.write(older, which).await? == ACCEPTED {
                 return Err(if which == "late" {
-                    FencingFlaw::AcceptsOlder { newest, older }
+                    FencingFault::AcceptsOlder { newest, older }
                 } else {
-                    FencingFlaw::AcceptsOlderSecondTime { newest, older }
+                    FencingFault::AcceptsOlderSecondTime { newest, older }
                 });
             }
             if self.read().await? == value(older, which) {
-                return Err(FencingFlaw::WritesWhatItRefuses { newest, older });
+                return Err(FencingFault::WritesWhatItRefuses { newest, older });
             }
         }
         Ok(())
@@ -366,7 +366,7 @@ where
 
     /// Sends the newest token and some older tokens at the same time. Older tokens may be accepted, but only before the
     /// newest one. So in the end the resource must contain the value of the newest token. Returns this token.
-    async fn race(&self, round: u64, newest: u64) -> Result<u64, FencingFlaw> {
+    async fn race(&self, round: u64, newest: u64) -> Result<u64, FencingFault> {
         let newer = newest + OLDER + 1;
         // The newest token is sent first, last, and in between.
         let mut tokens: Vec<u64> = (newest + 1..newer).collect();
@@ -375,7 +375,7 @@ where
         let results = join_all(writes).await;
         for (&token, result) in tokens.iter().zip(results) {
             if result? != ACCEPTED && token == newer {
-                return Err(FencingFlaw::RefusesNewer { newest, newer });
+                return Err(FencingFault::RefusesNewer { newest, newer });
             }
         }
         let found = self.read().await?;
@@ -384,26 +384,26 @@ where
         }
         let older = tokens.iter().find(|&&token| found == value(token, "race"));
         Err(match older {
-            Some(&older) => FencingFlaw::CheckAndWriteNotAtomic { newer, older },
-            None => FencingFlaw::LosesAcceptedWrite {
+            Some(&older) => FencingFault::CheckAndWriteNotAtomic { newer, older },
+            None => FencingFault::LosesAcceptedWrite {
                 token: newer,
                 found,
             },
         })
     }
 
-    async fn write(&self, token: u64, which: &str) -> Result<FencedWrite, FencingFlaw> {
+    async fn write(&self, token: u64, which: &str) -> Result<FencedWrite, FencingFault> {
         let written = (self.write)(token, value(token, which)).await;
         written.map_err(|error| failed(format!("write with token {token}"), error))
     }
 
-    async fn read(&self) -> Result<String, FencingFlaw> {
+    async fn read(&self) -> Result<String, FencingFault> {
         let found = (self.read)().await;
         found.map_err(|error| failed("read the resource".to_owned(), error))
     }
 
     /// Restarts the resource. False if the proof has no restart closure.
-    async fn restart(&self) -> Result<bool, FencingFlaw> {
+    async fn restart(&self) -> Result<bool, FencingFault> {
         let Some(restart) = &self.restart else {
             return Ok(false);
         };
@@ -420,9 +420,9 @@ fn value(token: u64, which: &str) -> String {
     format!("{which} value of token {token}")
 }
 
-fn failed(step: String, error: impl fmt::Display) -> FencingFlaw {
+fn failed(step: String, error: impl fmt::Display) -> FencingFault {
     let error = error.to_string();
-    FencingFlaw::Failed { step, error }
+    FencingFault::Failed { step, error }
 }
 
 impl<W, R, S> fmt::Debug for FencingProof<W, R, S> {

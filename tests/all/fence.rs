@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use quorate::testing::{FencedWrite, FencingFlaw, FencingProof};
+use quorate::testing::{FencedWrite, FencingFault, FencingProof};
 use quorate::{Fence, Redlock};
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn fence_passes_the_proof_of_a_resource() {
     assert_eq!(proven, Ok(()));
     let forgetful = prove_file(&folder.join("forgotten"), false).await;
     assert!(
-        matches!(forgetful, Err(FencingFlaw::ForgetsAtRestart { .. })),
+        matches!(forgetful, Err(FencingFault::ForgetsAtRestart { .. })),
         "{forgetful:?}"
     );
     fs::remove_dir_all(folder).expect("removed");
@@ -83,7 +83,7 @@ fn tempfile() -> std::path::PathBuf {
 
 /// Runs the proof on a resource that keeps a text in a file. `stores` is true if the resource stores the token together
 /// with the text, as the documentation of [`Fence`] demands.
-async fn prove_file(path: &std::path::Path, stores: bool) -> Result<(), FencingFlaw> {
+async fn prove_file(path: &std::path::Path, stores: bool) -> Result<(), FencingFault> {
     let fence = tokio::sync::RwLock::new(Fence::new(()));
     let write = async |token: u64, value: String| {
         let fence = fence.read().await;

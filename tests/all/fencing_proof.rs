@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Mutex;
 
-use quorate::testing::{FencedWrite, FencingFlaw, FencingProof};
+use quorate::testing::{FencedWrite, FencingFault, FencingProof};
 
 /// The data of a resource.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ struct Row {
 async fn prove(
     write: impl Fn(&mut Row, u64, String) -> bool,
     forgets: bool,
-) -> Result<(), FencingFlaw> {
+) -> Result<(), FencingFault> {
     let row = Mutex::new(Row::default());
     let row = || row.lock().expect("no panic");
     let writing = async |token: u64, value: String| {
@@ -54,7 +54,7 @@ fn correct() -> impl Fn(&mut Row, u64, String) -> bool {
 }
 
 /// Runs the proof, and returns the flaw and its text.
-async fn flaw(write: impl Fn(&mut Row, u64, String) -> bool) -> (FencingFlaw, String) {
+async fn flaw(write: impl Fn(&mut Row, u64, String) -> bool) -> (FencingFault, String) {
     let flaw = prove(write, false).await.expect_err("a wrong resource");
     let text = flaw.to_string();
     (flaw, text)
@@ -74,7 +74,7 @@ async fn resource_that_compares_64_bit_floats_passes_because_tokens_are_below_2_
 #[tokio::test]
 async fn resource_without_a_check_accepts_an_older_token() {
     let (flaw, text) = flaw(compared(|_, _| true)).await;
-    let expected = FencingFlaw::AcceptsOlder {
+    let expected = FencingFault::AcceptsOlder {
         newest: 10,
         older: 9,
     };
@@ -91,7 +91,7 @@ async fn resource_that_compares_after_the_write_is_named() {
         accepted
     };
     let (flaw, text) = flaw(after).await;
-    let expected = FencingFlaw::WritesWhatItRefuses {
+    let expected = FencingFault::WritesWhatItRefuses {
         newest: 10,
         older: 9,
     };
@@ -110,7 +110,7 @@ async fn resource_that_stores_the_token_of_a_refused_write_is_named() {
         accepted
     };
     let (flaw, text) = flaw(stores).await;
-    let expected = FencingFlaw::AcceptsOlderSecondTime {
+    let expected = FencingFault::AcceptsOlderSecondTime {
         newest: 10,
         older: 9,
     };
@@ -121,14 +121,14 @@ async fn resource_that_stores_the_token_of_a_refused_write_is_named() {
 #[tokio::test]
 async fn resource_that_demands_a_larger_token_refuses_the_second_write() {
     let (flaw, text) = flaw(compared(|token, newest| token > newest)).await;
-    assert_eq!(flaw, FencingFlaw::RefusesSame { token: 9 });
+    assert_eq!(flaw, FencingFault::RefusesSame { token: 9 });
     assert!(text.contains("`>=`, not `>`"), "{text}");
 }
 
 #[tokio::test]
 async fn resource_that_forgets_the_token_at_a_restart_is_named() {
     let flaw = prove(correct(), true).await;
-    let expected = FencingFlaw::ForgetsAtRestart {
+    let expected = FencingFault::ForgetsAtRestart {
         newest: 10,
         older: 9,
     };
@@ -142,7 +142,7 @@ async fn resource_that_compares_texts_refuses_a_token_with_more_digits() {
         newest == 0 || token.to_string() >= newest.to_string()
     }))
     .await;
-    let expected = FencingFlaw::RefusesNewer {
+    let expected = FencingFault::RefusesNewer {
         newest: 9,
         newer: 10,
     };
@@ -153,7 +153,7 @@ async fn resource_that_compares_texts_refuses_a_token_with_more_digits() {
 #[tokio::test]
 async fn resource_that_keeps_32_bits_refuses_a_newer_token() {
     let (flaw, text) = flaw(compared(|token, newest| token as u32 >= newest as u32)).await;
-    let expected = FencingFlaw::RefusesNewer {
+    let expected = FencingFault::RefusesNewer {
         newest: (1 << 32) - 1,
         newer: 1 << 32,
     };
@@ -169,7 +169,7 @@ async fn resource_that_rounds_tokens_accepts_an_older_token() {
         |token: u64| if token < 1 << 40 { token } else { token / 1000 },
     ] {
         let (flaw, text) = flaw(compared(|token, newest| rounded(token) >= rounded(newest))).await;
-        let FencingFlaw::AcceptsOlder { newest, older } = flaw else {
+        let FencingFault::AcceptsOlder { newest, older } = flaw else {
             panic!("{flaw:?}");
         };
         assert_eq!(newest - older, 1);
@@ -181,14 +181,14 @@ async fn resource_that_rounds_tokens_accepts_an_older_token() {
 async fn resource_that_was_used_before_is_refused_for_the_proof() {
     let used = compared(|token, newest| token >= newest.max(1_000));
     let (flaw, text) = flaw(used).await;
-    assert_eq!(flaw, FencingFlaw::RefusesFirst { token: 9 });
+    assert_eq!(flaw, FencingFault::RefusesFirst { token: 9 });
     assert!(text.contains("use a new resource"), "{text}");
 }
 
 #[tokio::test]
 async fn resource_that_does_not_write_what_it_accepts_is_named() {
     let (flaw, text) = flaw(|_, _, _| true).await;
-    let expected = FencingFlaw::LosesAcceptedWrite {
+    let expected = FencingFault::LosesAcceptedWrite {
         token: 9,
         found: String::new(),
     };
@@ -213,7 +213,7 @@ async fn resource_whose_check_and_write_are_two_steps_is_named() {
     };
     let read = async || Ok(row().value.clone());
     let flaw = FencingProof::new(write, read).run().await;
-    let Err(FencingFlaw::CheckAndWriteNotAtomic { newer, older }) = &flaw else {
+    let Err(FencingFault::CheckAndWriteNotAtomic { newer, older }) = &flaw else {
         panic!("{flaw:?}");
     };
     assert!(older < newer);
