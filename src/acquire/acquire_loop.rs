@@ -133,7 +133,7 @@ impl<'a> AcquireLoop<'a> {
             match self.next_attempt(&mut tries).await {
                 Ok(won) => return Ok(self.acquired(won, tries)),
                 Err(failed) => {
-                    Box::pin(self.prepare_next_attempt(&mut tries, failed, began)).await?
+                    Box::pin(self.prepare_next_attempt(&mut tries, failed, began)).await?;
                 }
             }
         }

@@ -297,7 +297,7 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
             redlock.acquire("x").await.map(drop).expect_err("held");
         }
         let lines = String::from_utf8(lines.0.lock().expect("no panic").clone()).expect("text");
-        let mut missed = lines.lines().filter(|line| line.contains("attempt missed"));
+        let mut missed = lines.lines().filter(|line| line.contains("attempt failed"));
         assert!(missed.clone().count() > 3, "{lines}");
         let last = missed
             .next_back()
