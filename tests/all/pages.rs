@@ -309,12 +309,15 @@ mod comparison {
         parts.collect::<Vec<_>>().join(", ")
     }
 
+    /// What happened in one run, and after how many milliseconds.
+    type Run<'a> = (&'a str, Option<u64>);
+
     /// The table on the page equals the table that follows from the raw results, and each cell has five runs.
     #[test]
     fn table_of_the_comparison_page_equals_the_recorded_runs() {
         let log = page("evidence/comparison/runs.tsv");
         let versions = log.lines().next().and_then(|line| line.strip_prefix("# "));
-        let mut cells: BTreeMap<(&str, &str), Vec<(&str, Option<u64>)>> = BTreeMap::new();
+        let mut cells: BTreeMap<(&str, &str), Vec<Run<'_>>> = BTreeMap::new();
         let (mut rows, mut tools) = (Vec::new(), Vec::new());
         for line in log.lines().filter(|line| !line.starts_with('#')) {
             let fields: Vec<&str> = line.split('\t').collect();

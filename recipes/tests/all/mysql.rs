@@ -53,12 +53,12 @@ fn executing(statement: &str, values: &[&str]) -> String {
     let names: Vec<String> = (0..values.len())
         .map(|index| format!("@v{index}"))
         .collect();
-    let sets: String = names
+    let sets: Vec<String> = names
         .iter()
         .zip(values)
         .map(|(name, value)| format!("SET {name} = {value};"))
         .collect();
-    let names = names.join(", ");
+    let (sets, names) = (sets.concat(), names.join(", "));
     format!("{sets} PREPARE p FROM {statement}; EXECUTE p USING {names}; SELECT ROW_COUNT();")
         .replace('\n', " ")
 }

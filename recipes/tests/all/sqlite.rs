@@ -43,12 +43,10 @@ fn open(home: &Home) -> Session {
 
 /// The statements of a recipe, with these values for the placeholders `?1`, `?2` and so on.
 fn with(recipe: &str, values: &[&str]) -> String {
-    let mut commands = String::new();
-    for (index, value) in values.iter().enumerate() {
-        // The client program evaluates the value as SQL. The quotation marks protect it from the program's own syntax.
-        commands += &format!(".parameter set ?{} \"{value}\"\n", index + 1);
-    }
-    commands + recipe
+    // The client program evaluates the value as SQL. The quotation marks protect it from the program's own syntax.
+    let set = |(index, value)| format!(".parameter set ?{} \"{value}\"\n", index + 1);
+    let commands: Vec<String> = values.iter().enumerate().map(set).collect();
+    commands.concat() + recipe
 }
 
 fn writing(recipe: &str, token: u64, value: &str) -> String {
