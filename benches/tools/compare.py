@@ -252,8 +252,9 @@ def kill(run):
         run.record("one server killed: a new lock", "none in 15 s", None, str(line and line[1]))
     row = "one server killed: the holder"
     if not run.tool.renews and run.tool.count > 1:
-        # Its lock ends after its TTL in any case. It is asked before.
-        run.record(row, "keeps it", None, "no renewal: until the end of its TTL")
+        # Its lock ends after its TTL in any case, so it is asked now.
+        believes = first.believes()
+        run.record(row, "keeps it" if believes == "yes" else "not notified; if asked: not held", None, believes)
         return
     first.wait("lost", killed + 2 * TTL - time.monotonic())
     lost, suspended = first.find("lost"), first.find("suspended")
@@ -466,7 +467,7 @@ def options():
     parser.add_argument("--jobs", type=int, default=8, help="runs at the same time")
     parser.add_argument("--tool", action="append", help="only this tool (repeat it for several)")
     parser.add_argument("--scenario", type=int, action="append", help="only the scenario with this number, from 0")
-    parser.add_argument("--log", type=pathlib.Path, help="write the lines to this file; with --tool, keep those of other tools")
+    parser.add_argument("--log", type=pathlib.Path, help="write the lines to this file; with --tool or --scenario, keep the other cells")
     parser.add_argument("--heading", default="", help="the first line of the log")
     parser.add_argument("--page", type=pathlib.Path, help="write the table into this page")
     return parser.parse_args()
@@ -503,8 +504,9 @@ def main():
     tools = [tool for tool in bench.tools() if not chosen.tool or tool.name in chosen.tool]
     scenarios = [SCENARIOS[number] for number in chosen.scenario] if chosen.scenario else SCENARIOS
     lines, problems = perform_all(bench, tools, scenarios, chosen)
-    if chosen.tool and chosen.log and chosen.log.exists():
-        lines += [line for line in read_log(chosen.log) if line[1] not in chosen.tool]
+    if (chosen.tool or chosen.scenario) and chosen.log and chosen.log.exists():
+        measured = {line[:2] for line in lines}
+        lines += [line for line in read_log(chosen.log) if line[:2] not in measured]
         names = [tool.name for tool in bench.tools()]
         lines.sort(key=lambda line: (ROWS.index(line[0]), names.index(line[1]), int(line[2])))
     text = "".join("\t".join(line).rstrip("\t") + "\n" for line in lines)

@@ -49,7 +49,7 @@ const TABLE: [Meaning; 11] = [
     ("70", "an internal failure"),
     (
         "74",
-        "the lock was lost while the command ran, or quorate check found a stale token",
+        "the lock was lost, or quorate check found a stale token",
     ),
     ("75", "another client held the lock for the whole wait"),
     (

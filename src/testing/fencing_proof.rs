@@ -284,7 +284,7 @@ where
     E: fmt::Display,
     F: fmt::Display,
 {
-    /// Plays all steps. Stops at the first flaw.
+    /// Plays all steps. Stops at the first fault.
     ///
     /// # Errors
     ///
@@ -330,15 +330,15 @@ where
         Ok(())
     }
 
-    /// Writes with a token that the resource must accept. `flaw` names the flaw if the resource refuses the token.
+    /// Writes with a token that the resource must accept. `fault` names the fault if the resource refuses the token.
     async fn accept(
         &self,
         token: u64,
         which: &str,
-        flaw: impl Fn(u64) -> FencingFault,
+        fault: impl Fn(u64) -> FencingFault,
     ) -> Result<(), FencingFault> {
         if self.write(token, which).await? != ACCEPTED {
-            return Err(flaw(token));
+            return Err(fault(token));
         }
         let found = self.read().await?;
         if found != value(token, which) {

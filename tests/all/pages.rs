@@ -309,7 +309,7 @@ mod comparison {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    /// What happened in one run, and after how many milliseconds.
+    /// The result of one run, and after how many milliseconds it came.
     type Run<'a> = (&'a str, Option<u64>);
 
     /// The table on the page equals the table that follows from the raw results, and each cell has five runs.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// What happens before the next `PUT` with a condition.
+/// A step that is executed before the next `PUT` with a condition.
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
 /// A server that stores objects, and implements `If-Match` and `If-None-Match: *` as RFC 9110 demands. As in S3, the
