@@ -79,6 +79,7 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["needs::"])),
     ("all", Part::Only(&["metrics::"])),
     ("all", Part::Only(&["dead_holders::"])),
+    ("all", Part::Only(&["fence::"])),
     ("all", Part::Only(&["refusals::"])),
 ];
 

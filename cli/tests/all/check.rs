@@ -106,12 +106,12 @@ fn token_of_each_kind_of_lock_is_current_while_it_is_held() {
             "{options:?}"
         );
     }
-    let permit = checked_by_its_holder(&masters, &["--permits", "2", "r"]);
+    let permit = checked_by_its_holder(&masters, &["--permits", "1", "r"]);
     assert_eq!(
         verdict(&masters, &["--slot", "0", "r", &permit]),
         is(74, "ended")
     );
-    let next = checked_by_its_holder(&masters, &["--permits", "2", "r"]);
+    let next = checked_by_its_holder(&masters, &["--permits", "1", "r"]);
     assert_ne!(permit, next);
     assert_eq!(
         verdict(&masters, &["--slot", "0", "r", &permit]),

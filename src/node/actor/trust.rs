@@ -172,8 +172,9 @@ pub(crate) struct Roster {
 struct Servers {
     /// By the run id of the server.
     voters: HashMap<String, Voter>,
-    /// The run id that each address led to at its last handshake, even if the handshake was refused.
-    latest: HashMap<NodeName, String>,
+    /// For each address the run id that it led to at its last handshake, even if the handshake was refused, and whether
+    /// it led to another run before.
+    latest: HashMap<NodeName, (String, bool)>,
 }
 
 /// The address that has the vote of one server.
@@ -199,16 +200,17 @@ pub(in crate::node) struct ServerVote {
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::node) struct VoteTaken {
     name: NodeName,
-    /// Whether that address has an open connection to the server.
-    is_connected: bool,
+    /// Whether servers seem to move between the addresses: that address has no open connection to the server, and the
+    /// refused address led to another server before.
+    is_moving: bool,
 }
 
 impl From<VoteTaken> for Fault {
-    /// While the other address is connected, two addresses lead to one server, which only a change of the configuration
-    /// ends. Otherwise the servers may be moving between the addresses: the vote follows within `max_ttl`.
+    /// That two addresses lead to one server is permanent, because only a change of the configuration ends it. If servers
+    /// move between the addresses, the vote follows within `max_ttl`.
     fn from(taken: VoteTaken) -> Self {
         let name = taken.name.as_str();
-        if taken.is_connected {
+        if !taken.is_moving {
             return Self::SameServer(name.into());
         }
         Self::Down(
@@ -246,16 +248,22 @@ impl Roster {
         let now = (self.clock)();
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         let Servers { voters, latest } = &mut *servers;
-        latest.insert(name.clone(), run.to_owned());
+        let led_elsewhere = match latest.get(name) {
+            Some((known, moved)) => *moved || known != run,
+            None => false,
+        };
+        latest.insert(name.clone(), (run.to_owned(), led_elsewhere));
         voters.retain(|_, voter| voter.kept_until(now, self.max_ttl) > now);
         let free = || Voter::new(name, Instant::from_nanos(0));
         let voter = voters.entry(run.to_owned()).or_insert_with(free);
         if voter.name != *name {
-            let has_moved = latest.get(&voter.name).is_some_and(|other| other != run);
+            let has_moved = latest
+                .get(&voter.name)
+                .is_some_and(|(other, _)| other != run);
             if voter.left.is_none() || !has_moved {
                 return Err(VoteTaken {
                     name: voter.name.clone(),
-                    is_connected: voter.left.is_none(),
+                    is_moving: voter.left.is_some() && led_elsewhere,
                 });
             }
             *voter = Voter::new(name, voter.kept_until(now, self.max_ttl));
