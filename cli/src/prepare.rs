@@ -139,6 +139,10 @@ async fn mysql(url: &str) -> Result<String, Failure> {
 }
 
 #[cfg(not(feature = "mysql"))]
+#[expect(
+    clippy::unused_async,
+    reason = "the signature is the same as with the feature `mysql`"
+)]
 async fn mysql(_: &str) -> Result<String, Failure> {
     Err(crate::masters::unknown("MySQL", "mysql"))
 }
@@ -169,6 +173,10 @@ async fn zookeeper(url: &str) -> Result<String, Failure> {
 }
 
 #[cfg(not(feature = "zookeeper"))]
+#[expect(
+    clippy::unused_async,
+    reason = "the signature is the same as with the feature `zookeeper`"
+)]
 async fn zookeeper(_: &str) -> Result<String, Failure> {
     Err(crate::masters::unknown("ZooKeeper", "zookeeper"))
 }

@@ -80,6 +80,7 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["metrics::"])),
     ("all", Part::Only(&["dead_holders::"])),
     ("all", Part::Only(&["fence::"])),
+    ("all", Part::Only(&["fencing_proof::"])),
     ("all", Part::Only(&["refusals::"])),
 ];
 
