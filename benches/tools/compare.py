@@ -316,8 +316,13 @@ def set_back(run, row):
     for number in range(min(2, run.tool.count)):
         run.servers.jump(number, -3600)
     first.signal(signal.SIGKILL)
+    record_when_free(run, row, second)
+
+
+def record_when_free(run, row, client):
+    """Records when the client gets the lock of a holder that has died now."""
     since = time.monotonic()
-    line = second.acquire(4 * TTL)
+    line = client.acquire(4 * TTL)
     if acquired(line):
         run.record(row, "free after", line[0] - since)
     else:
@@ -360,12 +365,7 @@ def fork(run, row, what):
         return
     time.sleep(0.2)
     os.kill(first.process.pid, signal.SIGKILL)
-    since = time.monotonic()
-    line = second.acquire(4 * TTL)
-    if acquired(line):
-        run.record(row, "free after", line[0] - since)
-    else:
-        run.record(row, f"not free in {4 * TTL:.0f} s", None, str(line and line[1]))
+    record_when_free(run, row, second)
 
 
 def cut(run, row):

@@ -12,16 +12,11 @@ use quorate_testbed::Home;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::proof::prove;
-use crate::{NEW, OLD, not_run};
+use crate::{NEW, OLD, has_program};
 
 /// An empty directory. `None` if a program is missing that the recipe uses.
 fn directory() -> Option<Arc<Home>> {
-    let found = Command::new("flock")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status();
-    if !found.is_ok_and(|status| status.success()) {
-        not_run("the program flock is missing: install util-linux");
+    if !has_program("flock", "util-linux") {
         return None;
     }
     Some(Arc::new(Home::create(None).unwrap()))

@@ -16,6 +16,21 @@ const OLD: u64 = 1_795_867_843_360_792;
 /// The token of the next holder.
 const NEW: u64 = OLD + 1;
 
+/// Whether `program` can be started. If not, reports that the current test did not run. `package` has the program.
+fn has_program(program: &str, package: &str) -> bool {
+    let found = std::process::Command::new(program)
+        .arg("--version")
+        .stdout(std::process::Stdio::null())
+        .status();
+    let found = found.is_ok_and(|status| status.success());
+    if !found {
+        not_run(&format!(
+            "the program {program} is missing: install {package}"
+        ));
+    }
+    found
+}
+
 /// Reports that the current test did not run, and why.
 fn not_run(why: &str) {
     let thread = std::thread::current();

@@ -8,8 +8,8 @@ use mysql_async::prelude::Queryable;
 use quorate_recipes::recipe;
 use quorate_testbed::{MariaDb, MariaDbOptions};
 
-use crate::proof::prove;
-use crate::session::{Program, Session, literal, until_one_waits};
+use crate::proof::{prove, refuses_the_older_run};
+use crate::session::{Program, Session, body, is_one_row, literal, until_one_waits};
 use crate::{NEW, OLD, not_run};
 
 /// A server with the table `documents` and its columns in the database `test`. `None` if MariaDB is not installed.
@@ -70,19 +70,6 @@ fn updating(recipe: &str, token: u64, value: &str) -> String {
 
 fn update(session: &mut Session, token: u64, value: &str) -> bool {
     is_one_row(&session.say(&updating(recipe("mysql-update"), token, value)))
-}
-
-fn is_one_row(answer: &str) -> bool {
-    match answer.trim() {
-        "1" => true,
-        "0" => false,
-        other => panic!("{other}"),
-    }
-}
-
-fn body(session: &mut Session) -> String {
-    let answer = session.say("SELECT body FROM documents WHERE id = 'a';");
-    answer.trim_end_matches('\n').to_owned()
 }
 
 /// Creates an empty row with the recipe.
@@ -291,13 +278,10 @@ async fn mysql_triggers_refuse_unchanged_statements_with_an_older_token() {
         }
     }
     run(&server, "DELETE FROM test.fences");
-    let accepted = unchanged_program(&server, NEW);
-    assert!(accepted.status.success(), "{accepted:?}");
-    assert_eq!(body(&mut session), "new");
-    let refused = unchanged_program(&server, OLD);
-    assert!(!refused.status.success(), "{refused:?}");
-    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(error.contains("fenced: a newer holder"), "{error}");
+    refuses_the_older_run(
+        |token| unchanged_program(&server, token),
+        || body(&mut session),
+    );
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use quorate_recipes::recipe;
 use quorate_testbed::Postgres;
 
-use crate::proof::prove;
-use crate::session::{Program, Session, literal, until_one_waits};
+use crate::proof::{prove, refuses_the_older_run};
+use crate::session::{Program, Session, body, literal, until_one_waits};
 use crate::{NEW, OLD, not_run};
 
 /// A server with the table `documents` and its column for tokens. `None` if PostgreSQL is not installed.
@@ -62,11 +62,6 @@ fn is_one_row(answer: &str) -> bool {
         "UPDATE 0" | "INSERT 0 0" => false,
         other => panic!("{other}"),
     }
-}
-
-fn body(session: &mut Session) -> String {
-    let answer = session.say("SELECT body FROM documents WHERE id = 'a';");
-    answer.trim_end_matches('\n').to_owned()
 }
 
 fn waiting(server: &Postgres) {
@@ -244,13 +239,10 @@ async fn postgres_trigger_refuses_unchanged_statements_with_an_older_token() {
         }
     }
     run(&server, "TRUNCATE fences");
-    let accepted = unchanged_program(&server, NEW);
-    assert!(accepted.status.success(), "{accepted:?}");
-    assert_eq!(body(&mut session), "new");
-    let refused = unchanged_program(&server, OLD);
-    assert!(!refused.status.success(), "{refused:?}");
-    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(error.contains("fenced: a newer holder"), "{error}");
+    refuses_the_older_run(
+        |token| unchanged_program(&server, token),
+        || body(&mut session),
+    );
 }
 
 #[test]

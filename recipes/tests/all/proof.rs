@@ -1,9 +1,12 @@
 //! Runs the proof of the library on a recipe, with real concurrent connections.
 
+use std::process::Output;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quorate::testing::{FencedWrite, FencingProof};
 use tokio::task::spawn_blocking;
+
+use crate::{NEW, OLD};
 
 /// Proves that a resource refuses older tokens. `open` opens a connection, `write` returns whether the resource has
 /// accepted the token, and `read` returns the stored value. Each call has its own connection while it runs.
@@ -44,4 +47,19 @@ impl<C, O: Fn() -> C> Pool<C, O> {
         idle().push(client);
         result
     }
+}
+
+/// Checks a trigger with a program that knows no token: the run of the newer holder writes, and the older one is
+/// refused. `read` returns the stored text.
+pub(crate) fn refuses_the_older_run(
+    program: impl Fn(u64) -> Output,
+    read: impl FnOnce() -> String,
+) {
+    let accepted = program(NEW);
+    assert!(accepted.status.success(), "{accepted:?}");
+    assert_eq!(read(), "new");
+    let refused = program(OLD);
+    assert!(!refused.status.success(), "{refused:?}");
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains("fenced: a newer holder"), "{error}");
 }

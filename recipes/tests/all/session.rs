@@ -107,3 +107,18 @@ pub(crate) fn until_one_waits(waiting: impl Fn() -> String) {
 pub(crate) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
+
+/// Whether a statement changed its row. The answer is the number of changed rows, 1 or 0.
+pub(crate) fn is_one_row(answer: &str) -> bool {
+    match answer.trim() {
+        "1" => true,
+        "0" => false,
+        other => panic!("{other}"),
+    }
+}
+
+/// The stored text of the document `a`.
+pub(crate) fn body(session: &mut Session) -> String {
+    let answer = session.say("SELECT body FROM documents WHERE id = 'a';");
+    answer.trim_end_matches('\n').to_owned()
+}

@@ -1,24 +1,19 @@
 //! The recipes for SQLite, with its command-line client.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use quorate_recipes::recipe;
 use quorate_testbed::Home;
 
 use crate::proof::prove;
-use crate::session::{Program, Session, literal};
-use crate::{NEW, OLD, not_run};
+use crate::session::{Program, Session, body, is_one_row, literal};
+use crate::{NEW, OLD, has_program};
 
 /// The file of a database with the table `documents`. `None` if SQLite is not installed.
 fn database() -> Option<Arc<Home>> {
-    let found = Command::new("sqlite3")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status();
-    if !found.is_ok_and(|status| status.success()) {
-        not_run("the program sqlite3 is missing: install sqlite3");
+    if !has_program("sqlite3", "sqlite3") {
         return None;
     }
     let home = Home::create(None).unwrap();
@@ -59,19 +54,6 @@ fn write(session: &mut Session, recipe: &str, token: u64, value: &str) -> bool {
         writing(recipe, token, value)
     ));
     is_one_row(&answer)
-}
-
-fn is_one_row(answer: &str) -> bool {
-    match answer.trim() {
-        "1" => true,
-        "0" => false,
-        other => panic!("{other}"),
-    }
-}
-
-fn body(session: &mut Session) -> String {
-    let answer = session.say("SELECT body FROM documents WHERE id = 'a';");
-    answer.trim_end_matches('\n').to_owned()
 }
 
 #[tokio::test]
