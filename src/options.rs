@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::error::BuildError;
 use crate::node::note::{NoteText, Notes};
 use crate::protocol::fencing::COUNTER_TTL_US;
+use crate::protocol::lease::{longest_node_timeout, shortest_ttl};
 use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::settings::Wait;
@@ -115,11 +116,11 @@ impl Options {
             );
             return Err(bad("ttl", ttl, why));
         }
-        if self.node_timeout > ttl / 4 {
+        if self.node_timeout > longest_node_timeout(ttl) {
             let why = format!(
                 "is too short for a node_timeout of {}: raise the ttl to {} or lower node_timeout",
                 text(self.node_timeout),
-                text(self.node_timeout.saturating_mul(4))
+                text(shortest_ttl(self.node_timeout))
             );
             return Err(bad("ttl", ttl, why));
         }

@@ -10,6 +10,7 @@ use crate::node::note::{Identity, Notes};
 use crate::node::redis::{NodeOptions, RedisNode};
 use crate::node::{CONNECT_STEPS, Context, Markers, Node};
 use crate::options::{Options, bad, text};
+use crate::protocol::lease::{SHORTEST_HEARTBEAT, heartbeat, longest_node_timeout};
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
 use crate::rounds::coordinator::{Coordinator, Members, Patience};
@@ -111,29 +112,25 @@ impl RedlockBuilder {
             Wait::For(wait) if !wait.is_zero() => wait,
             _ => Duration::MAX,
         };
-        let Some(heartbeat) = self.heartbeat else {
-            // The default heartbeat time is half the ttl, but at most `wait`. It is at least 30 ms even if `wait` is
-            // shorter, so that the masters do not receive too many heartbeats.
-            return Ok((self.settings.ttl() / 2)
-                .min(wait)
-                .max(Duration::from_millis(30)));
+        let Some(asked) = self.heartbeat else {
+            return Ok(heartbeat(self.settings.ttl(), wait));
         };
-        let why = if heartbeat < Duration::from_millis(30) {
+        let why = if asked < SHORTEST_HEARTBEAT {
             "is below 30ms: the masters would receive too many heartbeats".to_owned()
-        } else if heartbeat > self.settings.ttl() {
+        } else if asked > self.settings.ttl() {
             let ttl = text(self.settings.ttl());
             format!(
                 "is above the ttl ({ttl}): a crashed waiter would block the queue for longer than a crashed holder"
             )
-        } else if heartbeat > wait {
+        } else if asked > wait {
             let wait = text(wait);
             format!(
                 "is above the wait ({wait}): a crashed waiter would block the queue until the other waiters give up"
             )
         } else {
-            return Ok(heartbeat);
+            return Ok(asked);
         };
-        Err(bad("heartbeat", heartbeat, why))
+        Err(bad("heartbeat", asked, why))
     }
 
     #[cfg_attr(
@@ -194,7 +191,7 @@ impl RedlockBuilder {
         let mut slowest = default;
         for node in nodes {
             let timeout = node.abilities().timeout.unwrap_or(default);
-            if timeout > self.settings.ttl() / 4 {
+            if timeout > longest_node_timeout(self.settings.ttl()) {
                 let why = format!(
                     "of {} is more than a quarter of the ttl ({}): raise the ttl, or lower the timeout in the URL of this master",
                     node.name(),

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::value::{Choice, Field};
+use crate::protocol::lease::usual_node_timeout;
 use crate::settings::{Order, RestartGuard, Wait};
 
 /// The default `ttl`: 10 s, or `max_ttl` if that is shorter.
@@ -361,7 +362,7 @@ impl Settings {
     #[doc(hidden)]
     pub fn node_timeout(&self) -> Duration {
         let timeout = self.node_timeout;
-        timeout.unwrap_or_else(|| DEFAULT_NODE_TIMEOUT.min(self.ttl() / 10))
+        timeout.unwrap_or_else(|| usual_node_timeout(self.ttl(), DEFAULT_NODE_TIMEOUT))
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {

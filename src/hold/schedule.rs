@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::held::Held;
 use crate::protocol::instant::Instant;
-use crate::protocol::lease::renew_at;
+use crate::protocol::lease::{early_by, late_after, renew_at};
 use crate::repeats::Repeats;
 
 /// The largest number of locks in one message, so that one script call does not block a master for long.
@@ -29,9 +29,6 @@ pub(super) const OPEN: usize = 2;
 /// While at least [`OPEN`] batches of renewals wait for a majority, also the shortest time between two batches of
 /// renewals. For a late renewal, [`SOON`] (1 ms) is used instead.
 const PACE: Duration = Duration::from_millis(5);
-
-/// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
-const LATE: u32 = 30;
 
 /// The largest number of expired locks that one call of `take_due` takes.
 const ENDS: usize = 8 * BATCH;
@@ -304,7 +301,7 @@ impl Schedule {
     fn next_batch(&mut self, now: Instant) -> Option<Instant> {
         self.held_back = false;
         let (due, _, held) = self.entries.first(&mut self.renewals)?;
-        let late = now.saturating_since(due) > held.ttl() / LATE;
+        let late = now.saturating_since(due) > late_after(held.ttl());
         let pace = if late { SOON } else { PACE };
         let leaves = if self.open < OPEN {
             due
@@ -341,11 +338,11 @@ impl Schedule {
 
     /// Takes one batch of renewals. The batch also includes locks that are due shortly after `now`, to save messages.
     fn take_renewals(&mut self, taken: &mut Vec<Due>, now: Instant) {
-        // A batch is sent now in any case, so fill it with locks that are due within a sixtieth of their ttl.
+        // A batch is sent now in any case, so fill it with locks that are due soon.
         let full = taken.len() + BATCH;
         while taken.len() < full
             && let Some((due, id, held)) = self.entries.first(&mut self.renewals)
-            && due <= now + held.ttl() / 60
+            && due <= now + early_by(held.ttl())
         {
             self.renewals.pop();
             taken.extend(self.turn(id, now, What::Renewal));

@@ -18,6 +18,7 @@ use crate::node::{KeyState, Note, Reply, Request, Token};
 use crate::outcome::LossCause;
 use crate::protocol::election::{Observed, Standing, leader};
 use crate::protocol::instant::Instant;
+use crate::protocol::lease::observe_every;
 use crate::redlock::Redlock;
 use crate::resource::InvalidResource;
 use crate::settings::Wait;
@@ -125,7 +126,7 @@ impl Election {
         let core = &self.redlock.core;
         Ok(Observation {
             called: core.lines.watchers.begin(&key),
-            every: (self.ttl.unwrap_or(core.options.ttl) / LOOKS).max(SHORTEST),
+            every: observe_every(self.ttl.unwrap_or(core.options.ttl)),
             due: core.coordinator.now(),
             known_until: core.coordinator.now(),
             observed: Observed::default(),
@@ -198,12 +199,6 @@ pub struct Leader {
     /// The leader's note, if the leader has written one.
     pub note: Option<Note>,
 }
-
-/// An observer asks the masters for the leader this many times per ttl.
-const LOOKS: u32 = 3;
-
-/// The shortest time between two requests that an observer sends to the masters, even if the ttl is very short.
-const SHORTEST: Duration = Duration::from_millis(10);
 
 /// How long an observer waits for the note of a new leader. After this time it reports the leader without a note.
 const NOTED_WITHIN: Duration = Duration::from_millis(50);

@@ -1,4 +1,29 @@
 //! When a lease is renewed, when it ends, and what the votes of one extension mean.
+//!
+//! # Fractions of a TTL
+//!
+//! Each time that is a part of the TTL has a function in this file. For a TTL of 30 s, the life of a lock that was
+//! acquired at 0 s and whose masters stop answering after the first renewal:
+//!
+//! ```text
+//! 0 s          10 s                    20 s  22 s  24 s  ..                  39.7 s  40 s
+//! |------------|-----------------------|-----|-----|-----..------------------|-------|
+//! acquired     renewed                 fails, and is tried every 2 s         validity of the client ends,
+//!                                                                            then the lock on the masters
+//! ```
+//!
+//! | function | part | meaning |
+//! |---|---|---|
+//! | [`renew_at`] | 1/3 | time between two renewals, and between two requests of an observer ([`observe_every`]) |
+//! | [`retry_at`] | 1/15 | time until a renewal without a majority is tried again |
+//! | [`late_after`] | 1/30 | a renewal that is overdue by more is late, and is no longer held back |
+//! | [`early_by`] | 1/60 | a lock that is due within this time is renewed together with the others |
+//! | [`heartbeat`] | 1/2 | time between two heartbeats of a waiter, unless one is configured |
+//! | [`usual_node_timeout`] | 1/10 | time for the answer of a master, if 50 ms are longer |
+//! | [`longest_node_timeout`] | 1/4 | longest time for the answer of a master: leaves room for both rounds of an acquire |
+//!
+//! The command has two of its own, for the end of the job (`cli/src/deadline.rs`): SIGTERM comes in the second half of the
+//! TTL, and a twentieth of it, 200 ms at most, remains for SIGKILL.
 
 use std::time::Duration;
 
@@ -6,19 +31,56 @@ use super::instant::Instant;
 use super::quorum::{Quorum, Tally, Verdict};
 use super::validity::{Drift, valid_until};
 
-/// A renewal starts a third of the ttl after the acquire or the previous renewal. So two more renewals fit before the
-/// lease ends.
-const RENEWALS_PER_TTL: u32 = 3;
-
-/// When the next renewal is due; `started` is when the acquire or the last renewal was sent.
+/// When the next renewal is due; `started` is when the acquire or the last renewal was sent. After a third of the ttl,
+/// two more renewals fit before the lease ends.
 pub(crate) fn renew_at(started: Instant, ttl: Duration) -> Instant {
-    started + ttl / RENEWALS_PER_TTL
+    started + ttl / 3
 }
 
 /// When to renew again after a renewal without a majority: a fifteenth of the ttl after `now`, or 5 ms if that is
 /// longer.
 pub(crate) fn retry_at(now: Instant, ttl: Duration) -> Instant {
-    now + (ttl / (RENEWALS_PER_TTL * 5)).max(Duration::from_millis(5))
+    now + (ttl / 15).max(Duration::from_millis(5))
+}
+
+/// A renewal that is overdue by more than this is late.
+pub(crate) fn late_after(ttl: Duration) -> Duration {
+    ttl / 30
+}
+
+/// A renewal may be sent this much before it is due, together with other renewals.
+pub(crate) fn early_by(ttl: Duration) -> Duration {
+    ttl / 60
+}
+
+/// The time between two requests of an observer of an election: 10 ms or more, however short the ttl is.
+pub(crate) fn observe_every(ttl: Duration) -> Duration {
+    (ttl / 3).max(Duration::from_millis(10))
+}
+
+/// The default time between two heartbeats of a waiter that waits for `wait` at most. At least [`SHORTEST_HEARTBEAT`],
+/// however short `wait` is.
+pub(crate) fn heartbeat(ttl: Duration, wait: Duration) -> Duration {
+    (ttl / 2).min(wait).max(SHORTEST_HEARTBEAT)
+}
+
+/// The shortest time between two heartbeats of a waiter. With less, the masters would receive too many of them.
+pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(30);
+
+/// The default time for the answer of a master: `usual`, or a tenth of the ttl if that is shorter.
+pub(crate) fn usual_node_timeout(ttl: Duration, usual: Duration) -> Duration {
+    usual.min(ttl / 10)
+}
+
+/// The longest time that a master may have for its answer: an acquire needs up to two answers, and half of the ttl must
+/// be left.
+pub(crate) fn longest_node_timeout(ttl: Duration) -> Duration {
+    ttl / 4
+}
+
+/// The shortest ttl that allows masters this time for their answers: the reverse of [`longest_node_timeout`].
+pub(crate) fn shortest_ttl(node_timeout: Duration) -> Duration {
+    node_timeout.saturating_mul(4)
 }
 
 /// The answer of one master to an extension.
