@@ -1,0 +1,203 @@
+//! How the task opens a session, what it keeps of the server's greeting, and what happens to its requests while there is no
+//! session.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::{Online, SessionTask};
+use crate::node::Fault;
+use crate::node::actor::back_off::STEADY;
+use crate::node::store::contract::{Greeting, Session, Store};
+use crate::protocol::instant::Instant;
+use crate::protocol::restart::quarantined_until;
+use crate::repeats::warn_seldom;
+use crate::settings::RestartGuard;
+
+impl<S: Store> SessionTask<S> {
+    pub(super) async fn connect(&mut self) -> Result<Online<S::Session>, Fault> {
+        let shared = self.shared.clone();
+        let limit = shared.context().connect_timeout;
+        let asked = self.now();
+        let connected = self.wait_apart(asked + limit, shared.store.connect()).await;
+        let (session, greeting) = connected.unwrap_or_else(|| Err(Fault::NoConnection(limit)))?;
+        self.greet(session, greeting, asked)
+    }
+
+    /// Stores the facts from the server's greeting, which was requested at `asked`.
+    fn greet(
+        &mut self,
+        session: S::Session,
+        greeting: Greeting,
+        asked: Instant,
+    ) -> Result<Online<S::Session>, Fault> {
+        let (context, now) = (self.shared.context(), self.now());
+        let name = self.shared.store.name();
+        let guarded = self.guarded(&greeting, now);
+        let enter = |server| context.roster.enter(server, name);
+        let vote = greeting.server.as_deref().map(enter).transpose()?;
+        let withheld = vote.as_ref().map_or(Duration::ZERO, |vote| vote.withheld);
+        if !withheld.is_zero() {
+            warn_seldom!(
+                (self.shared.repeats, "moved", now),
+                node = %name,
+                "another address led to this server before, so its votes are ignored until max_ttl has passed"
+            );
+        }
+        tracing::debug!(node = %name, session = self.number, "connected");
+        self.time.forget();
+        // Learn the store's date before the first request: a request that the cache answers brings no date.
+        self.time.learn_date(session.date(), asked, now);
+        if greeting.uptime.is_some() {
+            self.cache.mark_all_doubtful();
+        }
+        Ok(Online {
+            session,
+            lasts: greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off,
+            run: greeting.run,
+            quarantined_until: guarded.max(now + withheld),
+            _vote: vote,
+            since: now,
+            last_answer: now,
+        })
+    }
+
+    /// The time until which the votes of the server do not count, because it may have forgotten a lock (docs/protocol.md,
+    /// "Restart guard").
+    fn guarded(&self, greeting: &Greeting, now: Instant) -> Instant {
+        let (context, never) = (self.shared.context(), Instant::from_nanos(0));
+        let acquaintance = &self.shared.acquaintance;
+        let first = acquaintance.is_first_run(greeting.run.as_str());
+        if context.restart_guard == RestartGuard::Off {
+            return never;
+        }
+        let uptime = greeting.uptime;
+        let uptime = uptime.filter(|_| context.restart_guard == RestartGuard::On || !first);
+        let young = uptime.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
+        // The address may lead to another server now. A restart of a server that loses nothing is not a change.
+        let server = match (&greeting.server, greeting.uptime) {
+            (_, Some(_)) => Some(greeting.run.as_str()),
+            (server, None) => server.as_deref(),
+        };
+        let other = server.map(|server| acquaintance.guarded(server, now, context.max_ttl));
+        let until = young.max(other).unwrap_or(never);
+        if until > now {
+            warn_seldom!(
+                (self.shared.repeats, "restarted", now),
+                node = %self.shared.store.name(),
+                "master restarted recently, so its votes are ignored until max_ttl has passed (restart guard)"
+            );
+        }
+        until
+    }
+
+    /// Runs the future `what` while there is no session. Meanwhile, refuses requests that have waited too long for a
+    /// session. Returns `None` if the time `until` was reached, or if the task may end.
+    pub(super) async fn wait_apart<T>(
+        &mut self,
+        until: Instant,
+        what: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut what = pin!(what);
+        let shared = self.shared.clone();
+        let runtime = &shared.context().runtime;
+        loop {
+            let now = runtime.now();
+            if self.patience.is_none_or(|patience| patience <= now) {
+                self.patience = None;
+                self.refuse_all();
+            }
+            let done = now >= until || self.is_over();
+            let at = self.patience.map_or(until, |patience| patience.min(until));
+            let mut timer = runtime.sleep_until(if done { now } else { at });
+            let patient = self.patience.is_some();
+            let mailbox = &shared.mailboxes[self.number];
+            let found = std::future::poll_fn(|cx| {
+                mailbox.register(cx.waker());
+                if let Poll::Ready(found) = what.as_mut().poll(cx) {
+                    return Poll::Ready(Some(found));
+                }
+                if done || (!patient && mailbox.has_any()) {
+                    return Poll::Ready(None);
+                }
+                timer.as_mut().poll(cx).map(|()| None)
+            })
+            .await;
+            if found.is_some() || done {
+                return found;
+            }
+        }
+    }
+
+    /// Handles the loss of the session, or the failure to open one. Returns the pause before the next try.
+    pub(super) fn lose(&mut self, fault: Fault, lived: Option<Duration>) -> Duration {
+        let (now, node) = (self.now(), self.shared.store.name());
+        if lived.is_some() {
+            let text = format!("connection lost: {fault}");
+            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "connection lost");
+        } else if fault != self.fault {
+            let text = format!("no connection: {fault}");
+            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
+        }
+        let pause = self.back_off.pause(&fault, lived);
+        let stalled = matches!(fault, Fault::Stalled);
+        self.fault = match (lived, fault) {
+            (None, fault)
+            | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
+            (Some(_), fault) if !fault.passes_by_itself() => fault,
+            (Some(_), fault) => Fault::Down(fault.to_string().into()),
+        };
+        // Let requests wait for a new session. Refuse them if the server had stopped answering, or if requests have
+        // already waited for a session within the last `STEADY`.
+        let again = now.saturating_since(self.patient_at) < STEADY;
+        if lived.is_some() {
+            self.patience = None;
+        }
+        if lived.is_some() && !stalled && !again {
+            self.patience = Some(now + self.shared.traits.timeout);
+            self.patient_at = now;
+        }
+        pause
+    }
+
+    /// Answers all requests in the mailbox with the reason why there is no session.
+    pub(super) fn refuse_all(&mut self) {
+        let fault = self.fault.clone();
+        self.shared.mailboxes[self.number].take(usize::MAX, &mut self.batch);
+        for queued in self.batch.drain(..) {
+            self.pending_releases.keep(&queued);
+            queued.answer(Err(fault.clone()));
+        }
+    }
+
+    /// Abandons the session: answers the jobs in progress with `fault`, and remembers which changes may still take
+    /// effect.
+    pub(super) fn abandon(&mut self, fault: &Fault) {
+        let risky = std::mem::take(&mut self.risky);
+        for name in &risky {
+            #[cfg(feature = "seeded-bugs")]
+            if crate::node::store::flaw::has(crate::node::store::flaw::StoreFlaw::Unsoiled) {
+                self.cache.mark_doubtful(name);
+                continue;
+            }
+            self.cache.mark_dirty(name);
+        }
+        let unknown = match fault {
+            fault if !fault.left_nothing() => fault.clone(),
+            fault => Fault::Disconnected(fault.to_string().into()),
+        };
+        for job in std::mem::take(&mut self.jobs) {
+            let touched = job.names.iter().any(|name| risky.contains(name));
+            let fault = if touched { &unknown } else { fault };
+            for asked in job.asked {
+                self.pending_releases.keep(&asked.queued);
+                asked.queued.answer(Err(fault.clone()));
+            }
+        }
+        for queued in self.batch.drain(..) {
+            queued.answer(Err(fault.clone()));
+        }
+        self.shared.mailboxes[self.number].rest();
+    }
+}

@@ -1,0 +1,49 @@
+//! How the task removes obsolete records from the store (see [`Sweep`](crate::node::store::sweep::Sweep)).
+
+use super::{Online, SessionTask};
+use crate::limit::Limit;
+use crate::node::Fault;
+use crate::node::store::contract::{Clocked, Session, Store};
+use crate::node::store::sweep::PAGE;
+
+impl<S: Store> SessionTask<S> {
+    /// Removes a few obsolete records, and reads a page of records to find further obsolete ones.
+    pub(super) async fn sweep(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
+        let shared = self.shared.clone();
+        let mut limit = Limit::new(
+            &*shared.context().runtime,
+            self.now() + shared.traits.timeout,
+        );
+        let swept = limit.wait(self.sweep_some(online)).await;
+        swept.unwrap_or(Err(Fault::Stalled))
+    }
+
+    async fn sweep_some(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
+        let now = self.now();
+        // If the server's time is unknown, use 0, so that no item counts as expired.
+        let time = self.time.now(now).map_or(0, |(least, _)| least);
+        let date = self.time.removal_date(now);
+        let obsolete = self.sweep.obsolete(now, (time, date), &self.cache);
+        if !obsolete.is_empty() {
+            for (name, _) in &obsolete {
+                self.cache.forget(name);
+            }
+            online.session.remove(&obsolete).await?;
+        }
+        // Only one session of this process reads the pages of the store to find obsolete records.
+        if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.cache.has_room() {
+            return Ok(());
+        }
+        let asked = self.now();
+        let Clocked { what, clock } = online.session.page(self.sweep.page(), PAGE).await?;
+        let answered = self.learn_time(online, clock, asked);
+        self.sweep.looked(what.len());
+        let Some((_, moment)) = self.moment(answered) else {
+            return Ok(());
+        };
+        for (name, record) in what.into_iter().filter(|(_, record)| record.version > 0) {
+            self.cache.read_unrequested(&name.into(), &record, moment);
+        }
+        Ok(())
+    }
+}
