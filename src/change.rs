@@ -69,7 +69,7 @@ impl Redlock {
     ///
     /// [`ChangeError::NothingToChange`] if the masters cannot store a generation marker.
     pub async fn survey(&self) -> Result<Survey, ChangeError> {
-        Ok(self.masters_as_marked()?.look().await)
+        Ok(self.masters_as_marked()?.survey().await)
     }
 
     fn masters_as_marked(&self) -> Result<MastersChange<'_>, ChangeError> {
@@ -98,7 +98,7 @@ impl MastersChange<'_> {
 
     /// Reads the state of all masters, and changes nothing. The result also lists missing rights: rights on the masters
     /// that the replacement needs, but that the configured user does not have.
-    pub async fn look(&self) -> Survey {
+    pub async fn survey(&self) -> Survey {
         let scope = self.redlock.scope_of_rights();
         let rights = |keys| ChangeOrder::Rights {
             scope: scope.clone(),
@@ -134,7 +134,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], which lists all conditions that are not met. If the checks pass but a later part of
     /// the step fails, some or all markers have already been written.
     pub async fn begin(&self) -> Result<Survey, ChangeError> {
-        let before = self.look().await;
+        let before = self.survey().await;
         let mut missing = before.obstacles();
         missing.extend(before.faults_of(|master| master.is_next));
         missing.extend(before.unfit(self.redlock.core.options.max_ttl));
@@ -178,7 +178,7 @@ impl MastersChange<'_> {
     /// - No majority of the old masters could be closed. Those that were closed stay closed.
     /// - The configured user lacks a right on a master.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
-        let before = self.look().await;
+        let before = self.survey().await;
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Begun {
             missing.push(
@@ -211,7 +211,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], which lists all conditions that are not met: for example, no majority of the old
     /// masters is closed, or a client does not check the generation marker.
     pub async fn closed(&self) -> Result<Survey, ChangeError> {
-        let before = self.look().await;
+        let before = self.survey().await;
         none(before.obstacles())?;
         if before.stage() < ChangeStage::Closed {
             let missing =
@@ -245,7 +245,7 @@ impl MastersChange<'_> {
     /// - No majority of the next masters could be opened. Those that were opened stay open.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
-        let now = self.look().await;
+        let now = self.survey().await;
         let mut missing = now.obstacles();
         if waited.is_none_or(|waited| waited < self.wait()) {
             missing.push(format!(
@@ -298,7 +298,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], which lists all conditions that are not met: for example, no majority of the next
     /// masters is open.
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
-        let before = self.look().await;
+        let before = self.survey().await;
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run the step `open` first".into());
@@ -314,7 +314,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], which lists all conditions that are not met: for example, no majority of the next
     /// masters is open.
     pub async fn finish(&self) -> Result<Survey, ChangeError> {
-        let before = self.look().await;
+        let before = self.survey().await;
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run the step `open` first".into());
@@ -446,7 +446,7 @@ impl MastersChange<'_> {
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
-            return self.look().await;
+            return self.survey().await;
         };
         let name = self.configuration.name();
         let name = name.map_or_else(String::new, |name| format!(" {name}"));

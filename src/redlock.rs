@@ -263,7 +263,7 @@ impl Redlock {
     /// [`InvalidResource`] if the name cannot be locked. Faults of single masters are part of the result.
     pub async fn status(&self, resource: impl AsRef<[u8]>) -> Result<Status, InvalidResource> {
         let key = self.key(resource.as_ref())?;
-        Ok(self.look(Request::Look { key }).await)
+        Ok(self.key_status(Request::Look { key }).await)
     }
 
     /// Deletes the lock on `resource` on every master, no matter which client holds it, and returns the state of the
@@ -374,8 +374,8 @@ impl Redlock {
         Ok(self.core.coordinator.key(resource))
     }
 
-    pub(crate) async fn look(&self, request: Request) -> Status {
-        self.status_of(self.core.coordinator.look(request).await)
+    pub(crate) async fn key_status(&self, request: Request) -> Status {
+        self.status_of(self.core.coordinator.key_states(request).await)
     }
 
     /// Force-releases the lock `key`, and returns its state before the release.

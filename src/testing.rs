@@ -5,7 +5,7 @@ mod fencing_proof;
 
 pub use self::fencing_proof::{FencedWrite, FencingFault, FencingProof, NoRestart};
 pub use crate::builder::hooks::{connect, context, drivers, known_as, mark};
-pub use crate::hold::guard::look;
+pub use crate::hold::guard::end_of_validity;
 pub use crate::node::change::clients;
 pub use crate::node::memory::{Condition, Masters, MemoryNode};
 pub use crate::node::redis::driver::{Driver, Stage, Wants};

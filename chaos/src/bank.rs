@@ -40,7 +40,7 @@ impl Bank {
     /// # Errors
     ///
     /// [`Stale`] if an account has seen a larger token.
-    pub fn look(&mut self, names: &[&str], token: u64) -> Result<Vec<i64>, Stale> {
+    pub fn balances(&mut self, names: &[&str], token: u64) -> Result<Vec<i64>, Stale> {
         self.admit(names, token)?;
         let balance = |name: &&str| self.accounts.get(*name).map_or(OPENING, |one| one.balance);
         Ok(names.iter().map(balance).collect())
@@ -86,16 +86,16 @@ mod tests {
         let mut bank = Bank::default();
         let balances =
             |one: i64, other: i64| BTreeMap::from([("a".to_owned(), one), ("b".to_owned(), other)]);
-        assert_eq!(bank.look(&["a", "b"], 5), Ok(vec![100, 100]));
-        assert_eq!(bank.look(&["b", "c"], 7), Ok(vec![100, 100]));
+        assert_eq!(bank.balances(&["a", "b"], 5), Ok(vec![100, 100]));
+        assert_eq!(bank.balances(&["b", "c"], 7), Ok(vec![100, 100]));
         let stale = Err(("b".to_owned(), 7));
         assert_eq!(bank.book(&balances(90, 110), 5), stale);
         assert_eq!(
-            bank.look(&["a"], 5),
+            bank.balances(&["a"], 5),
             Ok(vec![100]),
             "a rejected transfer must change no balance"
         );
         assert_eq!(bank.book(&balances(80, 120), 8), Ok(()));
-        assert_eq!(bank.look(&["b", "a"], 8), Ok(vec![120, 80]));
+        assert_eq!(bank.balances(&["b", "a"], 8), Ok(vec![120, 80]));
     }
 }

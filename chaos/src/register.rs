@@ -75,7 +75,7 @@ fn serve(
             match words[..] {
                 ["look", names, token, by] => {
                     let names: Vec<&str> = names.split(',').collect();
-                    protected.look(&names, token.parse()?, by, recorder)
+                    protected.read_balances(&names, token.parse()?, by, recorder)
                 }
                 ["book", balances, token, by] => {
                     protected.book(&parse(balances)?, token.parse()?, by, recorder)
@@ -116,8 +116,14 @@ impl Protected {
 
     /// Handles a read of balances. The request consists of the word `look`, the names of the accounts, the fencing
     /// token and the name of the reader. The reply is `ok` followed by the balances, or `stale`.
-    fn look(&mut self, names: &[&str], token: u64, by: &str, recorder: &Recorder) -> String {
-        match self.bank.look(names, token) {
+    fn read_balances(
+        &mut self,
+        names: &[&str],
+        token: u64,
+        by: &str,
+        recorder: &Recorder,
+    ) -> String {
+        match self.bank.balances(names, token) {
             Ok(balances) => {
                 let words: Vec<String> = balances.iter().map(i64::to_string).collect();
                 format!("ok {}\n", words.join(" "))

@@ -307,7 +307,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
 }
 
 async fn opened(change: &MastersChange<'_>) -> Outcome {
-    if change.look().await.stage() >= ChangeStage::Open {
+    if change.survey().await.stage() >= ChangeStage::Open {
         // An earlier `quorate masters open` has opened a majority of the next masters. Open the rest of them.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
@@ -344,7 +344,7 @@ async fn finished(change: &MastersChange<'_>) -> Outcome {
 }
 
 async fn left(change: &MastersChange<'_>) -> Outcome {
-    let survey = change.look().await;
+    let survey = change.survey().await;
     show(&survey)?;
     match survey.stage() {
         ChangeStage::Untouched | ChangeStage::Begun => {
@@ -368,7 +368,7 @@ async fn taken(
     match step {
         Ok(survey) => Ok(survey),
         Err(ChangeError::Missing(missing)) => {
-            show(&change.look().await)?;
+            show(&change.survey().await)?;
             refused(&missing)
         }
         Err(error) => Err(Failure::usage(error)),

@@ -358,7 +358,7 @@ impl Client {
     }
 
     fn obtained(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<dyn Hold>) -> u64 {
-        let until = hold.look().map_or(0, Instant::as_nanos);
+        let until = hold.end_of_validity().map_or(0, Instant::as_nanos);
         let slot = hold.slot();
         let mut place = slot.map_or(resource, |slot| place_of_slot(resource, slot));
         let mut world = self.process.shared.world();

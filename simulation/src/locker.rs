@@ -66,7 +66,7 @@ pub(crate) trait Hold: Send + Sync {
         None
     }
     /// The end of the validity, on the client's clock; `None` once the library reports that the lock is no longer held.
-    fn look(&self) -> Option<Instant>;
+    fn end_of_validity(&self) -> Option<Instant>;
     /// Resolves when the holder is notified that the lock is lost.
     fn lost(&self) -> BoxFuture<()>;
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()>;
@@ -92,8 +92,8 @@ impl Hold for LockGuard {
         LockGuard::slot(self)
     }
 
-    fn look(&self) -> Option<Instant> {
-        quorate::testing::look(self)
+    fn end_of_validity(&self) -> Option<Instant> {
+        quorate::testing::end_of_validity(self)
     }
 
     fn lost(&self) -> BoxFuture<()> {
@@ -138,8 +138,8 @@ impl Hold for Leadership {
         Some(self.term())
     }
 
-    fn look(&self) -> Option<Instant> {
-        quorate::testing::look(self.guard())
+    fn end_of_validity(&self) -> Option<Instant> {
+        quorate::testing::end_of_validity(self.guard())
     }
 
     fn lost(&self) -> BoxFuture<()> {
@@ -176,8 +176,8 @@ impl Hold for OwnedGuard {
         self.fencing_token()
     }
 
-    fn look(&self) -> Option<Instant> {
-        quorate::testing::look(self)
+    fn end_of_validity(&self) -> Option<Instant> {
+        quorate::testing::end_of_validity(self)
     }
 
     fn lost(&self) -> BoxFuture<()> {

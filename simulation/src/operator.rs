@@ -176,7 +176,7 @@ impl Operator {
         let wanted = stage_at(goal);
         loop {
             self.pause().await;
-            let stage = change_of.look().await.stage();
+            let stage = change_of.survey().await.stage();
             if stage >= wanted {
                 break;
             }

@@ -148,7 +148,7 @@ impl Runtime for Process {
         if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
             self.shared.preempt(lasts / 1_000 * (drawn >> 54));
         }
-        let now = self.shared.look(drawn >> (64 - STEP_BITS));
+        let now = self.shared.advance_clock(drawn >> (64 - STEP_BITS));
         Instant::from_nanos(self.clock.read(now))
     }
 

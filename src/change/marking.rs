@@ -30,7 +30,7 @@ impl Redlock {
     /// If a master fails during the call, other masters may already have the marker.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
-        let before = masters.look().await;
+        let before = masters.survey().await;
         // If any master has a marker, clients treat a missing marker as lost: restore it. If no master has a marker, or
         // none that bears the configured name, write the first markers.
         let any = |such: &dyn Fn(Marker) -> bool| {

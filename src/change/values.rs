@@ -108,7 +108,7 @@ impl Carrier<'_> {
             lock.wait(Wait::For(wait)).acquire()
         });
         let guards = futures::future::join_all(guards).await;
-        let closed = self.look().await;
+        let closed = self.check_next_masters_are_closed().await;
         let each = guards
             .into_iter()
             .map(|guard| self.carry_under(guard, &closed));
@@ -134,7 +134,7 @@ impl Carrier<'_> {
     /// the old masters may have outdated values.
     ///
     /// The check needs the answers of only a majority of the next masters.
-    async fn look(self) -> Result<(), Carried> {
+    async fn check_next_masters_are_closed(self) -> Result<(), Carried> {
         let masters = self.redlock.masters_as_marked();
         let masters = masters.map_err(|error| Carried::Undecided(error.to_string()))?;
         match masters.order(&ChangeOrder::Look).await {

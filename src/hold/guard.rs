@@ -378,8 +378,8 @@ impl LockGuard {
 /// Unlike [`is_valid`](LockGuard::is_valid), this function reads no clock and changes nothing. So the returned time can
 /// be in the past.
 #[cfg(any(test, feature = "testing"))]
-pub fn look(guard: &LockGuard) -> Option<Instant> {
-    guard.held.look()
+pub fn end_of_validity(guard: &LockGuard) -> Option<Instant> {
+    guard.held.end_of_validity()
 }
 
 impl Drop for LockGuard {

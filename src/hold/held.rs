@@ -241,7 +241,7 @@ impl Held {
 
     /// The time until which the lock is valid; `None` once it has ended. Reads no clock and changes nothing.
     #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn look(&self) -> Option<Instant> {
+    pub(crate) fn end_of_validity(&self) -> Option<Instant> {
         let state = self.state();
         state.end.is_none().then_some(state.valid_until)
     }

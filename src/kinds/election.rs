@@ -245,7 +245,7 @@ impl Observation {
     pub async fn next(&mut self) -> Option<Leader> {
         loop {
             self.wait().await;
-            let found = self.look().await;
+            let found = self.find_leader().await;
             let term = match &found {
                 Found::Leader(_, leader) if self.is_early(leader) => continue,
                 Found::Leader(value, leader) => Some((*value, leader.term, leader.note.is_some())),
@@ -307,7 +307,7 @@ impl Observation {
         self.due = coordinator.now();
     }
 
-    async fn look(&mut self) -> Found {
+    async fn find_leader(&mut self) -> Found {
         let core = &self.redlock.core;
         let coordinator = &core.coordinator;
         if core.options.fair {
@@ -315,7 +315,7 @@ impl Observation {
             self.watch(true);
         }
         let key = self.key.clone();
-        let answers = coordinator.look(Request::Look { key }).await;
+        let answers = coordinator.key_states(Request::Look { key }).await;
         let now = coordinator.now();
         let states = answers.iter().enumerate();
         let states = states.filter_map(|(node, (state, _))| Some((node, state.as_ref().ok()?)));

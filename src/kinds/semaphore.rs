@@ -47,7 +47,7 @@ impl Redlock {
         let slots = (0..MAX_PERMITS).filter_map(|slot| u8::try_from(slot).ok());
         let slots: Vec<_> = slots.map(|slot| keys::slot(&name, slot)).collect();
         let key = keys::line_of_semaphore(&name).into();
-        let line = self.look(Request::Look { key }).await;
+        let line = self.key_status(Request::Look { key }).await;
         let mut permits = self.listed(&slots).await;
         permits.retain(|permit| permit.status.is_held_anywhere());
         Ok(SemaphoreStatus { permits, line })
@@ -65,7 +65,7 @@ impl Redlock {
         slot: usize,
     ) -> Result<Status, InvalidResource> {
         let key = self.slot_key(name.as_ref(), slot)?;
-        Ok(self.look(Request::Look { key }).await)
+        Ok(self.key_status(Request::Look { key }).await)
     }
 
     /// Deletes the permit with number `slot` of the semaphore `name` on every master, no matter which client holds it.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::fan_out::{Collect, FanOut, From};
-use super::look::timeout;
+use super::key_states::timeout;
 use crate::node::{Answer, Fault, NodeName, Note, Permit, Phase, QueueInfo};
 use crate::protocol::fencing::Agreement;
 use crate::protocol::finding::Finding;

@@ -54,7 +54,7 @@ impl Coordinator {
             ended: ended.clone(),
             delete,
         };
-        self.look(request).await
+        self.key_states(request).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
-use super::look::timeout;
+use super::key_states::timeout;
 use crate::limit::Limit;
 use crate::node::{Answer, Fault, Page, Phase, Reply, Request};
 use crate::protocol::instant::Instant;

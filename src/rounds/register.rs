@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
-use super::look::timeout;
+use super::key_states::timeout;
 use crate::limit::Limit;
 use crate::node::{Answer, Claim, Fault, NewValue, NodeName, Phase, Request, ServerRun};
 use crate::protocol::clocks::{self, MasterClock, TimeVerdict};

@@ -97,7 +97,7 @@ pub enum Due<'a> {
 }
 
 /// The result of reading the stored record: whether the work of this period must be done now.
-enum Looked<'a> {
+enum RecordState<'a> {
     Due(Turn<'a>),
     Done { next: Duration, known: Known<'a> },
 }
@@ -330,9 +330,9 @@ impl Once {
     ///
     /// The future may be dropped at any point: reading changes nothing.
     pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
-        Ok(match self.look(guard, self.now()?).await? {
-            Looked::Due(turn) => Due::Now(turn),
-            Looked::Done { next, .. } => Due::AlreadyDone { next },
+        Ok(match self.check_record(guard, self.now()?).await? {
+            RecordState::Due(turn) => Due::Now(turn),
+            RecordState::Done { next, .. } => Due::AlreadyDone { next },
         })
     }
 
@@ -380,11 +380,11 @@ impl Once {
         Register::under(guard)?.read().await
     }
 
-    async fn look<'a>(
+    async fn check_record<'a>(
         &self,
         guard: &'a LockGuard,
         period: Period,
-    ) -> Result<Looked<'a>, ValueError> {
+    ) -> Result<RecordState<'a>, ValueError> {
         let mut known = self.read(guard).await?;
         let Stored { last, .. } = self.stored(known.bytes())?;
         if let Some(last) = last {
@@ -394,11 +394,11 @@ impl Once {
         if let Some(next) = period.next_if_done(last) {
             let now = self.value.redlock.core.coordinator.runtime.wall_micros() / 1_000;
             let next = Duration::from_millis(next.saturating_sub(now));
-            return Ok(Looked::Done { next, known });
+            return Ok(RecordState::Done { next, known });
         }
         self.has_come(&mut known, start, false).await?;
         let note = String::new();
-        Ok(Looked::Due(Turn {
+        Ok(RecordState::Due(Turn {
             known,
             start,
             last,
@@ -439,9 +439,9 @@ impl Once {
     ) -> Result<OnceOutcome<T>, ValueError> {
         // Read the clock before waiting for the lock: a call belongs to the period in which it was made.
         let period = self.now()?;
-        let run = async |guard: &LockGuard| match self.look(guard, period).await? {
-            Looked::Due(turn) => body(guard, turn).await,
-            Looked::Done { next, known } => {
+        let run = async |guard: &LockGuard| match self.check_record(guard, period).await? {
+            RecordState::Due(turn) => body(guard, turn).await,
+            RecordState::Done { next, known } => {
                 known.keep().await;
                 Ok(OnceOutcome::AlreadyDone { next })
             }

@@ -148,13 +148,13 @@ async fn clients_of_old_and_next_masters_exclude_each_other_during_the_change_of
     let (old, both, next) = (scene.old(), scene.both(), scene.next());
     let mut last = number(&old).await;
     let change = both.change().expect("a change");
-    assert_eq!(change.look().await.stage(), ChangeStage::Untouched);
+    assert_eq!(change.survey().await.stage(), ChangeStage::Untouched);
     assert!(
         matches!(change.close().await, Err(ChangeError::Missing(_))),
         "step `close` must fail before step `begin`"
     );
     begin(&change).await;
-    assert_eq!(change.look().await.stage(), ChangeStage::Begun);
+    assert_eq!(change.survey().await.stage(), ChangeStage::Begun);
     // A client of the old masters holds the lock, and a client of both sets asks for it.
     let guard = old.acquire("job").await.expect("free");
     assert!(is_held(&both).await);
@@ -725,8 +725,8 @@ async fn step_open_fails_if_run_too_soon_after_masters_were_confirmed_as_closed(
     let change = both.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
-    // `open` must refuse the result of `look`, because `look` closes no connection of a client.
-    let looked = change.look().await;
+    // `open` must refuse the result of `survey`, because `survey` closes no connection of a client.
+    let looked = change.survey().await;
     let closed = change.closed().await.expect("closed");
     missing_of(change.open(&closed).await);
     tokio::time::sleep(change.wait()).await;
@@ -743,11 +743,11 @@ async fn change_of_masters_overwritten_by_a_competing_change_is_reported_as_not_
     let both = scene.both();
     let change = both.change().expect("a change");
     begin(&change).await;
-    let others = change.look().await;
+    let others = change.survey().await;
     for server in &scene.servers {
         ask_server(server, &["SET", MARK, "1 0123456789abcdef"]);
     }
-    let after = change.look().await;
+    let after = change.survey().await;
     assert_eq!(others.stage(), ChangeStage::Begun);
     assert_eq!(after.stage(), ChangeStage::Untouched);
 }

@@ -26,7 +26,7 @@ pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bo
 
 /// Records two owners: the one that the shared file names, and the expected one (the owner of this attempt). Records
 /// nothing if the lock has been lost.
-pub(super) fn look(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
+pub(super) fn note_found_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
     let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return;
     };

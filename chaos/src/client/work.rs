@@ -284,7 +284,7 @@ async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: 
         critical(ctx, &inner, ctx.next_op()).await;
     }
     tokio::time::sleep(time / 2).await;
-    owners::look(ctx, wanted, op, hold);
+    owners::note_found_owner(ctx, wanted, op, hold);
 }
 
 /// Downgrades a writer's hold to a reader's hold. The reader must then find the content that the writer has written.

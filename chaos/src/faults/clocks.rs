@@ -53,7 +53,7 @@ fn forward(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result
 fn jump(fault: &Injection, index: usize, world: &mut World, skew: Skew) -> anyhow::Result<Landed> {
     let offset = offset(index, world)?;
     offset.set(fault.ms(1_500, 3_000), skew)?;
-    let look = |world: &World| look(index, world, 1_000);
+    let look = |world: &World| check_offset(index, world, 1_000);
     Landed::once_seen(world, look, move |world| back(index, world, &offset))
 }
 
@@ -61,7 +61,7 @@ fn drifting(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<La
     let offset = offset(index, world)?;
     let stop = Arc::new(AtomicBool::new(false));
     let drifting = drift(offset.clone(), stop.clone());
-    let look = |world: &World| in_time(PATIENCE, || look(index, world, 20));
+    let look = |world: &World| in_time(PATIENCE, || check_offset(index, world, 20));
     Landed::once_seen(world, look, move |world| {
         stop.store(true, Ordering::Relaxed);
         let _ = drifting.join();
@@ -75,7 +75,7 @@ fn offset(index: usize, world: &World) -> anyhow::Result<OffsetFile> {
 }
 
 /// Checks that the master's clock is wrong by at least `enough` milliseconds, and returns the observed difference.
-fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
+fn check_offset(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
     let off = off_by(world.redis(index)?)?;
     ensure!(
         off.unsigned_abs() >= enough,

@@ -28,7 +28,7 @@ fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lande
         .sever()
         .context("cannot take the link down")?;
     let look = |world: &World| {
-        look(world.redis(index)?)?;
+        check_silence(world.redis(index)?)?;
         let alive = if world.answers(index) {
             "alive"
         } else {
@@ -58,7 +58,7 @@ fn link(server: &Server) -> anyhow::Result<&Namespace> {
         .context("this master has no network link of its own")
 }
 
-fn look(server: &Server) -> anyhow::Result<()> {
+fn check_silence(server: &Server) -> anyhow::Result<()> {
     match TcpStream::connect_timeout(&server.addr(), SILENCE) {
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Ok(()),
         Err(error) => bail!("connecting must time out, but failed with: {error}"),

@@ -268,7 +268,7 @@ impl Watch {
             if let Some(ended) = self.ended(lease) {
                 return Ok(ended);
             }
-            let Some(nap) = self.look(lease)? else {
+            let Some(nap) = self.check_validity(lease)? else {
                 let fate = Fate::of(self.stop());
                 let cause = Self::finish(lost.as_mut()).await;
                 return Ok(Ended::Lost { cause, fate });
@@ -312,7 +312,7 @@ impl Watch {
     /// Checks the remaining validity of the lock. If it ends soon, sends SIGTERM. Updates the guard's deadlines.
     ///
     /// Returns the time until the next check, or `None` if the command must be killed now.
-    fn look(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
+    fn check_validity(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
         let now = helper::now(); // read this first, so that the guard's deadlines are early rather than late
         let remaining = lease.remaining();
         self.check_the_guard();

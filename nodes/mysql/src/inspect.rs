@@ -47,7 +47,7 @@ const RIGHTS: [(&str, &str, &str, Purpose); 3] = [
 
 pub(crate) async fn inspect(name: &NodeName, address: &Address, seen: &FirstSight) -> Inspection {
     let mut found = Inspection::new(name.clone());
-    let looking = tokio::time::timeout(PATIENCE, look(address, seen, &mut found)).await;
+    let looking = tokio::time::timeout(PATIENCE, examine(address, seen, &mut found)).await;
     found.fault = match looking {
         Ok(Ok(())) => None,
         Ok(Err(fault)) => Some(fault),
@@ -56,7 +56,11 @@ pub(crate) async fn inspect(name: &NodeName, address: &Address, seen: &FirstSigh
     found
 }
 
-async fn look(address: &Address, seen: &FirstSight, found: &mut Inspection) -> Result<(), Fault> {
+async fn examine(
+    address: &Address,
+    seen: &FirstSight,
+    found: &mut Inspection,
+) -> Result<(), Fault> {
     let began = Instant::now();
     let mut connection = Connection::open(address, true).await?;
     settings::read(&mut connection, found).await?;

@@ -187,7 +187,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
             repaired: Vec::new(),
         });
     }
-    let misfits = look(&mut connection).await?;
+    let misfits = misfitting_tables(&mut connection).await?;
     let is_whole = before == Some(VERSION) && misfits.is_empty();
     if !is_whole {
         let server = elsewhere(address).await.unwrap_or_else(random_word);
@@ -198,7 +198,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     }
     let version = version_of(&mut connection).await?;
     let version = version.ok_or_else(|| unprepared("the schema is missing"))?;
-    if let Some(misfit) = look(&mut connection).await?.first() {
+    if let Some(misfit) = misfitting_tables(&mut connection).await?.first() {
         return Err(Fault::Server(misfit.text().into()));
     }
     connection.ask("DO RELEASE_LOCK('quorate:prepare')").await?;
@@ -213,7 +213,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
 }
 
 /// Returns the tables of the server that do not match the schema.
-async fn look(connection: &mut Connection) -> Result<Vec<Misfit>, Fault> {
+async fn misfitting_tables(connection: &mut Connection) -> Result<Vec<Misfit>, Fault> {
     let said = connection.ask(&tables::question()).await?;
     let rows = said.into_iter().next().map(|one| one.rows);
     Ok(tables::misfits(rows.unwrap_or_default()))

@@ -87,7 +87,7 @@ impl ZooKeeperListener {
         ))
     }
 
-    fn look(&self) -> BoxFuture<'static, Seen> {
+    fn read_and_watch(&self) -> BoxFuture<'static, Seen> {
         let (client, path) = (self.client.clone(), self.path.clone());
         async move { client.get_and_watch_data(&path).await }.boxed()
     }
@@ -110,7 +110,7 @@ impl ZooKeeperListener {
     async fn receive(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         loop {
             match &mut self.next {
-                Next::Look => self.next = Next::Read(self.look()),
+                Next::Look => self.next = Next::Read(self.read_and_watch()),
                 Next::Watch(fired) => {
                     fired.await;
                     self.next = Next::Look;

@@ -100,7 +100,7 @@ impl Talk {
                 restores,
             } => {
                 if self.only_claims(*number, print) {
-                    return self.look(seen).await;
+                    return self.read_state(seen).await;
                 }
                 self.say(Word::Raise(*number, print.clone(), *restores))
                     .await?;
@@ -128,7 +128,7 @@ impl Talk {
             }
             _ => {}
         }
-        self.look(seen).await?;
+        self.read_state(seen).await?;
         seen.ended = ended;
         seen.counters = counters;
         seen.names = names;
@@ -153,7 +153,7 @@ impl Talk {
         Ok(ended)
     }
 
-    async fn look(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
+    async fn read_state(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
         let Heard::Seen(found, list) = self.say(Word::Look).await? else {
             return Err(odd());
         };

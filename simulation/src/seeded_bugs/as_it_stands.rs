@@ -21,7 +21,7 @@ impl AsItStands {
         Self {
             value: hold.value(),
             fencing: hold.fencing(),
-            until: hold.look(),
+            until: hold.end_of_validity(),
         }
     }
 }
@@ -35,7 +35,7 @@ impl Hold for AsItStands {
         self.fencing
     }
 
-    fn look(&self) -> Option<Instant> {
+    fn end_of_validity(&self) -> Option<Instant> {
         self.until
     }
 

@@ -57,7 +57,7 @@ struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if self.hold.look().is_none() {
+        if self.hold.end_of_validity().is_none() {
             return;
         }
         let mut holds = self.all.holds();
@@ -84,8 +84,8 @@ impl Hold for Counted {
         self.hold.fencing()
     }
 
-    fn look(&self) -> Option<Instant> {
-        self.hold.look()
+    fn end_of_validity(&self) -> Option<Instant> {
+        self.hold.end_of_validity()
     }
 
     fn lost(&self) -> BoxFuture<()> {

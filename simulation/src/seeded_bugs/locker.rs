@@ -391,7 +391,7 @@ impl Hold for WrongHold {
         self.0.fencing
     }
 
-    fn look(&self) -> Option<Instant> {
+    fn end_of_validity(&self) -> Option<Instant> {
         let taken = self.0.taken.load(Ordering::Relaxed);
         (!taken).then(|| self.0.until())
     }

@@ -87,7 +87,7 @@ impl World {
         let master = &mut self.masters[index];
         let now_us = master.micros(self.now);
         let was = master.memory.apply(now_us, &request);
-        master.seen[usize::from(resource)] = master.look(now_us, &key);
+        master.seen[usize::from(resource)] = master.peek_key(now_us, &key);
         for (process, key) in master.memory.take_published() {
             self.publish(index, &process, &key);
         }

@@ -109,7 +109,7 @@ impl SimMaster {
 
     /// Records the present state of one lock in `seen`, and returns this state.
     pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
-        let seen = self.look(now_us, key);
+        let seen = self.peek_key(now_us, key);
         self.seen[resource_of(key)] = seen;
         seen
     }
@@ -119,11 +119,11 @@ impl SimMaster {
     pub(super) fn look_at_all(&mut self, now: u64) {
         for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
-            self.seen[resource] = self.look(self.micros(now), key);
+            self.seen[resource] = self.peek_key(self.micros(now), key);
         }
     }
 
-    pub(super) fn look(&self, now_us: u64, key: &[u8]) -> Seen {
+    pub(super) fn peek_key(&self, now_us: u64, key: &[u8]) -> Seen {
         let peek = self.memory.peek(now_us, key);
         Seen {
             holder: peek.holder.and_then(padded),
@@ -164,7 +164,7 @@ impl SimMaster {
         }
         match (flaw, request) {
             (Some(Flaw::UnconditionalDelete), Request::Release { claim, .. }) => {
-                if self.look(now_us, claim.key()).holder.is_some() {
+                if self.peek_key(now_us, claim.key()).holder.is_some() {
                     let (key, value) = (claim.key(), claim.token().to_hex());
                     self.memory.put_text(now_us, key, &value, None);
                 }
@@ -190,7 +190,7 @@ impl SimMaster {
                 let answer = self.memory.apply(now_us, request);
                 for item in items.iter() {
                     let value = item.claim.token().to_hex();
-                    let ours = self.look(now_us, item.claim.key()).holder == Some(value);
+                    let ours = self.peek_key(now_us, item.claim.key()).holder == Some(value);
                     if ours && !item.claim.is_withdrawn() {
                         self.memory
                             .put_text(now_us, item.claim.key(), &value, Some(item.ttl));
@@ -299,11 +299,13 @@ impl World {
         };
         if let Request::Extend { items } = request {
             let locks = || items.iter().flat_map(keys_of);
-            let before: Vec<Seen> = locks().map(|(_, key)| master.look(now_us, key)).collect();
+            let before: Vec<Seen> = locks()
+                .map(|(_, key)| master.peek_key(now_us, key))
+                .collect();
             let answer = master.execute(now_us, request, self.flaw);
             for (number, ((claim, key), before)) in locks().zip(before).enumerate() {
                 let master = &mut self.masters[index];
-                let after = master.look(now_us, key);
+                let after = master.peek_key(now_us, key);
                 master.seen[resource_of(key)] = after;
                 if before.holder.is_none() && after.holder.is_some() {
                     self.watch.coverage.restored += 1;
@@ -327,7 +329,7 @@ impl World {
         }
         let before = master.seen[resource_of(claim.key())].at(now_us);
         let answer = master.execute(now_us, request, self.flaw);
-        let after = master.look(now_us, claim.key());
+        let after = master.peek_key(now_us, claim.key());
         master.seen[resource_of(claim.key())] = after;
         let said = (&answer, None);
         let key = claim.key();
@@ -346,11 +348,14 @@ impl World {
         let master = &mut self.masters[index];
         let now_us = master.micros(self.now);
         self.watch.coverage.groups += 1;
-        let before: Vec<Seen> = claim.keys().map(|key| master.look(now_us, key)).collect();
+        let before: Vec<Seen> = claim
+            .keys()
+            .map(|key| master.peek_key(now_us, key))
+            .collect();
         let answer = master.execute(now_us, request, self.flaw);
         for (key, before) in claim.keys().zip(before) {
             let master = &mut self.masters[index];
-            let after = master.look(now_us, key);
+            let after = master.peek_key(now_us, key);
             master.seen[resource_of(key)] = after;
             let said = (&answer, None);
             self.applied((index, key), claim, (verb, live), said, (before, after));

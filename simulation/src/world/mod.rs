@@ -105,7 +105,7 @@ impl Shared {
 
     /// Advances the true time by `moment` nanoseconds, the time that a reading of a clock takes. Returns the new true
     /// time.
-    pub(crate) fn look(&self, moment: u64) -> u64 {
+    pub(crate) fn advance_clock(&self, moment: u64) -> u64 {
         // A simulation run has one thread, so the load and the store need not be one atomic operation.
         let now = self.now() + moment;
         self.now.store(now, Ordering::Relaxed);

@@ -178,7 +178,7 @@ impl World {
         let until = note
             .as_ref()
             .and_then(|(_, until)| master.clock.when(until * 1_000));
-        let lock = master.look(now_us, key);
+        let lock = master.peek_key(now_us, key);
         let fact = Fact::Beside {
             master: index,
             resource: resource_of(key),

@@ -77,7 +77,7 @@ impl World {
         let now = self.now;
         let master = &mut self.masters[index];
         let now_us = master.micros(now);
-        let before = master.look(now_us, claim.key());
+        let before = master.peek_key(now_us, claim.key());
         let answer = master.execute(now_us, request, self.flaw);
         let after = master.look_again(now_us, claim.key());
         let resource = resource_of(claim.key());
@@ -130,7 +130,9 @@ impl World {
             Request::Acquire {
                 claim, proposal, ..
             } => {
-                let counter = master.look(master.micros(self.now), claim.key()).counter;
+                let counter = master
+                    .peek_key(master.micros(self.now), claim.key())
+                    .counter;
                 Answer::Granted {
                     counter: Some((counter + 1).max(*proposal)),
                 }

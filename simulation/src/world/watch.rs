@@ -87,7 +87,7 @@ impl Watch {
             if client != Some(believer.client) {
                 continue;
             }
-            let Some(until) = believer.hold.look().map(Instant::as_nanos) else {
+            let Some(until) = believer.hold.end_of_validity().map(Instant::as_nanos) else {
                 if !std::mem::replace(&mut believer.over, true) {
                     self.show(now, index, |believer| Fact::Over { believer });
                 }

@@ -264,7 +264,7 @@ mod tests {
         mailbox.push(Queued::new(request, Reply::ignored())).is_ok()
     }
 
-    fn look(key: &str) -> Request {
+    fn status_request(key: &str) -> Request {
         let key = key.as_bytes().into();
         Request::Look { key }
     }
@@ -279,9 +279,9 @@ mod tests {
     fn full_mailbox_accepts_a_renewal_and_delivers_it_before_older_requests() {
         let mailbox = Mailbox::new();
         for _ in 0..CAPACITY {
-            assert!(put(&mailbox, look("a")));
+            assert!(put(&mailbox, status_request("a")));
         }
-        assert!(!put(&mailbox, look("b")));
+        assert!(!put(&mailbox, status_request("b")));
         assert!(put(&mailbox, renewal()));
         let mut taken = Vec::new();
         mailbox.take(3, &mut taken);
@@ -300,9 +300,9 @@ mod tests {
             mailbox.overdue(at(ms), limit, &mut queued);
             queued.len()
         };
-        assert!(put(&mailbox, look("a")) && put(&mailbox, look("b")));
+        assert!(put(&mailbox, status_request("a")) && put(&mailbox, status_request("b")));
         assert_eq!(overdue(0), 0);
-        assert!(put(&mailbox, look("c")));
+        assert!(put(&mailbox, status_request("c")));
         mailbox.take(1, &mut Vec::new());
         assert_eq!(overdue(99), 0);
         assert_eq!(

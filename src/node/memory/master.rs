@@ -177,9 +177,9 @@ impl Master {
                 }
                 Ok(Answer::Extended(said))
             }
-            Request::Look { key } => Ok(Answer::State(self.look(now, key)?)),
+            Request::Look { key } => Ok(Answer::State(self.key_state(now, key)?)),
             Request::Break { key, ended, delete } => {
-                let was = self.look(now, key)?;
+                let was = self.key_state(now, key)?;
                 let was = self.break_lock(now, key, ended, *delete, was)?;
                 Ok(Answer::State(was))
             }
@@ -509,7 +509,7 @@ impl Master {
         }
     }
 
-    fn look(&mut self, now: u64, key: &[u8]) -> Outcome<KeyState> {
+    fn key_state(&mut self, now: u64, key: &[u8]) -> Outcome<KeyState> {
         let holder = self.text(now, key)?.map(shown_value);
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);

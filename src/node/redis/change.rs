@@ -109,7 +109,7 @@ async fn carried_out(
         ChangeOrder::Values => seen.names = talk.names().await?,
         ChangeOrder::Carry(counters) => seen.owned = talk.carry(counters).await?,
     }
-    let looked = talk.look(seen).await;
+    let looked = talk.read_state(seen).await;
     // If rights are missing, report only the missing rights: they may have caused the error in `looked`.
     lacking(&seen.missing).map_or(looked, Err)
 }
@@ -346,7 +346,7 @@ impl Talk {
         Ok(())
     }
 
-    async fn look(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
+    async fn read_state(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
         let info = self.say(&["INFO"]).await?.text();
         let field = |name: &str| field(&info, name).map(str::to_owned);
         seen.run_id = field("run_id");

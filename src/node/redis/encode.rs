@@ -41,7 +41,7 @@ impl Scripts {
                 Shape::Plain | Shape::Permit(_) => self.extend(items, out),
                 Shape::Group(_) => self.keep(items, out),
             },
-            Request::Look { key } => self.look(key, out),
+            Request::Look { key } => self.key_state(key, out),
             Request::Break { key, ended, delete } => self.force_release(key, ended, *delete, out),
             Request::Read { claim, token } => {
                 let mut command = self.call(Script::Read, 1, 2, out);
@@ -60,7 +60,7 @@ impl Scripts {
     }
 
     /// Writes a call of LOOK. If the lock is a slot of a semaphore, the call also names the queue of the semaphore.
-    fn look(&self, key: &[u8], out: &mut Vec<u8>) {
+    fn key_state(&self, key: &[u8], out: &mut Vec<u8>) {
         match keys::line_of(key) {
             Cow::Borrowed(_) => self.call(Script::Look, 1, 0, out).arg(key),
             Cow::Owned(line) => self.call(Script::Look, 1, 1, out).arg(key).arg(line),

@@ -12,9 +12,9 @@ mod codec;
 mod contract;
 #[cfg(feature = "seeded-bugs")]
 mod flaw;
+mod inspect;
 mod job;
 mod listening;
-mod look;
 mod micros;
 mod names;
 mod node;

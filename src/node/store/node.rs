@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::contract::Store;
-use super::look::look;
+use super::inspect::inspect;
 use super::shared::Shared;
 use super::{names, session_task, wake_ups};
 use crate::fork::Process;
@@ -122,7 +122,7 @@ impl<S: Store> Node for StoreNode<S> {
         let shared = self.shared.clone();
         Box::pin(runtime::in_runtime(async move {
             let name = shared.store.name().clone();
-            let found = caught_in(look(shared)).await;
+            let found = caught_in(inspect(shared)).await;
             found.unwrap_or_else(|panic| {
                 let mut found = Inspection::failed(name, while_inspecting(&panic));
                 found.records = true;

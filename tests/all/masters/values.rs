@@ -486,5 +486,5 @@ async fn step_close_fails_if_the_operator_lacks_rights_to_a_lock_key() {
         panic!("{closed:?}");
     };
     assert!(missing.iter().any(says), "{missing:?}");
-    assert!(change.look().await.stage() < quorate::ChangeStage::PartlyClosed);
+    assert!(change.survey().await.stage() < quorate::ChangeStage::PartlyClosed);
 }

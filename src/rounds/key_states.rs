@@ -11,9 +11,12 @@ use crate::protocol::instant::Instant;
 impl Coordinator {
     /// Sends a request that reads or force-releases a lock to every master, and waits for all answers. The result has
     /// each master's answer, and the time from the request to the answer.
-    pub(crate) async fn look(&self, request: Request) -> Vec<(Result<KeyState, Fault>, Duration)> {
+    pub(crate) async fn key_states(
+        &self,
+        request: Request,
+    ) -> Vec<(Result<KeyState, Fault>, Duration)> {
         let started = self.now();
-        let answers = LookAnswers {
+        let answers = StateAnswers {
             answers: vec![None; self.nodes.len()],
             started,
         };
@@ -22,7 +25,7 @@ impl Coordinator {
         // `answered_by` is the masters' time limit. Wait at most one node timeout longer.
         let most = self.answered_by() + self.patience.answer;
         let mut limit = Limit::new(&*self.runtime, most);
-        if let Some(answers) = limit.wait(fan_out.until(LookAnswers::complete)).await {
+        if let Some(answers) = limit.wait(fan_out.until(StateAnswers::complete)).await {
             return answers;
         }
         let now = self.now();
@@ -35,12 +38,12 @@ pub(super) fn timeout(waited: Duration) -> Fault {
     Fault::Timeout(Duration::from_millis(waited.as_millis() as u64))
 }
 
-struct LookAnswers {
+struct StateAnswers {
     answers: Vec<Option<(Result<KeyState, Fault>, Duration)>>,
     started: Instant,
 }
 
-impl LookAnswers {
+impl StateAnswers {
     fn complete(&mut self) -> Option<Vec<(Result<KeyState, Fault>, Duration)>> {
         self.answers.iter().cloned().collect()
     }
@@ -56,7 +59,7 @@ impl LookAnswers {
     }
 }
 
-impl Collect for LookAnswers {
+impl Collect for StateAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         let state = match answer {
             Ok(Answer::State(state)) => Ok(state),

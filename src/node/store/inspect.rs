@@ -9,7 +9,7 @@ use crate::node::inspection::Inspection;
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
 
-pub(super) async fn look<S: Store>(shared: Arc<Shared<S>>) -> Inspection {
+pub(super) async fn inspect<S: Store>(shared: Arc<Shared<S>>) -> Inspection {
     let mut found = shared.store.inspect().await;
     found.records = true;
     found.timeout = Some(shared.traits.timeout);
