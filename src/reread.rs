@@ -77,8 +77,8 @@ impl<T: Clone + Send + 'static> Reread<T> {
         async move {
             if !this.busy.swap(true, Ordering::AcqRel) {
                 let busy = Busy(this.clone());
-                let look = tokio::task::spawn_blocking(move || busy.0.look());
-                let _ = tokio::time::timeout(PATIENCE, look).await;
+                let loading = tokio::task::spawn_blocking(move || busy.0.load_if_changed());
+                let _ = tokio::time::timeout(PATIENCE, loading).await;
             }
             this.state().value.clone()
         }
@@ -88,7 +88,7 @@ impl<T: Clone + Send + 'static> Reread<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look(&self) {
+    fn load_if_changed(&self) {
         let stamps = stamps(&self.files);
         let is_known = {
             let state = self.state();

@@ -25,7 +25,7 @@ impl Claim {
 
     /// Whether holds with these two claims may overlap on one resource. False for two permits: a semaphore has several
     /// permits, but the checkers treat each permit as a separate resource, which has only one holder.
-    pub fn is_beside(&self, other: &Self) -> bool {
+    pub fn is_compatible_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Reader, Self::Reader) => true,
             (Self::Owner(one), Self::Owner(other)) => one == other,
@@ -51,7 +51,7 @@ mod tests {
         for (number, one) in all.iter().enumerate() {
             for (place, other) in all.iter().enumerate() {
                 let same = number == place && matches!(one, Claim::Reader | Claim::Owner(_));
-                assert_eq!(one.is_beside(other), same, "{one:?} {other:?}");
+                assert_eq!(one.is_compatible_with(other), same, "{one:?} {other:?}");
             }
         }
     }

@@ -494,8 +494,8 @@ fn settings(
 /// program. `None` if no file exists at that path.
 fn find_quorate() -> Option<PathBuf> {
     let named = std::env::var_os("QUORATE_CLI").map(PathBuf::from);
-    let beside = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));
-    named.or_else(beside).filter(|path| path.is_file())
+    let neighbour = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));
+    named.or_else(neighbour).filter(|path| path.is_file())
 }
 
 fn wait(time: Duration, stop: &AtomicBool) {

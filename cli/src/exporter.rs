@@ -186,9 +186,9 @@ fn now() -> f64 {
 /// Checks, before the lock is acquired, that the metrics file can be written. A full disk is no error: space may be
 /// free when the command has ended and the metrics are written.
 fn try_out(path: &Path) -> Result<(), Failure> {
-    let beside = beside(path);
-    let tried = check_kind(path).and_then(|()| fs::write(&beside, ""));
-    let _ = fs::remove_file(&beside);
+    let temporary = temporary_of(path);
+    let tried = check_kind(path).and_then(|()| fs::write(&temporary, ""));
+    let _ = fs::remove_file(&temporary);
     match tried {
         Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(Failure::usage(format!(
             "cannot write --metrics-file {}: {error}",
@@ -218,13 +218,13 @@ fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     let _locked = lock_directory(path);
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());
     let text = metrics.prometheus();
-    let beside = beside(path);
-    let mut file = fs::File::create(&beside)?;
+    let temporary = temporary_of(path);
+    let mut file = fs::File::create(&temporary)?;
     let written = file
         .write_all(text.as_bytes())
-        .and_then(|()| fs::rename(&beside, path));
+        .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&temporary);
     }
     written
 }
@@ -248,7 +248,7 @@ fn lock_directory(path: &Path) -> Option<fs::File> {
     Some(directory)
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn temporary_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}", std::process::id()))
 }

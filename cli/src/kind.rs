@@ -146,7 +146,7 @@ impl Kind {
         }
         let held = Held::by_ancestors();
         for wanted in self.resources(resource) {
-            if !self.goes_beside(held.of(&place.of(wanted))) {
+            if !self.is_compatible_with(held.of(&place.of(wanted))) {
                 let instead = "start the outer quorate with --owner ID and the inner quorate with --reenter, or use another name";
                 return Err(refused(wanted, instead));
             }
@@ -165,7 +165,7 @@ impl Kind {
     }
 
     /// Whether this lock is compatible with the locks `held`, which ancestor processes hold.
-    fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
+    fn is_compatible_with<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
         // A semaphore and a lock of the same name do not exclude each other, so check them separately.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
@@ -232,7 +232,7 @@ impl Kind {
 /// If an ancestor process holds the lock.
 pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<(), Failure> {
     let held = Held::by_ancestors();
-    if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
+    if Kind::Exclusive.is_compatible_with(held.of(&place.of(name))) {
         return Ok(());
     }
     let instead = "run this command before or after the outer quorate, or use another name (each change of a quota or \

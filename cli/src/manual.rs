@@ -10,7 +10,7 @@ use crate::exit::{self, Failure, Outcome};
 use crate::help::{self, TOPICS, Topic};
 use crate::layout::{self, Block, Line};
 use crate::output;
-use crate::variables::TOLD;
+use crate::variables::FOR_THE_COMMAND;
 
 /// The first part of the text below the options of `quorate --help`. The exit codes follow this part.
 const AFTER_HELP: &str = "\
@@ -226,7 +226,7 @@ fn environment(command: &clap::Command) -> String {
     let runs = |arg: &clap::Arg| arg.get_id() == "command";
     if command.get_arguments().any(runs) {
         text.push_str(".PP\nThe environment of the command contains:\n");
-        text.extend(TOLD.map(|(name, words)| pair(name, words)));
+        text.extend(FOR_THE_COMMAND.map(|(name, words)| pair(name, words)));
     }
     text
 }

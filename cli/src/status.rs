@@ -315,13 +315,13 @@ async fn look_patiently(
     masters: &mut MasterOptions,
     names: &[OsString],
 ) -> Result<Vec<ResourceStatus>, Failure> {
-    let statuses = look(&config::redlock(masters, None)?, names).await?;
+    let statuses = statuses_of(&config::redlock(masters, None)?, names).await?;
     if !statuses.iter().any(|status| status.is_undecided) {
         return Ok(statuses);
     }
     let (redlock, mut patience) = (patient(masters)?, Patience::begin());
     loop {
-        let statuses = look(&redlock, names).await?;
+        let statuses = statuses_of(&redlock, names).await?;
         let is_undecided = statuses.iter().any(|status| status.is_undecided);
         if !is_undecided || !patience.lets_ask_again().await {
             return Ok(statuses);
@@ -329,7 +329,10 @@ async fn look_patiently(
     }
 }
 
-async fn look(redlock: &Redlock, names: &[OsString]) -> Result<Vec<ResourceStatus>, Failure> {
+async fn statuses_of(
+    redlock: &Redlock,
+    names: &[OsString],
+) -> Result<Vec<ResourceStatus>, Failure> {
     let mut statuses = Vec::with_capacity(names.len());
     for name in names {
         let status = redlock

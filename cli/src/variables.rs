@@ -8,7 +8,7 @@ use crate::output;
 const OURS: &str = "QUORATE_";
 
 /// Environment variables that `run`, `once` and `lead` set for the command that they start, with their meanings.
-pub(crate) const TOLD: [(&str, &str); 6] = [
+pub(crate) const FOR_THE_COMMAND: [(&str, &str); 6] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),
     (
@@ -23,10 +23,10 @@ pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_OWNER", "the owner of the lock, with --owner"),
 ];
 
-/// The lines of a help text that list the variables of [`TOLD`].
+/// The lines of a help text that list the variables of [`FOR_THE_COMMAND`].
 pub(crate) fn table() -> String {
     let line = |(name, words): (&str, &str)| format!("    {name:<21} {words}");
-    TOLD.map(line).join("\n")
+    FOR_THE_COMMAND.map(line).join("\n")
 }
 
 /// The variables that choose the servers which `demo` and `bench` start.
@@ -75,7 +75,7 @@ fn of_options(commands: &clap::Command) -> BTreeSet<String> {
 fn is_unknown(name: &str, known: &BTreeSet<String>) -> bool {
     name.starts_with(OURS)
         && !known.contains(name)
-        && !TOLD.iter().any(|(told, _)| *told == name)
+        && !FOR_THE_COMMAND.iter().any(|(told, _)| *told == name)
         && !TOOLS.iter().any(|tool| name.starts_with(tool))
 }
 

@@ -59,19 +59,19 @@ impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
     /// Records that a client obtained an exclusive lock. Returns a breach of the rules, if there is one. Call this
     /// method in the order of `new.at`.
     pub fn obtained(&mut self, resource: R, new: Obtained<I>) -> Option<Breach<I>> {
-        self.obtained_beside(resource, new, |_| false)
+        self.obtained_among(resource, new, |_| false)
     }
 
     /// Records that a client obtained a lock. Returns a breach of the rules, if there is one. Call this method in the
     /// order of `new.at`.
     ///
-    /// `beside` returns true for an earlier hold that may share this lock with the new hold. These two holds may have
+    /// `is_compatible` returns true for an earlier hold that may share this lock with the new hold. These two holds may have
     /// the same token.
-    pub fn obtained_beside(
+    pub fn obtained_among(
         &mut self,
         resource: R,
         new: Obtained<I>,
-        beside: impl Fn(&I) -> bool,
+        is_compatible: impl Fn(&I) -> bool,
     ) -> Option<Breach<I>> {
         self.judged += 1;
         let given = self.given.entry(resource).or_insert_with(|| Given {
@@ -79,7 +79,7 @@ impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
             records: Vec::new(),
         });
         let same = given.all.insert(new.token, new);
-        if let Some(other) = same.filter(|other| !beside(&other.who)) {
+        if let Some(other) = same.filter(|other| !is_compatible(&other.who)) {
             return Some(Breach::Twice(other));
         }
         let before = given.records.partition_point(|one| one.at < new.began);
@@ -158,7 +158,7 @@ mod tests {
                 at,
                 token,
             };
-            tokens.obtained_beside("a", new, |other| other % 2 == who % 2)
+            tokens.obtained_among("a", new, |other| other % 2 == who % 2)
         };
         assert_eq!(give(2, (0, 10), 7), None);
         assert_eq!(

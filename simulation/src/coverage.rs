@@ -78,7 +78,7 @@ counted! {
         shared: "holds of readers",
         owned: "holds of owners",
         permits: "holds of permits",
-        beside: "further holders of a shared lock",
+        shared_holders: "further holders of a shared lock",
         downgraded: "writers downgraded to readers",
         not_downgraded: "write locks lost during a downgrade",
         noted: "holders' notes sent to masters",

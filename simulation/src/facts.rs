@@ -131,7 +131,7 @@ pub(crate) enum Fact<'a> {
         leader: Option<(u64, Option<&'a str>)>,
     },
     /// A master stores this note, or no note, next to a lock.
-    Beside {
+    StoredNote {
         master: usize,
         resource: usize,
         /// The note, and when it expires in microseconds on the master's clock; `None` if the master has no note.

@@ -98,7 +98,7 @@ impl Scope {
     }
 
     /// Whether both holds have the same class, and may therefore share a resource. False for exclusive holds.
-    pub(crate) fn beside(self, other: Self) -> bool {
+    pub(crate) fn is_compatible_with(self, other: Self) -> bool {
         self.class.is_some() && self.class == other.class
     }
 }

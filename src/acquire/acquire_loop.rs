@@ -276,7 +276,7 @@ impl<'a> AcquireLoop<'a> {
         let lines = &self.core.lines;
         if local_turn == LocalTurn::Pass {
             // A hold of an owner does not queue here, because the owner may already hold the lock.
-            return Ok(Turn::Now(Some(lines.ask_beside(&self.wanted))));
+            return Ok(Turn::Now(Some(lines.place_unqueued(&self.wanted))));
         }
         if self.once {
             return Ok(Turn::Now(lines.enter_if_free(&self.wanted)?));

@@ -32,13 +32,13 @@ pub(crate) struct LocalLines {
     came: AtomicU64,
     /// For each key, the waiters that ask the masters at once, without a place in the local queue: readers, and
     /// requests of an owner, which may already hold the lock.
-    beside: Mutex<Beside>,
+    unqueued: Mutex<Unqueued>,
     /// The observers of elections in this process, which wait for announcements of new leaders.
     pub(crate) watchers: Watchers,
 }
 
 /// For each key, the waiters that ask the masters without queueing locally.
-type Beside = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
+type Unqueued = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
 
 /// For each semaphore (by the key of its queue), the arrival numbers of the waiters that are requesting a slot.
 type Aside = HashMap<Arc<[u8]>, BTreeSet<u64>>;
@@ -50,7 +50,7 @@ impl LocalLines {
             own: Arc::default(),
             aside: Mutex::default(),
             came: AtomicU64::new(0),
-            beside: Mutex::default(),
+            unqueued: Mutex::default(),
             watchers: Watchers::default(),
         })
     }
@@ -100,8 +100,8 @@ impl LocalLines {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn beside(&self) -> MutexGuard<'_, Beside> {
-        self.beside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unqueued(&self) -> MutexGuard<'_, Unqueued> {
+        self.unqueued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the next waiter the first of the local queue, so that it may ask the masters. A holder calls this exactly
@@ -127,7 +127,7 @@ impl WakeSink for LocalLines {
             front.woken.fetch_or(1 << node, Ordering::AcqRel);
             front.called.notify_one();
         }
-        for turn in self.beside().get(key).into_iter().flatten() {
+        for turn in self.unqueued().get(key).into_iter().flatten() {
             turn.woken.fetch_or(1 << (node % 64), Ordering::AcqRel);
             turn.called.notify_one();
         }

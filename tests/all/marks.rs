@@ -119,7 +119,7 @@ async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
 }
 
 /// Makes one attempt with `client` while `first` still holds the lock. Returns true if `client` gets the lock as well.
-async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
+async fn can_share_with(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
     assert!(
         first.is_valid(),
@@ -135,7 +135,7 @@ async fn vote_of_a_replacement_server_counts_immediately_without_generation_mark
     let scene = Scene::start().await;
     let first = held_by_two(&scene, &scene.client()).await;
     let _replaced = scene.replace();
-    assert!(is_granted_beside(&scene.client(), &first).await);
+    assert!(can_share_with(&scene.client(), &first).await);
 }
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn vote_of_a_replacement_server_is_ignored_if_masters_have_generation_mark
     let first = held_by_two(&scene, &scene.client()).await;
     let _replaced = scene.replace();
     for _ in 0..5 {
-        assert!(!is_granted_beside(&scene.client(), &first).await);
+        assert!(!can_share_with(&scene.client(), &first).await);
     }
 }
 
@@ -159,7 +159,7 @@ async fn replacement_server_has_no_vote_if_only_one_reachable_master_has_a_marke
     let _replaced = scene.replace();
     let _away = scene.away(0);
     for _ in 0..5 {
-        assert!(!is_granted_beside(&scene.client(), &first).await);
+        assert!(!can_share_with(&scene.client(), &first).await);
     }
 }
 
@@ -173,7 +173,7 @@ async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest
     let first = held_by_two(&scene, &notices).await;
     let replaced = scene.replace();
     until_marked(&scene, 3, &notices).await;
-    assert!(!is_granted_beside(&scene.client(), &first).await);
+    assert!(!can_share_with(&scene.client(), &first).await);
     // After `MAX_TTL`, the vote of the new server counts like that of any other master.
     tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
     drop(first);
@@ -220,7 +220,7 @@ async fn address_that_leads_to_two_servers_gets_two_votes_without_a_name() {
     let mut granted = false;
     while !granted && started.elapsed() < PATIENCE {
         ask_server(&scene.servers[2], &["DEL", "job"]);
-        granted = is_granted_beside(&other, &first).await;
+        granted = can_share_with(&other, &first).await;
     }
     assert!(granted);
 }
@@ -249,7 +249,7 @@ async fn server_without_the_name_of_the_masters_never_votes_for_a_named_client()
         let _ = nameless.try_acquire("other").await;
         ask_server(&scene.servers[2], &["DEL", "job"]);
         let another = scene.named_client();
-        assert!(!is_granted_beside(&another, &first).await);
+        assert!(!can_share_with(&another, &first).await);
     }
     let mark = ask_server(&scene.servers[3], &["GET", MARK]);
     let mark = mark.text().map(|mark| mark.split(' ').count());
@@ -286,7 +286,7 @@ async fn connected_named_client_ignores_an_emptied_master_after_it_was_marked_ag
     let operator = scene.named_client().mark_masters().await;
     assert!(operator.expect("marked again").is_marked());
     for _ in 0..3 {
-        assert!(!is_granted_beside(&connected, &first).await);
+        assert!(!can_share_with(&connected, &first).await);
     }
 }
 
@@ -414,7 +414,7 @@ async fn master_restarted_empty_with_a_wrong_clock_has_no_vote_after_its_marker_
     clocks.correct(1);
     let _away = scene.away(0);
     for _ in 0..3 {
-        assert!(!is_granted_beside(&scene.client(), &first).await);
+        assert!(!can_share_with(&scene.client(), &first).await);
     }
 }
 
@@ -438,7 +438,7 @@ async fn master_that_keeps_its_data_has_no_vote_after_a_restart_with_a_wrong_clo
     );
     let _away = scene.away(0);
     for _ in 0..3 {
-        assert!(!is_granted_beside(&scene.client(), &first).await);
+        assert!(!can_share_with(&scene.client(), &first).await);
     }
 }
 

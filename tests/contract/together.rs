@@ -87,7 +87,7 @@ fn key(lock: usize) -> Vec<u8> {
     format!("lock {lock}").into_bytes()
 }
 
-fn beside(before: &str, lock: usize) -> Vec<u8> {
+fn key_of_lock(before: &str, lock: usize) -> Vec<u8> {
     [before.as_bytes(), &key(lock)].concat()
 }
 
@@ -353,7 +353,7 @@ impl Pair {
             match self.wrong {
                 Wrong::Nothing => {}
                 Wrong::Lines => self.together.delete(b"quorate:lines"),
-                Wrong::Tickets => self.together.delete(&beside("quorate:ticket:", lock)),
+                Wrong::Tickets => self.together.delete(&key_of_lock("quorate:ticket:", lock)),
                 Wrong::Counter => self.together.delete(&counter),
                 Wrong::Expiry => {
                     command(&self.together, &[b"PEXPIRE", &key, b"30000"]);
@@ -399,13 +399,16 @@ impl Pair {
                 Step::Burst(asks) => self.burst(asks).await?,
                 Step::Line(lock, stay) => self.line(*lock, stay).await?,
                 Step::Foreign(before, lock) => {
-                    let key = beside(before, *lock);
+                    let key = key_of_lock(before, *lock);
                     for arm in [&self.apart, &self.together] {
                         arm.put_foreign(&key);
                     }
                     // A master looks for a queue only if the lock's ticket key and the queue marker exist. So create
                     // both keys.
-                    for key in [beside("quorate:ticket:", *lock), b"quorate:lines".to_vec()] {
+                    for key in [
+                        key_of_lock("quorate:ticket:", *lock),
+                        b"quorate:lines".to_vec(),
+                    ] {
                         self.both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
                     }
                 }
@@ -414,10 +417,10 @@ impl Pair {
                     self.both(&[b"SET", &key, text.as_bytes(), b"PX", b"86400000"])?;
                 }
                 Step::Put(lock) => self.both(&[b"SET", &key(*lock), b"another client's"])?,
-                Step::Delete(before, lock) => self.both(&[b"DEL", &beside(before, *lock)])?,
+                Step::Delete(before, lock) => self.both(&[b"DEL", &key_of_lock(before, *lock)])?,
                 Step::Note(lock) => {
                     let text = [&asking::token(1).to_hex()[..], b" says"].concat();
-                    self.both(&[b"SET", &beside("quorate:note:", *lock), &text])?;
+                    self.both(&[b"SET", &key_of_lock("quorate:note:", *lock), &text])?;
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
@@ -425,7 +428,7 @@ impl Pair {
                     // removal, a server that is out of memory accepts all later writes of the script.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
-                            self.both(&[b"DEL", &beside(before, lock)])?;
+                            self.both(&[b"DEL", &key_of_lock(before, lock)])?;
                         }
                     }
                     let most: &[u8] = if *full { b"1" } else { b"0" };
@@ -451,7 +454,7 @@ impl Pair {
         for lock in 0..LOCKS {
             let texts = ["", "quorate:fence:", "quorate:ticket:", "quorate:note:"];
             for before in texts {
-                let key = beside(before, lock);
+                let key = key_of_lock(before, lock);
                 let [a, b] = [&self.apart, &self.together].map(|arm| command(arm, &[b"GET", &key]));
                 let number = |reply: &Reply| reply.text()?.parse::<u64>().ok();
                 match (number(&a), number(&b)) {
@@ -461,7 +464,7 @@ impl Pair {
                 self.compare_expiries(&key)?;
             }
             for before in ["quorate:queue:", "quorate:alive:"] {
-                let key = beside(before, lock);
+                let key = key_of_lock(before, lock);
                 let [a, b] = [&self.apart, &self.together].map(|arm| {
                     let reply = command(arm, &[b"ZRANGE", &key, b"0", b"-1"]);
                     match (before, reply) {

@@ -26,7 +26,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         for place in attempt.places() {
             for overlap in exclusion.begins(place, belief) {
                 let other = &case.attempts[overlap.other];
-                if !other.claim.is_beside(&attempt.claim) {
+                if !other.claim.is_compatible_with(&attempt.claim) {
                     violations.push(overlapping(case, place.0, other, attempt, &overlap));
                 }
             }

@@ -42,8 +42,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 at,
                 token,
             };
-            let beside = |other: &&Attempt| other.claim.is_beside(&attempt.claim);
-            let breach = given.obtained_beside(place, obtained, beside);
+            let compatible = |other: &&Attempt| other.claim.is_compatible_with(&attempt.claim);
+            let breach = given.obtained_among(place, obtained, compatible);
             violations.extend(breach.map(|breach| breached(place.0, &obtained, breach)));
         }
     }

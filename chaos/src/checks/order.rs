@@ -70,7 +70,7 @@ fn is_in_line(workload: &str) -> bool {
 /// Whether both attempts can hold the lock at the same time. The checker cannot judge the order of such attempts.
 fn at_once(one: &Attempt, other: &Attempt) -> bool {
     let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
-    one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
+    one.claim.is_compatible_with(&other.claim) || (permits(one) && permits(other))
 }
 
 /// The violations found so far, and the number of acquisitions that were compared with an earlier waiter.

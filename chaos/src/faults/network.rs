@@ -143,7 +143,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
     let mut seen = Vec::new();
     for (master, probe) in probes {
         let (kind, road) = (world.masters[master].kind(), &world.roads[first][master]);
-        let felt = check_effect(net, kind, road, probe)?;
+        let felt = check(net, kind, road, probe)?;
         seen.push(format!("m{}: {felt}", master + 1));
     }
     // After a `Drop` fault, reset the connections: they have lost bytes, so no client can use them any more.
@@ -175,12 +175,7 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
 
 /// Checks that the fault has an effect. If `probe` is `None`, the master did not answer even before the fault, so
 /// nothing is checked.
-fn check_effect(
-    net: &Fault,
-    kind: NodeKind,
-    road: &Road,
-    probe: Option<Probe>,
-) -> anyhow::Result<String> {
+fn check(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("effect not checked: the master did not answer even before the fault".into());
     };

@@ -126,8 +126,8 @@ fn lock_that_stays_free_too_long_while_a_client_waits_is_reported() {
 
 /// Returns true if the program `quorate` was built. Otherwise prints that the test did not run.
 fn is_built() -> bool {
-    let beside = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
-    let is_there = std::env::var_os("QUORATE_CLI").is_some() || beside.is_file();
+    let neighbour = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
+    let is_there = std::env::var_os("QUORATE_CLI").is_some() || neighbour.is_file();
     if !is_there {
         eprintln!("NOT RUN: build the command first (cargo build -p quorate-cli)");
     }

@@ -9,7 +9,7 @@ use crate::common::{Done, alive, done, end, mark, masters, run, signal, until, u
 use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 
 /// All keys on the running masters, as `MASTER: KEY`, except keys that block no client, for example fencing counters.
-fn leavings(masters: &Masters) -> Vec<String> {
+fn leaked_keys(masters: &Masters) -> Vec<String> {
     let mut left = Vec::new();
     for (number, master) in masters.iter().enumerate().filter(|(_, m)| m.is_alive()) {
         let Ok(Reply::Array(keys)) = master.command(&["KEYS", "*"]) else {
@@ -257,7 +257,7 @@ fn quorate_run_leaves_only_the_fencing_counter_however_it_ends() {
     for (name, act, codes) in WAYS_OUT {
         let masters = masters(5);
         let run = act(&masters);
-        let left = leavings(&masters);
+        let left = leaked_keys(&masters);
         let expected = run.code.is_some_and(|code| codes.contains(&code));
         if !left.is_empty() || !expected {
             wrong.push(format!(
@@ -276,7 +276,7 @@ fn run_with_the_option_try_leaves_no_keys_if_the_lock_is_held() {
         let run = done(&mut run(&masters, &["--try", "r"], &["true"]));
         assert_eq!(run.code, Some(75), "{run:?}");
         assert_eq!(
-            leavings(&masters),
+            leaked_keys(&masters),
             ["0: r", "1: r", "2: r"],
             "round {round}"
         );
@@ -312,7 +312,7 @@ fn run_waits_before_its_exit_until_slow_masters_have_received_the_release() {
         options.push("r");
         let run = done(run(&masters, &options, &["true"]).env("QUORATE_MASTERS", urls.join(",")));
         assert_eq!(run.code, Some(75), "{patience:?} {run:?}");
-        assert_eq!(leavings(&masters), ["0: r", "1: r"], "{patience:?}");
+        assert_eq!(leaked_keys(&masters), ["0: r", "1: r"], "{patience:?}");
     }
 }
 
@@ -325,7 +325,7 @@ fn dead_and_silent_masters_do_not_delay_the_exit_of_run() {
     let run = done(&mut run(&masters, &["--try", "r"], &["true"]));
     masters[4].kill().expect("killed");
     assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
-    assert_eq!(leavings(&masters).len(), 3, "{run:?}");
+    assert_eq!(leaked_keys(&masters).len(), 3, "{run:?}");
     // The dead master 3 and the silent master 4 delay the exit by at most 2.5 s. The limit allows for a busy machine.
     assert!(run.took < Duration::from_secs(6), "{run:?}");
 }
@@ -351,7 +351,7 @@ fn run_that_cannot_start_a_process_leaves_no_keys() {
         }
         let run = done(&mut limited);
         failed += u32::from(run.code == Some(70) && run.err.contains("cannot run the command"));
-        assert_eq!(leavings(&masters), [""; 0], "{files} files: {run:?}");
+        assert_eq!(leaked_keys(&masters), [""; 0], "{files} files: {run:?}");
         if run.code == Some(0) {
             break;
         }

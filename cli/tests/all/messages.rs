@@ -173,7 +173,7 @@ fn lost_lock_is_reported_with_the_replies_of_the_masters() {
 
 /// Runs `quorate run` with the command `echo data` on three masters, one of which is down. `prepare` can change options
 /// and variables of this `quorate run` before its start.
-fn beside_a_dead_one(prepare: impl FnOnce(&mut std::process::Command)) -> common::Done {
+fn run_with_a_dead_master(prepare: impl FnOnce(&mut std::process::Command)) -> common::Done {
     let user = |_| {
         ServerOptions::new()
             .acl("lock on >s3cret ~* &* +@all")
@@ -196,18 +196,18 @@ fn beside_a_dead_one(prepare: impl FnOnce(&mut std::process::Command)) -> common
 
 #[test]
 fn library_warnings_are_printed_according_to_quiet_verbose_and_rust_log() {
-    let plain = beside_a_dead_one(|_| {});
+    let plain = run_with_a_dead_master(|_| {});
     assert!(
         plain.err.contains("quorate: warning: no connection"),
         "{plain:?}"
     );
     assert!(!plain.err.contains("debug"), "{plain:?}");
-    let quiet = beside_a_dead_one(|command| {
+    let quiet = run_with_a_dead_master(|command| {
         command.env("QUORATE_QUIET", "true");
         command.env("QUORATE_KEEP_FOR", "500ms");
     });
     assert_eq!(quiet.err, "");
-    let verbose = beside_a_dead_one(|command| {
+    let verbose = run_with_a_dead_master(|command| {
         command.env("QUORATE_VERBOSE", "2");
     });
     assert!(verbose.err.contains("debug: lock acquired"), "{verbose:?}");
@@ -215,12 +215,12 @@ fn library_warnings_are_printed_according_to_quiet_verbose_and_rust_log() {
         verbose.err.contains("warning: no connection"),
         "{verbose:?}"
     );
-    let chosen = beside_a_dead_one(|command| {
+    let chosen = run_with_a_dead_master(|command| {
         command.env("RUST_LOG", "quorate=debug");
     });
     assert!(chosen.err.contains("debug: lock acquired"), "{chosen:?}");
     for (variable, value) in [("RUST_LOG", "off"), ("RUST_LOG", "quorate=error")] {
-        let off = beside_a_dead_one(|command| {
+        let off = run_with_a_dead_master(|command| {
             command.env(variable, value);
         });
         assert_eq!(off.err, "");
@@ -279,12 +279,12 @@ fn run_warns_about_lost_connections_and_failed_renewals_of_its_lock() {
 
 #[test]
 fn invalid_value_of_rust_log_is_reported_and_ignored() {
-    let odd = beside_a_dead_one(|command| {
+    let odd = run_with_a_dead_master(|command| {
         command.env("RUST_LOG", "quorate=loud");
     });
     assert!(odd.err.contains("RUST_LOG"), "{odd:?}");
     assert!(odd.err.contains("warning: no connection"), "{odd:?}");
-    let empty = beside_a_dead_one(|command| {
+    let empty = run_with_a_dead_master(|command| {
         command.env("RUST_LOG", "");
     });
     assert!(!empty.err.contains("RUST_LOG"), "{empty:?}");

@@ -67,7 +67,8 @@ impl Check for Exclusion {
             };
             // Holds of the same class (readers, or one owner) may share the resource. Report only an overlap of holds
             // that must not share it.
-            let apart = |overlap: &&Overlap<Who>| !overlap.other.scope.beside(who.scope);
+            let apart =
+                |overlap: &&Overlap<Who>| !overlap.other.scope.is_compatible_with(who.scope);
             if let Some(overlap) = overlaps.iter().find(apart) {
                 return Err(format!(
                     "clients {} and {} both believe that they hold r{resource} (fencing tokens {:?} and {:?})",

@@ -82,8 +82,9 @@ impl Check for Extensions {
                 }
                 let mine = believer.scope;
                 let last = mine.resources().filter_map(|resource| self.last[resource]);
-                let later =
-                    last.filter(|last| last.event > believer.since && !last.scope.beside(mine));
+                let later = last.filter(|last| {
+                    last.event > believer.since && !last.scope.is_compatible_with(mine)
+                });
                 // The earliest time at which the client can have sent this extension.
                 let sent = believer
                     .clock

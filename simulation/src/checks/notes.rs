@@ -36,7 +36,7 @@ pub(crate) struct Notes {
     said: HashSet<(usize, String)>,
     /// By master and resource: the lock value of the holder whose note the master keeps, and the true time at which
     /// this note expires.
-    beside: HashMap<(usize, usize), (Value, u64)>,
+    stored: HashMap<(usize, usize), (Value, u64)>,
     /// In calm scenarios: the lock values of the holds that have ended, each with the true time by which the hold's
     /// note must be deleted.
     done: VecDeque<(u64, Value)>,
@@ -59,7 +59,7 @@ impl Notes {
             says: HashMap::new(),
             values: ByValue::default(),
             said: HashSet::new(),
-            beside: HashMap::new(),
+            stored: HashMap::new(),
             done: VecDeque::new(),
             bound: scenario.promises().calm.then_some(ways),
             longer: if scenario.has_jumps() {
@@ -125,7 +125,7 @@ impl Notes {
     }
 
     /// Checks the note that a master keeps next to a lock.
-    fn beside(
+    fn check_stored_note(
         &mut self,
         place: (usize, usize),
         note: Option<(&[u8], u64)>,
@@ -133,7 +133,7 @@ impl Notes {
         until: u64,
     ) -> Result<(), String> {
         let Some((note, expires)) = note else {
-            self.beside.remove(&place);
+            self.stored.remove(&place);
             return Ok(());
         };
         self.judged += 1;
@@ -143,7 +143,7 @@ impl Notes {
                 "master {master} stores a malformed note for r{resource}"
             ));
         };
-        self.beside.insert(place, (*value, until));
+        self.stored.insert(place, (*value, until));
         // A note consists of the start time, pid, host, program and text, separated by tabs. In a leader's note, the
         // term follows after another tab.
         let says = text.split(|byte| *byte == b'\t').nth(4).unwrap_or(text);
@@ -192,7 +192,7 @@ impl Notes {
             self.done.pop_front();
             self.judged += 1;
             let left = |(_, (whose, until)): &(_, &(Value, u64))| *whose == value && *until > by;
-            if let Some(((master, resource), _)) = self.beside.iter().find(left) {
+            if let Some(((master, resource), _)) = self.stored.iter().find(left) {
                 return Err(format!(
                     "master {master} still stores a note for r{resource} {} ms after the client released, dropped or \
                      failed to acquire the lock",
@@ -252,8 +252,8 @@ impl Check for Notes {
                 let value = believer.value.to_hex();
                 self.done.extend(by.map(|by| (by, value)));
             }
-            Fact::Restarted { master, .. } => self.beside.retain(|(of, _), _| of != master),
-            Fact::Beside {
+            Fact::Restarted { master, .. } => self.stored.retain(|(of, _), _| of != master),
+            Fact::StoredNote {
                 master,
                 resource,
                 note,
@@ -261,7 +261,7 @@ impl Check for Notes {
                 until,
             } => {
                 self.sweep(at.now)?;
-                return self.beside((*master, *resource), *note, *lock, *until);
+                return self.check_stored_note((*master, *resource), *note, *lock, *until);
             }
             _ => {}
         }

@@ -40,7 +40,7 @@ impl Numbers {
         let touching = self.given.iter().filter(|one| one.scope.meets(scope));
         for other in touching {
             let before = other.at < began;
-            let what = if scope.beside(other.scope) {
+            let what = if scope.is_compatible_with(other.scope) {
                 (before && number < other.number).then_some("the smaller")
             } else if number == other.number {
                 Some("the same")
@@ -55,7 +55,10 @@ impl Numbers {
             }
         }
         let at_once = |one: &&Believer| {
-            one.scope.meets(scope) && one.scope.beside(scope) && !one.over && one.ends > at.now
+            one.scope.meets(scope)
+                && one.scope.is_compatible_with(scope)
+                && !one.over
+                && one.ends > at.now
         };
         let owned = matches!(scope.class, Some(Class::Owner(_))) && at.promises.exclusion;
         let another = at.believers.iter().filter(at_once);

@@ -27,8 +27,8 @@ pub(crate) fn wrong_note(
                 let left = Duration::from_micros(until.saturating_sub(now));
                 let dated = format!(" {}\t{}", item.since, item.says);
                 let text = [holder, dated.as_bytes()].concat();
-                let beside = [b"quorate:note:", key].concat();
-                memory.put_text(now, &beside, &text, Some(left));
+                let note_key = [b"quorate:note:", key].concat();
+                memory.put_text(now, &note_key, &text, Some(left));
             }
             Some(Ok(Answer::Noted(vec![true; items.len()])))
         }

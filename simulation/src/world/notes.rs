@@ -179,7 +179,7 @@ impl World {
             .as_ref()
             .and_then(|(_, until)| master.clock.when(until * 1_000));
         let lock = master.peek_key(now_us, key);
-        let fact = Fact::Beside {
+        let fact = Fact::StoredNote {
             master: index,
             resource: resource_of(key),
             note: note.as_ref().map(|(note, until)| (&note[..], *until)),

@@ -148,9 +148,10 @@ impl Watch {
             Some(Class::Owner(_)) => self.coverage.owned += 1,
         }
         let (scope, mut believers) = (believer.scope, self.believers.iter());
-        let beside = |other: &Believer| other.scope.meets(scope) && other.scope.beside(scope);
+        let compatible =
+            |other: &Believer| other.scope.meets(scope) && other.scope.is_compatible_with(scope);
         if scope.class.is_some() {
-            self.coverage.beside += u64::from(believers.any(beside));
+            self.coverage.shared_holders += u64::from(believers.any(compatible));
         }
         self.holds += 1;
         self.event += 1;

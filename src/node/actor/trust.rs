@@ -64,7 +64,7 @@ struct Seen {
 impl Acquaintance {
     /// Returns a copy for an additional connection to the same master. A new connection closes the connection whose
     /// client id is stored here. So the copy has no client id, and the first connection stays open.
-    pub(in crate::node) fn beside(&self) -> Self {
+    pub(in crate::node) fn for_another_connection(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
             first_run: seen.first_run.clone(),
@@ -474,7 +474,7 @@ mod tests {
             "the restart guard must apply when the first server run returns, because its data is outdated"
         );
         assert_eq!(
-            seen.beside()
+            seen.for_another_connection()
                 .guarded("run 1", at(30), Duration::from_secs(30)),
             at(51)
         );

@@ -201,14 +201,14 @@ impl Actor {
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
         // If several replies are outstanding, first read, then yield once. Callers that get a reply can then queue new
         // requests, and one write sends all of them.
-        if !self.gathering && self.link.is_crowded() {
+        if !self.gathering && self.link.is_out_of_room() {
             self.read(cx);
             return self.fan_out(cx);
         }
         self.gathering = false;
         loop {
             self.shared.mailbox.register(cx.waker());
-            let crowded = self.link.is_crowded();
+            let full = self.link.is_out_of_room();
             let took = self.link.take(self.clock.now());
             let wrote = self.write(cx);
             // Read even if writing failed, because an answer may have arrived before the failure.
@@ -219,7 +219,7 @@ impl Actor {
             if self.link.stage() != Stage::Talk {
                 return Next::Again;
             }
-            if more || (received && crowded) {
+            if more || (received && full) {
                 return self.fan_out(cx);
             }
             if !took && !received {

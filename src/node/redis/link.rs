@@ -151,8 +151,8 @@ impl Link {
     }
 
     /// Whether more than one request is outstanding.
-    pub(super) fn is_crowded(&self) -> bool {
-        matches!(&self.state, State::Online(online) if online.is_crowded())
+    pub(super) fn is_out_of_room(&self) -> bool {
+        matches!(&self.state, State::Online(online) if online.is_out_of_room())
     }
 
     pub(super) fn input(&mut self) -> &mut Input {

@@ -116,13 +116,13 @@ impl Node for RedisNode {
     }
 
     fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
-        let shared = Arc::new(self.shared.beside());
+        let shared = Arc::new(self.shared.for_another_connection());
         let change = async move { change::change(&shared, order).await };
         Box::pin(runtime::in_runtime(change))
     }
 
     fn inspect(&self, scope: &Scope) -> BoxFuture<Inspection> {
-        let (shared, scope) = (self.shared.beside(), scope.clone());
+        let (shared, scope) = (self.shared.for_another_connection(), scope.clone());
         let name = self.shared.address.name().clone();
         let inspect = async move {
             let found = panics::caught_in(inspect::inspect(&Arc::new(shared), &scope)).await;

@@ -110,7 +110,7 @@ impl Online {
         !self.under_way.is_empty()
     }
 
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(super) fn is_out_of_room(&self) -> bool {
         self.under_way.len() > 1
     }
 

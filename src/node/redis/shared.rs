@@ -105,9 +105,9 @@ impl Shared {
 
     /// Creates the state for an additional connection to the same master: with the same settings, and with the same
     /// knowledge about restarts of the server.
-    pub(super) fn beside(&self) -> Self {
+    pub(super) fn for_another_connection(&self) -> Self {
         Self {
-            acquaintance: self.acquaintance.beside(),
+            acquaintance: self.acquaintance.for_another_connection(),
             ..Self::new(self.address.clone(), self.options.clone())
         }
     }

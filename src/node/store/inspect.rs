@@ -19,10 +19,12 @@ pub(super) async fn inspect<S: Store>(shared: Arc<Shared<S>>) -> Inspection {
     {
         found.fault.get_or_insert(taken.into());
     }
-    let first = found
-        .run_id
-        .as_deref()
-        .is_some_and(|run| shared.acquaintance.beside().is_first_run(run));
+    let first = found.run_id.as_deref().is_some_and(|run| {
+        shared
+            .acquaintance
+            .for_another_connection()
+            .is_first_run(run)
+    });
     let guarded = match context.restart_guard {
         RestartGuard::Off => None,
         RestartGuard::AfterFirstContact if first => None,

@@ -26,17 +26,17 @@ pub(crate) struct Place {
     lines: Arc<LocalLines>,
     keys: Keys,
     pub(super) turn: Arc<Turn>,
-    stands: Stands,
+    queue_state: QueueState,
 }
 
 /// Where a waiter is: in its local queues, or outside of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stands {
-    InLine,
+enum QueueState {
+    Queued,
     /// The waiter does not queue locally. It is a reader, or its owner may already hold the lock.
-    Beside,
+    Unqueued,
     /// The waiter has left the queue while it asks for a slot of a semaphore.
-    Aside,
+    AtSlots,
 }
 
 /// The keys that a waiter waits for. Most waiters have a single key.
@@ -101,13 +101,13 @@ impl LocalLines {
                 last_finding: Mutex::default(),
                 elsewhere: AtomicU64::new(0),
             }),
-            stands: Stands::InLine,
+            queue_state: QueueState::Queued,
         }
     }
 
     /// Returns a place outside of the local queues, for a waiter that may ask the masters immediately. The wake-ups of
     /// the masters still reach the waiter.
-    pub(crate) fn ask_beside(self: &Arc<Self>, wanted: &Wanted) -> Place {
+    pub(crate) fn place_unqueued(self: &Arc<Self>, wanted: &Wanted) -> Place {
         let mut place = self.place(wanted);
         place.leave_queues();
         place
@@ -146,21 +146,21 @@ impl Place {
     /// Leaves the queues, so that the waiters behind this waiter may ask the masters as well. The masters still wake
     /// this waiter.
     pub(crate) fn leave_queues(&mut self) {
-        let mut beside = self.lines.beside();
+        let mut unqueued = self.lines.unqueued();
         for key in self.keys.all() {
-            beside
+            unqueued
                 .entry(key.clone())
                 .or_default()
                 .push(self.turn.clone());
         }
-        drop(beside);
+        drop(unqueued);
         self.leave();
-        self.stands = Stands::Beside;
+        self.queue_state = QueueState::Unqueued;
     }
 
     /// Leaves the queue while the waiter asks for a slot, so that the next waiter may ask for another slot.
     pub(crate) fn step_aside(&mut self) {
-        if self.stands != Stands::InLine {
+        if self.queue_state != QueueState::Queued {
             return;
         }
         let number = self.turn.number;
@@ -170,16 +170,16 @@ impl Place {
         }
         drop(aside);
         self.leave();
-        self.stands = Stands::Aside;
+        self.queue_state = QueueState::AtSlots;
     }
 
     /// Returns to the queue, in front of all waiters that arrived later. If the first waiter of the queue arrived
     /// later, it now waits behind this waiter.
     pub(crate) fn step_back(&mut self) {
-        if self.stands != Stands::Aside {
+        if self.queue_state != QueueState::AtSlots {
             return;
         }
-        self.stands = Stands::InLine;
+        self.queue_state = QueueState::Queued;
         let mut map = self.lines.map();
         for key in self.keys.all() {
             match map.entry(key.clone()) {
@@ -189,10 +189,10 @@ impl Place {
                 Entry::Occupied(mut line) => line.get_mut().insert(&self.turn),
             }
         }
-        self.is_not_aside();
+        self.leave_slots();
     }
 
-    fn is_not_aside(&self) {
+    fn leave_slots(&self) {
         let mut aside = self.lines.aside();
         for key in self.keys.all() {
             if let Entry::Occupied(mut entry) = aside.entry(key.clone()) {
@@ -215,7 +215,7 @@ impl Place {
             map.get(key).is_some_and(|line| line.is_front(&self.turn))
                 && others.is_none_or(|other| *other > self.turn.number)
         };
-        self.stands == Stands::Beside || self.keys.all().iter().all(first)
+        self.queue_state == QueueState::Unqueued || self.keys.all().iter().all(first)
     }
 
     /// Waits until [`is_first`](Self::is_first) is true. Also ends the wait if this process has released a slot of the
@@ -239,7 +239,7 @@ impl Place {
 
     /// Whether the waiter is in its queues.
     pub(crate) fn is_queued(&self) -> bool {
-        self.stands == Stands::InLine
+        self.queue_state == QueueState::Queued
     }
 
     pub(crate) fn is_front(&self) -> bool {
@@ -379,11 +379,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        match self.stands {
-            Stands::InLine => self.leave(),
-            Stands::Beside => self.is_not_beside(),
-            Stands::Aside => {
-                self.is_not_aside();
+        match self.queue_state {
+            QueueState::Queued => self.leave(),
+            QueueState::Unqueued => self.leave_unqueued(),
+            QueueState::AtSlots => {
+                self.leave_slots();
                 // A waiter behind this one may be the first now: notify the first waiter of each queue.
                 let fronts = self
                     .keys
@@ -397,10 +397,10 @@ impl Drop for Place {
 }
 
 impl Place {
-    fn is_not_beside(&self) {
-        let mut beside = self.lines.beside();
+    fn leave_unqueued(&self) {
+        let mut unqueued = self.lines.unqueued();
         for key in self.keys.all() {
-            if let Entry::Occupied(mut entry) = beside.entry(key.clone()) {
+            if let Entry::Occupied(mut entry) = unqueued.entry(key.clone()) {
                 entry
                     .get_mut()
                     .retain(|other| !Arc::ptr_eq(other, &self.turn));

@@ -268,20 +268,20 @@ fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
         writer.is_front(),
         "the writer must be at the front of the queue"
     );
-    assert_eq!(lines.beside().len(), 1);
+    assert_eq!(lines.unqueued().len(), 1);
     lines.woken(3, b"job");
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
     // The reader has left the queue, so it does not share the finding of the waiter at the front.
     writer.share_finding(Some(outage()));
     assert_eq!(knows(&reader), None);
-    let owner = lines.ask_beside(&job());
+    let owner = lines.place_unqueued(&job());
     assert!(owner.is_front() && !owner.is_queued());
     drop(reader);
     lines.woken(1, b"job");
     assert_eq!(owner.turn.woken.load(Ordering::Relaxed), 1 << 1);
     drop(owner);
-    assert!(lines.beside().is_empty());
+    assert!(lines.unqueued().is_empty());
     assert!(
         writer.is_front(),
         "the writer must stay at the front of the queue"
