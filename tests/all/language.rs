@@ -237,3 +237,98 @@ fn language_check_finds_banned_words_and_banned_sentence_openings() {
         );
     }
 }
+
+/// Parts of identifiers that this project once used in a private sense, each with the names to use instead.
+const NOT_IN_NAMES: [(&str, &str); 9] = [
+    ("stranger", "foreign, unknown"),
+    ("strangers", "foreign, unknown"),
+    ("vouched", "trusted"),
+    ("anew", "again"),
+    ("beside", "compatible, unqueued, next"),
+    ("crowded", "full, out of room"),
+    ("leavings", "leaked keys"),
+    ("tame", "sanitize, escape"),
+    ("canary", "seeded bug"),
+];
+
+/// The names of the functions, types, constants and modules that a line of Rust declares.
+fn declared(line: &str) -> impl Iterator<Item = &str> {
+    let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+    std::iter::from_fn(move || {
+        loop {
+            let word = words.next()?;
+            if [
+                "fn", "struct", "enum", "trait", "type", "const", "static", "mod",
+            ]
+            .contains(&word)
+            {
+                return words.next();
+            }
+        }
+    })
+}
+
+/// The words of a name: `NextBesideOld` and `next_beside_old` both consist of `next`, `beside` and `old`.
+fn words_of(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    for c in name.chars() {
+        let last = words.last_mut().expect("the list is not empty");
+        if c == '_' || (c.is_uppercase() && last.ends_with(|c: char| c.is_lowercase())) {
+            words.push(String::new());
+        }
+        let last = words.last_mut().expect("the list is not empty");
+        last.extend(c.to_lowercase().filter(|c| *c != '_'));
+    }
+    words
+}
+
+/// Why this name must not be declared; `None` if it may.
+fn fault_of_name(name: &str) -> Option<String> {
+    let words = words_of(name);
+    let banned = NOT_IN_NAMES
+        .iter()
+        .find(|(banned, _)| words.iter().any(|word| word == banned));
+    if let Some((banned, instead)) = banned {
+        return Some(format!("`{name}` contains \"{banned}\": use {instead}"));
+    }
+    (name == "look").then(|| "`look` does not say what the function returns".to_owned())
+}
+
+/// Names that may stay, each with a part of the path: helpers of tests that build or send the request LOOK, which has the
+/// name of its script.
+const ALLOWED_NAMES: [(&str, &str); 2] = [("look", "tests/"), ("look", "fuzz/src/redis.rs")];
+
+#[test]
+fn names_in_the_code_contain_no_private_words() {
+    let mut faults = Vec::new();
+    for file in files().into_iter().filter(File::is_rust) {
+        // Skip this file, because it contains the list of banned words.
+        if file.path.ends_with("language.rs") {
+            continue;
+        }
+        let path = file.path.display().to_string();
+        let code = file
+            .text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        for name in code.flat_map(declared) {
+            let allowed =
+                |(allowed, folder): &(&str, &str)| name == *allowed && path.contains(folder);
+            if let Some(fault) = fault_of_name(name).filter(|_| !ALLOWED_NAMES.iter().any(allowed))
+            {
+                faults.push(format!("{path}: {fault}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn check_of_names_finds_private_words_in_both_spellings() {
+    assert_eq!(words_of("NextBesideOld"), ["next", "beside", "old"]);
+    assert_eq!(words_of("ask_beside"), ["ask", "beside"]);
+    let names: Vec<_> = declared("pub(crate) fn look<T>(x: T) {} struct Beside;").collect();
+    assert_eq!(names, ["look", "Beside"]);
+    assert!(names.into_iter().all(|name| fault_of_name(name).is_some()));
+    assert_eq!(fault_of_name("besides"), None);
+}
