@@ -26,8 +26,9 @@ use crate::{
         quorate renews the lock while the command runs, and stops the command when it is notified of a loss. What it \
         promises:\n\n\
         One holder. At most one client holds a lock at a time, as long as no clock jumps, clocks drift apart by at \
-        most 1 % of the TTL plus 2 ms while one TTL passes, and no master loses locks except by a restart; a process \
-        that was paused for longer than its TTL still believes for a moment that it holds the lock.\n\n\
+        most 1 % of the TTL plus 2 ms while one TTL passes, no master loses locks except by a restart, and nobody \
+        force-releases the lock; a process that was paused for longer than its TTL still believes for a moment that it \
+        holds the lock.\n\n\
         Rising tokens. Every later holder of a lock gets a larger fencing token, even if clocks are wrong, as long as \
         the masters keep their fencing counters; if a restart erases the counters, tokens still rise as long as the \
         restart guard is on and the masters' clocks differ by less than max_ttl.\n\n\

@@ -603,7 +603,7 @@ mod readme {
     }
 
     async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        match redlock.try_acquire("invoice-42").await? {       // after an error, you may or may not hold the lock
+        match redlock.try_acquire("invoice-42").await? {       // after an error, act as if you do not hold the lock
             TryAcquire::Acquired(guard) => { send_invoice(guard.fencing_token()).await; guard.release().await; }
             TryAcquire::Held(refusal) => println!("held: expires in {:?} unless renewed", refusal.ttl_left),
         }
