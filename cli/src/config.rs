@@ -172,7 +172,7 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
     let masters = std::mem::take(&mut settings.masters);
     let mut builder = settings.named(settings::flag).map_err(Failure::usage)?;
     for (index, url) in masters.iter().enumerate() {
-        builder = crate::masters::add(builder, index + 1, url)?;
+        builder = crate::backends::add(builder, index + 1, url)?;
     }
     builder.build().map_err(Failure::usage)
 }

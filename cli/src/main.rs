@@ -7,6 +7,7 @@
 
 mod ancestry;
 mod args;
+mod backends;
 mod bench;
 mod break_;
 mod calendar;
@@ -34,7 +35,6 @@ mod list;
 mod lock;
 mod log;
 mod manual;
-mod masters;
 mod metrics;
 mod once;
 mod output;
@@ -49,7 +49,6 @@ mod relying;
 mod run;
 mod separator;
 mod settings;
-mod spawned;
 mod status;
 mod survey;
 mod variables;

@@ -2,9 +2,9 @@
 
 use clap::Args;
 
+use crate::backends;
 use crate::config;
 use crate::exit::{self, Failure, Meaning, Outcome};
-use crate::masters::{Scheme, scheme};
 use crate::output;
 
 /// The text below the options of `quorate prepare-server --help`.
@@ -55,128 +55,18 @@ pub(crate) struct PrepareArgs {
 
 pub(crate) fn run(args: PrepareArgs) -> Outcome {
     for url in &args.urls {
-        let said = if args.print {
-            script(url)?
+        let kind = backends::of_url(url);
+        let report = if args.print {
+            kind.script(url)
         } else {
-            config::block_on(one(url))?
+            kind.prepare(url).map(config::block_on)
         };
-        let Some(said) = said else {
+        let Some(report) = report else {
             return Err(Failure::usage(
                 "Redis and Valkey masters need no preparation: give a mysql:// or zk:// URL",
             ));
         };
-        output::print(&said)?;
+        output::print(&report?)?;
     }
     Ok(exit::OK)
-}
-
-/// Prepares the server with this URL and returns a report of what was created. Returns `None` if servers of its kind
-/// need no preparation.
-pub(crate) async fn one(url: &str) -> Result<Option<String>, Failure> {
-    match scheme(url) {
-        Scheme::Redis => Ok(None),
-        Scheme::MySql => mysql(url).await.map(Some),
-        Scheme::ZooKeeper => zookeeper(url).await.map(Some),
-    }
-}
-
-/// The statements that prepare the server with this URL. `None` if servers of its kind need no preparation.
-fn script(url: &str) -> Result<Option<String>, Failure> {
-    match scheme(url) {
-        Scheme::Redis => Ok(None),
-        Scheme::MySql => mysql_script(url).map(Some),
-        Scheme::ZooKeeper => zookeeper_script(url).map(Some),
-    }
-}
-
-#[cfg(feature = "mysql")]
-fn mysql_script(url: &str) -> Result<String, Failure> {
-    quorate_mysql::script(url).map_err(|why| Failure::usage(why.to_string()))
-}
-
-#[cfg(not(feature = "mysql"))]
-fn mysql_script(_: &str) -> Result<String, Failure> {
-    Err(crate::masters::unknown("MySQL", "mysql"))
-}
-
-#[cfg(feature = "zookeeper")]
-fn zookeeper_script(url: &str) -> Result<String, Failure> {
-    quorate_zookeeper::script(url).map_err(|why| Failure::usage(why.to_string()))
-}
-
-#[cfg(not(feature = "zookeeper"))]
-fn zookeeper_script(_: &str) -> Result<String, Failure> {
-    Err(crate::masters::unknown("ZooKeeper", "zookeeper"))
-}
-
-#[cfg(any(feature = "mysql", feature = "zookeeper"))]
-fn failed(error: impl std::fmt::Display) -> Failure {
-    let why = error.to_string();
-    Failure::new(exit::UNAVAILABLE, output::redact(&why))
-}
-
-#[cfg(feature = "mysql")]
-async fn mysql(url: &str) -> Result<String, Failure> {
-    let report = quorate_mysql::prepare(url).await.map_err(failed)?;
-    let mut text = format!(
-        "{}: {}\n",
-        report.name,
-        if report.made {
-            "prepared"
-        } else {
-            "was already prepared"
-        }
-    );
-    for repaired in &report.repaired {
-        text.push_str(&format!("  repaired: {repaired}\n"));
-    }
-    for grant in &report.grants {
-        text.push_str(&format!(
-            "  grant for the account that takes locks: {grant}\n"
-        ));
-    }
-    Ok(text)
-}
-
-#[cfg(not(feature = "mysql"))]
-#[expect(
-    clippy::unused_async,
-    reason = "the signature is the same as with the feature `mysql`"
-)]
-async fn mysql(_: &str) -> Result<String, Failure> {
-    Err(crate::masters::unknown("MySQL", "mysql"))
-}
-
-#[cfg(feature = "zookeeper")]
-async fn zookeeper(url: &str) -> Result<String, Failure> {
-    let prepared = quorate_zookeeper::prepare(url).await.map_err(failed)?;
-    let how = if prepared.made {
-        "prepared"
-    } else {
-        "was already prepared"
-    };
-    let mut text = format!("{}: {how}\n", prepared.path);
-    if prepared.changed > 0 {
-        text.push_str(&format!(
-            "  {} znodes below the path got the ACL of the path\n",
-            prepared.changed
-        ));
-    }
-    if prepared.refused > 0 {
-        text.push_str(&format!(
-            "  {} znodes below the path kept their old ACL, because this account has no right to change it: run this \
-             command again as the account that created these znodes\n",
-            prepared.refused
-        ));
-    }
-    Ok(text)
-}
-
-#[cfg(not(feature = "zookeeper"))]
-#[expect(
-    clippy::unused_async,
-    reason = "the signature is the same as with the feature `zookeeper`"
-)]
-async fn zookeeper(_: &str) -> Result<String, Failure> {
-    Err(crate::masters::unknown("ZooKeeper", "zookeeper"))
 }

@@ -4,17 +4,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use quorate::{Order, Redlock, RestartGuard};
 use quorate_testbed::Masters;
 
 use super::party::{Kinds, Party};
 use super::setting::Setting;
+use crate::backends::{self, Backend, StartedServer};
 use crate::config::{self, MasterOptions};
 use crate::exit::Failure;
-use crate::masters::{Scheme, scheme};
-use crate::prepare;
-use crate::spawned::Spawned;
 
 /// All masters that the benchmark uses, and the sets of them that it compares with each other.
 pub(super) struct Ground {
@@ -27,8 +24,8 @@ pub(super) struct Ground {
     /// The settings of the plain lock that are measured on each set of masters. With `--kinds`: the kinds of locks.
     pub(super) settings: &'static [Setting],
     /// Servers that the benchmark has started for `--nodes`. They are stored here because a server stops when its
-    /// [`Spawned`] is dropped.
-    others: Vec<Spawned>,
+    /// [`StartedServer`] is dropped.
+    others: Vec<Box<dyn StartedServer>>,
     /// All clients that were created so far. At the end of the benchmark, [`clear`](Self::clear) waits until the
     /// masters have replied to the releases of these clients.
     pub(super) clients: RefCell<Vec<Redlock>>,
@@ -74,28 +71,30 @@ impl Ground {
     /// Starts the servers for the sets of masters `quorums`, one set per `--nodes`. A server can belong to several
     /// sets.
     pub(super) async fn spawn_kinds(quorums: &[Kinds]) -> Result<Self, Failure> {
-        let most = |kind: Scheme| {
+        let most = |kind: &'static dyn Backend| {
             let of_kind = |one: &Kinds| one.0.iter().filter(|other| **other == kind).count();
             quorums.iter().map(of_kind).max().unwrap_or(0)
         };
-        let kinds = Scheme::value_variants().iter();
-        let wanted: Vec<Scheme> = kinds
-            .flat_map(|kind| std::iter::repeat_n(*kind, most(*kind)))
+        let wanted: Vec<&dyn Backend> = backends::ALL
+            .into_iter()
+            .flat_map(|kind| std::iter::repeat_n(kind, most(kind)))
             .collect();
-        let others = Spawned::start_all(&wanted)?;
-        for server in &others {
-            prepare::one(&server.url()).await?;
+        let others = backends::start_all(&wanted)?;
+        let urls: Vec<String> = others.iter().map(|server| server.url()).collect();
+        for (kind, url) in wanted.iter().zip(&urls) {
+            if let Some(preparation) = kind.prepare(url) {
+                preparation.await?;
+            }
         }
-        let urls: Vec<String> = others.iter().map(Spawned::url).collect();
         let parties = quorums.iter().map(|quorum| {
             let mut left = urls.clone();
-            let mut next = |kind: &Scheme| {
-                let at = left.iter().position(|url| scheme(url) == *kind)?;
+            let mut next = |kind: &&'static dyn Backend| {
+                let at = left.iter().position(|url| backends::of_url(url) == *kind)?;
                 Some(left.remove(at))
             };
             Party::of_kinds(quorum.0.iter().filter_map(&mut next).collect())
         });
-        let mut names: Vec<String> = others.iter().map(Spawned::name).collect();
+        let mut names: Vec<String> = wanted.iter().map(|kind| kind.program()).collect();
         names.dedup();
         Ok(Self {
             options: of_our_own(),

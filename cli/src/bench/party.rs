@@ -2,9 +2,7 @@
 
 use std::str::FromStr;
 
-use clap::ValueEnum;
-
-use crate::masters::{Scheme, scheme};
+use crate::backends::{self, Backend};
 
 /// One set of masters that the benchmark measures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +22,7 @@ impl Party {
 
     /// The set of all masters in `urls`, labelled by their kinds.
     pub(super) fn of_kinds(urls: Vec<String>) -> Self {
-        let kinds: Vec<Scheme> = urls.iter().map(|url| scheme(url)).collect();
+        let kinds: Vec<&dyn Backend> = urls.iter().map(|url| backends::of_url(url)).collect();
         let kinds = Some(count(&kinds));
         Self { urls, kinds }
     }
@@ -32,10 +30,13 @@ impl Party {
     /// One set for each kind, with all masters of that kind, and one set with all masters. Empty if all masters are of
     /// one kind.
     pub(super) fn each_kind(urls: &[String]) -> Vec<Self> {
-        let of = |kind: Scheme| urls.iter().filter(move |url| scheme(url) == kind).cloned();
-        let kinds = Scheme::value_variants().iter();
-        let mut all: Vec<Self> = kinds
-            .map(|kind| Self::of_kinds(of(*kind).collect()))
+        let of = |kind: &'static dyn Backend| {
+            let is = move |url: &&String| backends::of_url(url) == kind;
+            urls.iter().filter(is).cloned()
+        };
+        let mut all: Vec<Self> = backends::ALL
+            .into_iter()
+            .map(|kind| Self::of_kinds(of(kind).collect()))
             .filter(|party| !party.urls.is_empty())
             .collect();
         if all.len() < 2 {
@@ -52,10 +53,10 @@ impl Party {
 }
 
 /// Describes the number of masters of each kind, for example `2 redis + 1 mysql`.
-fn count(kinds: &[Scheme]) -> String {
-    let words: Vec<String> = Scheme::value_variants()
-        .iter()
-        .map(|kind| (kind, kinds.iter().filter(|one| *one == kind).count()))
+fn count(kinds: &[&'static dyn Backend]) -> String {
+    let words: Vec<String> = backends::ALL
+        .into_iter()
+        .map(|kind| (kind, kinds.iter().filter(|one| **one == kind).count()))
         .filter(|(_, count)| *count > 0)
         .map(|(kind, count)| format!("{count} {}", kind.name()))
         .collect();
@@ -64,17 +65,18 @@ fn count(kinds: &[Scheme]) -> String {
 
 /// The kinds of the masters in one set: one value of `--nodes`, for example `redis,redis,mysql`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kinds(pub(super) Vec<Scheme>);
+pub(super) struct Kinds(pub(super) Vec<&'static dyn Backend>);
 
 impl FromStr for Kinds {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let kinds: Result<Vec<Scheme>, String> = text
+        let kinds: Result<Vec<&dyn Backend>, String> = text
             .split(',')
             .map(|name| {
-                Scheme::from_str(name.trim(), true).map_err(|_| {
-                    format!("{name:?} is not a kind of master: give redis, mysql or zookeeper")
+                backends::of_name(name.trim()).ok_or_else(|| {
+                    let names = backends::ALL.map(Backend::name).join(", ");
+                    format!("{name:?} is not a kind of master: give one of {names}")
                 })
             })
             .collect();

@@ -15,8 +15,8 @@ use quorate::{AcquireError, LockGuard, Redlock};
 use serde::Serialize;
 use tokio::sync::{Mutex, Notify};
 
+use crate::backends::{self, Backend};
 use crate::exit::{self, Failure, Meaning, Outcome};
-use crate::masters::Scheme;
 use crate::output::{self, Cell, GREEN, RED, human};
 use crate::process::Signals;
 use crate::{config, progress::Progress};
@@ -71,9 +71,10 @@ pub(crate) struct DemoArgs {
         long,
         value_name = "KIND,KIND,..",
         env = "QUORATE_NODES",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = backends::parser()
     )]
-    nodes: Option<Vec<Scheme>>,
+    nodes: Option<Vec<&'static dyn Backend>>,
 
     /// Print the result as JSON
     #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]

@@ -5,11 +5,9 @@ use std::time::Duration;
 use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{Redlock, RestartGuard, Wait};
 
+use crate::backends::{self, Backend, StartedServer};
 use crate::exit::Failure;
-use crate::masters::{self, Scheme};
 use crate::output;
-use crate::prepare;
-use crate::spawned::Spawned;
 
 const MASTERS: usize = 5;
 const MOST: usize = 9;
@@ -27,7 +25,7 @@ pub(super) struct Stage(Vec<Actor>);
 
 /// One master of the demo: a real server, or a master in this process's memory.
 enum Actor {
-    Real(Spawned),
+    Real(&'static dyn Backend, Box<dyn StartedServer>),
     Memory(MemoryNode),
 }
 
@@ -52,8 +50,8 @@ impl Event {
 impl Stage {
     /// Starts masters of these kinds (default: five Redis). If the server of a kind is not installed, the masters of
     /// this kind run in memory. If `kinds` is given, a message reports each such master.
-    pub(super) fn set(kinds: Option<&[Scheme]>) -> Result<Self, Failure> {
-        let usual = [Scheme::Redis; MASTERS];
+    pub(super) fn set(kinds: Option<&[&'static dyn Backend]>) -> Result<Self, Failure> {
+        let usual = [backends::REDIS; MASTERS];
         let named = kinds.unwrap_or(&usual);
         if !(1..=MOST).contains(&named.len()) {
             return Err(Failure::usage(format!(
@@ -61,11 +59,10 @@ impl Stage {
                 named.len()
             )));
         }
-        if kinds.is_none() && Spawned::missing(Scheme::Redis).is_some() {
+        if kinds.is_none() && backends::REDIS.missing().is_some() {
             return Ok(Self((1..=MASTERS).map(Actor::in_memory).collect()));
         }
-        let missing: Vec<Option<String>> =
-            named.iter().map(|kind| Spawned::missing(*kind)).collect();
+        let missing: Vec<Option<String>> = named.iter().map(|kind| kind.missing()).collect();
         for (n, (kind, why)) in named.iter().zip(&missing).enumerate() {
             if let Some(why) = why {
                 let (n, kind) = (n + 1, kind.name());
@@ -75,20 +72,29 @@ impl Stage {
             }
         }
         let there = named.iter().zip(&missing).filter(|(_, why)| why.is_none());
-        let there: Vec<Scheme> = there.map(|(kind, _)| *kind).collect();
-        let mut started = Spawned::start_all(&there)?.into_iter();
-        let actors = missing.iter().enumerate().map(|(n, why)| {
-            let real = if why.is_none() { started.next() } else { None };
-            real.map_or_else(|| Actor::in_memory(n + 1), Actor::Real)
-        });
+        let there: Vec<&dyn Backend> = there.map(|(kind, _)| *kind).collect();
+        let mut started = backends::start_all(&there)?.into_iter();
+        let actors = named
+            .iter()
+            .zip(&missing)
+            .enumerate()
+            .map(|(n, (kind, why))| {
+                let real = if why.is_none() { started.next() } else { None };
+                real.map_or_else(
+                    || Actor::in_memory(n + 1),
+                    |server| Actor::Real(*kind, server),
+                )
+            });
         Ok(Self(actors.collect()))
     }
 
-    /// Runs `quorate prepare-server` for each real master.
+    /// Prepares each real master, as `quorate prepare-server` does.
     pub(super) async fn prepare(&self) -> Result<(), Failure> {
         for actor in &self.0 {
-            if let Actor::Real(spawned) = actor {
-                prepare::one(&spawned.url()).await?;
+            if let Actor::Real(kind, server) = actor
+                && let Some(preparation) = kind.prepare(&server.url())
+            {
+                preparation.await?;
             }
         }
         Ok(())
@@ -156,7 +162,7 @@ impl Stage {
         let masters = self.0.iter().zip(&ports);
         let masters: Vec<String> = masters
             .map(|(actor, port)| match actor {
-                Actor::Real(spawned) => format!("{} on port {port}", spawned.name()),
+                Actor::Real(kind, _) => format!("{} on port {port}", kind.program()),
                 Actor::Memory(_) => "one in memory".to_owned(),
             })
             .collect();
@@ -173,7 +179,7 @@ impl Stage {
         let mut builder = Redlock::builder();
         for (index, actor) in self.0.iter().enumerate() {
             builder = match actor {
-                Actor::Real(spawned) => masters::add(builder, index + 1, &spawned.url())?,
+                Actor::Real(_, server) => backends::add(builder, index + 1, &server.url())?,
                 Actor::Memory(node) => builder.node(node.clone()),
             };
         }
@@ -191,21 +197,16 @@ impl Stage {
     pub(super) fn words(&self, event: Event) -> String {
         let words = match (&self.0[event.master], event.up) {
             (_, false) => "is killed",
-            (Actor::Real(Spawned::Redis(_)), true) => {
-                "restarts without data: its votes do not count until every lost lock has expired"
-            }
-            (Actor::Real(Spawned::MariaDb(_)), true) => {
-                "restarts: its votes do not count until every lock from before the crash has expired"
-            }
-            (Actor::Real(Spawned::ZooKeeper(_)) | Actor::Memory(_), true) => "restarts",
+            (Actor::Real(kind, _), true) => kind.restarts(),
+            (Actor::Memory(_), true) => "restarts",
         };
         format!("master {} {words}", event.master + 1)
     }
 
     pub(super) fn happen(&self, event: Event) -> Result<(), Failure> {
         match (&self.0[event.master], event.up) {
-            (Actor::Real(spawned), false) => spawned.kill(),
-            (Actor::Real(spawned), true) => spawned.come_back(),
+            (Actor::Real(_, server), false) => server.kill().map_err(Failure::internal),
+            (Actor::Real(_, server), true) => server.restart().map_err(Failure::internal),
             (Actor::Memory(node), false) => {
                 node.set_condition(Condition::Down);
                 Ok(())
@@ -223,7 +224,7 @@ impl Stage {
     }
 
     fn are_redis(&self) -> bool {
-        self.are(|actor| matches!(actor, Actor::Real(Spawned::Redis(_))))
+        self.are(|actor| matches!(actor, Actor::Real(kind, _) if *kind == backends::REDIS))
     }
 }
 
@@ -234,14 +235,14 @@ impl Actor {
 
     fn name(&self) -> String {
         match self {
-            Self::Real(spawned) => spawned.name(),
+            Self::Real(kind, _) => kind.program(),
             Self::Memory(_) => "memory".to_owned(),
         }
     }
 
     fn port(&self) -> String {
         match self {
-            Self::Real(spawned) => spawned.port().to_string(),
+            Self::Real(_, server) => server.port().to_string(),
             Self::Memory(_) => "-".to_owned(),
         }
     }

@@ -1,0 +1,92 @@
+//! What the command must know about one kind of server, so that its servers can be masters.
+
+use std::fmt;
+
+use futures::future::BoxFuture;
+use quorate::RedlockBuilder;
+
+use crate::exit::Failure;
+
+/// One kind of server that can be a master.
+pub(crate) trait Backend: fmt::Debug + Sync {
+    /// The name of the kind on the command line, such as `mysql`.
+    fn name(&self) -> &'static str;
+
+    /// Other names of the kind on the command line.
+    fn aliases(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The servers of this kind, for help texts.
+    fn help(&self) -> &'static str;
+
+    /// The schemes of URLs that lead to servers of this kind, in lower case. Also wrong ones, if the error of
+    /// [`add`](Self::add) then says which scheme is correct.
+    fn schemes(&self) -> &'static [&'static str];
+
+    /// Adds the master with this URL to the builder. Opens no connection.
+    ///
+    /// # Errors
+    ///
+    /// A text if the URL is not valid. Redis URLs are checked only when the `Redlock` is built.
+    fn add(&self, builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, String>;
+
+    /// Prepares the server with this URL, and returns a report of what was created. `None` if servers of this kind need no
+    /// preparation.
+    fn prepare<'a>(&self, _url: &'a str) -> Option<BoxFuture<'a, Result<String, Failure>>> {
+        None
+    }
+
+    /// The statements that prepare the server with this URL. `None` if servers of this kind need no preparation.
+    fn script(&self, _url: &str) -> Option<Result<String, Failure>> {
+        None
+    }
+
+    /// Why this machine cannot start a server of this kind, as text for the user. `None` if it can.
+    fn missing(&self) -> Option<String>;
+
+    /// The name of the server's program.
+    fn program(&self) -> String;
+
+    /// Starts a server on a free port, for `demo` and `bench`.
+    ///
+    /// # Errors
+    ///
+    /// A text that says why no server could be started.
+    fn start(&self) -> Result<Box<dyn StartedServer>, String>;
+
+    /// What a killed server of this kind does when it is [restarted](StartedServer::restart), as text for the user.
+    fn restarts(&self) -> &'static str {
+        "restarts"
+    }
+}
+
+/// Two kinds are the same if they have the same name.
+impl PartialEq for dyn Backend {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn Backend {}
+
+/// A server that this process has started. Dropping it stops the server.
+pub(crate) trait StartedServer: Send + Sync {
+    fn port(&self) -> u16;
+
+    fn url(&self) -> String;
+
+    /// Kills the server with SIGKILL.
+    fn kill(&self) -> Result<(), quorate_testbed::Error>;
+
+    /// Starts the killed server again. A Redis server then has no data. All other servers have the data that they had
+    /// before.
+    fn restart(&self) -> Result<(), quorate_testbed::Error>;
+}
+
+/// The failure of a server that could not be prepared.
+#[cfg(any(feature = "mysql", feature = "zookeeper"))]
+pub(super) fn failed(error: impl fmt::Display) -> Failure {
+    let why = error.to_string();
+    Failure::new(crate::exit::UNAVAILABLE, crate::output::redact(&why))
+}

@@ -1,0 +1,157 @@
+//! The kinds of servers that can be masters. All that the command knows about one kind is in the file of this kind: which
+//! URLs lead to it, how its masters are opened and prepared, and how `demo` and `bench` start a server.
+//!
+//! To add a kind, write such a file, and add the kind to [`ALL`].
+
+#[cfg(not(all(feature = "mysql", feature = "zookeeper")))]
+mod absent;
+mod backend;
+#[cfg(feature = "mysql")]
+mod mysql;
+mod redis;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
+
+use std::thread;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use quorate::RedlockBuilder;
+
+use crate::exit::Failure;
+
+pub(crate) use backend::{Backend, StartedServer};
+
+/// All kinds, in the order in which texts name them.
+pub(crate) const ALL: [&dyn Backend; 3] = [REDIS, MYSQL, ZOOKEEPER];
+
+/// The kind of a URL whose scheme belongs to no other kind.
+pub(crate) const REDIS: &dyn Backend = &redis::Redis;
+
+#[cfg(feature = "mysql")]
+const MYSQL: &dyn Backend = &mysql::MySql;
+#[cfg(not(feature = "mysql"))]
+const MYSQL: &dyn Backend = &absent::Absent {
+    name: "mysql",
+    aliases: &["mariadb"],
+    help: "MySQL or MariaDB",
+    schemes: &["mysql", "mysqls", "mysql2", "mysqlx", "mariadb", "mariadbs"],
+};
+
+#[cfg(feature = "zookeeper")]
+const ZOOKEEPER: &dyn Backend = &zookeeper::ZooKeeper;
+#[cfg(not(feature = "zookeeper"))]
+const ZOOKEEPER: &dyn Backend = &absent::Absent {
+    name: "zookeeper",
+    aliases: &["zk"],
+    help: "ZooKeeper",
+    schemes: &["zk", "zks", "zookeeper", "zookeepers"],
+};
+
+/// The kind of the server behind a URL.
+pub(crate) fn of_url(url: &str) -> &'static dyn Backend {
+    let name = url.trim().split_once("://").map_or("", |(name, _)| name);
+    let name = name.to_ascii_lowercase();
+    // Accept an incorrect addition, as in `jdbc:mysql`: the MySQL driver reports the correct scheme.
+    let is = |kind: &&dyn Backend| {
+        let mut words = name.split(['+', ':']);
+        words.any(|word| kind.schemes().contains(&word))
+    };
+    ALL.into_iter().find(is).unwrap_or(REDIS)
+}
+
+/// The kind with this name on the command line, in any case.
+pub(crate) fn of_name(name: &str) -> Option<&'static dyn Backend> {
+    let is = |one: &str| one.eq_ignore_ascii_case(name);
+    ALL.into_iter()
+        .find(|kind| is(kind.name()) || kind.aliases().iter().any(|alias| is(alias)))
+}
+
+/// Parses the name of a kind on the command line.
+pub(crate) fn parser() -> impl TypedValueParser<Value = &'static dyn Backend> {
+    let values = ALL.map(|kind| {
+        let value = PossibleValue::new(kind.name());
+        value
+            .aliases(kind.aliases().iter().copied())
+            .help(kind.help())
+    });
+    PossibleValuesParser::new(values).map(|name| of_name(&name).unwrap_or(REDIS))
+}
+
+/// Adds the master with this URL to the builder. `number` is its position in the list of masters, from 1, for errors.
+///
+/// # Errors
+///
+/// If the URL of a MySQL or ZooKeeper master is invalid, or if this build does not support this kind of master. Redis
+/// URLs are checked only when the `Redlock` is built.
+pub(crate) fn add(
+    builder: RedlockBuilder,
+    number: usize,
+    url: &str,
+) -> Result<RedlockBuilder, Failure> {
+    of_url(url).add(builder, url).map_err(|error| {
+        let shown = quorate::redact::url(url);
+        Failure::usage(format!("master number {number} ({shown}): {error}"))
+    })
+}
+
+/// Starts one server for each entry of `kinds`, all at the same time. If one server fails to start, stops the others.
+pub(crate) fn start_all(
+    kinds: &[&'static dyn Backend],
+) -> Result<Vec<Box<dyn StartedServer>>, Failure> {
+    thread::scope(|scope| {
+        let starts: Vec<_> = kinds
+            .iter()
+            .map(|&kind| scope.spawn(move || start(kind)))
+            .collect();
+        // Join all threads, so that no thread starts a server after this function has returned a failure.
+        let started: Vec<_> = starts
+            .into_iter()
+            .map(|start| {
+                start
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .collect();
+        started.into_iter().collect()
+    })
+}
+
+fn start(kind: &'static dyn Backend) -> Result<Box<dyn StartedServer>, Failure> {
+    if let Some(why) = kind.missing() {
+        return Err(Failure::internal(why));
+    }
+    let cannot = |error| format!("cannot start {}: {error}", kind.program());
+    kind.start()
+        .map_err(|error| Failure::internal(cannot(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_scheme_selects_the_kind_of_master() {
+        for (url, wanted) in [
+            ("redis://h", "redis"),
+            ("rediss://h", "redis"),
+            ("unix:///run/redis.sock", "redis"),
+            ("h:6379", "redis"),
+            ("mysql://h/db", "mysql"),
+            ("MySQLs://h/db", "mysql"),
+            ("mysql+tls://h/db", "mysql"),
+            ("jdbc:mariadb://h/db", "mysql"),
+            ("zk+tls://h/locks", "zookeeper"),
+            ("zk://h1+h2/locks", "zookeeper"),
+        ] {
+            assert_eq!(of_url(url).name(), wanted, "{url}");
+        }
+    }
+
+    #[test]
+    fn kind_is_found_by_its_name_and_its_aliases() {
+        let found = |name| of_name(name).map(Backend::name);
+        assert_eq!(found("MariaDB"), Some("mysql"));
+        assert_eq!(found("zk"), Some("zookeeper"));
+        assert_eq!(found("oracle"), None);
+    }
+}

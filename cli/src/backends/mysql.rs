@@ -1,0 +1,99 @@
+//! MySQL and MariaDB.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use quorate::RedlockBuilder;
+use quorate::node::store::StoreNode;
+use quorate_testbed::{Error, MariaDb, MariaDbOptions};
+
+use super::backend::{Backend, StartedServer, failed};
+use crate::exit::Failure;
+
+#[derive(Debug)]
+pub(super) struct MySql;
+
+impl Backend for MySql {
+    fn name(&self) -> &'static str {
+        "mysql"
+    }
+
+    fn aliases(&self) -> &'static [&'static str] {
+        &["mariadb"]
+    }
+
+    fn help(&self) -> &'static str {
+        "MySQL or MariaDB"
+    }
+
+    fn schemes(&self) -> &'static [&'static str] {
+        &["mysql", "mysqls", "mysql2", "mysqlx", "mariadb", "mariadbs"]
+    }
+
+    fn add(&self, builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, String> {
+        let store = quorate_mysql::MySql::open(url).map_err(|error| error.to_string())?;
+        Ok(builder.node(StoreNode::new(store)))
+    }
+
+    fn prepare<'a>(&self, url: &'a str) -> Option<BoxFuture<'a, Result<String, Failure>>> {
+        Some(prepare(url).boxed())
+    }
+
+    fn script(&self, url: &str) -> Option<Result<String, Failure>> {
+        Some(quorate_mysql::script(url).map_err(|why| Failure::usage(why.to_string())))
+    }
+
+    fn missing(&self) -> Option<String> {
+        MariaDb::available().err().map(|why| why.to_string())
+    }
+
+    fn program(&self) -> String {
+        "mariadbd".to_owned()
+    }
+
+    fn start(&self) -> Result<Box<dyn StartedServer>, String> {
+        let server = MariaDb::start(MariaDbOptions::new()).map_err(|error| error.to_string())?;
+        Ok(Box::new(server))
+    }
+
+    fn restarts(&self) -> &'static str {
+        "restarts: its votes do not count until every lock from before the crash has expired"
+    }
+}
+
+async fn prepare(url: &str) -> Result<String, Failure> {
+    let report = quorate_mysql::prepare(url).await;
+    let report = report.map_err(failed)?;
+    let how = if report.made {
+        "prepared"
+    } else {
+        "was already prepared"
+    };
+    let mut text = format!("{}: {how}\n", report.name);
+    for repaired in &report.repaired {
+        text.push_str(&format!("  repaired: {repaired}\n"));
+    }
+    for grant in &report.grants {
+        text.push_str(&format!(
+            "  grant for the account that takes locks: {grant}\n"
+        ));
+    }
+    Ok(text)
+}
+
+impl StartedServer for MariaDb {
+    fn port(&self) -> u16 {
+        Self::port(self)
+    }
+
+    fn url(&self) -> String {
+        Self::url(self, "quorate")
+    }
+
+    fn kill(&self) -> Result<(), Error> {
+        Self::kill(self)
+    }
+
+    fn restart(&self) -> Result<(), Error> {
+        Self::restart(self)
+    }
+}
