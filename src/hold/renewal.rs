@@ -5,6 +5,24 @@
 //! - If several batches wait for a majority, the task sends only one further batch every few milliseconds. This limits
 //!   memory.
 //! - [`Held::lost`] has its own timer, so a holder notices an expired lease even if the task is late.
+//!
+//! # Why like this
+//!
+//! A task and a timer per lock would be simpler, but a message for 256 locks costs the masters and the network much
+//! less than 256 messages. The price is that locks depend on each other:
+//!
+//! - The error of one lock once ended the script, and with it the renewals of up to 255 other locks. Each lock now gets
+//!   its own answer (`renewals_continue_if_full_masters_cannot_restore_a_deleted_lock`).
+//! - Locks that were acquired together are due together. Sent at once, the messages and votes of all of them were in
+//!   memory together. So a third batch waits for replies, but only for some milliseconds (evidence/benchmarks/notes.md,
+//!   "Optimizations that helped").
+//! - Renewals once waited behind a burst of acquires, and locks expired. They now have a mailbox queue of their own.
+//!
+//! Batches of 128 were tried and removed: they saved no memory, and halved the rate of renewals
+//! (evidence/benchmarks/notes.md, "What was tried and removed").
+//!
+//! Not solved: the CPU time of 10,000 renewed locks misses its goal. Most of this time is access to data that does not
+//! fit into the caches (evidence/benchmarks/notes.md, "Why some goals are missed").
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

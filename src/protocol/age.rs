@@ -3,6 +3,22 @@
 //! A server may keep its memory only within one run, from the start of its process to its end. The server's own uptime
 //! depends on its wall clock, so a client that has just started cannot rely on it. Instead, the server stores an **age
 //! record**: for how long clients have watched the present run. Each client raises this age.
+//!
+//! # Why like this
+//!
+//! Other measures of the age were rejected:
+//!
+//! - **The uptime that the server reports** follows its wall clock. If this clock is corrected after a restart, the
+//!   server seems old, and two clients hold one lock (seeded bug `age-from-uptime`).
+//! - **Dates that the server has stored, and the remaining expiry of its marker,** follow the same clock.
+//! - **The clock of another machine** may be wrong as well.
+//!
+//! For MariaDB, the age that clients count was rejected, because it does not grow while no client is connected. MariaDB
+//! shows a monotonic clock to its clients (docs/nodes.md, "How long a run has lasted"). Redis and Valkey show none, so
+//! the age records accept this disadvantage.
+//!
+//! Not solved: a master without a marker is still judged by its uptime, and the first marker takes the age from the
+//! uptime once. If the masters have no name, a connected client does not notice `FLUSHALL`.
 
 use std::fmt;
 use std::time::Duration;

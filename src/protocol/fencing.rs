@@ -1,4 +1,22 @@
 //! Agreement on one fencing token, based on the counters that the masters returned.
+//!
+//! # Why like this
+//!
+//! Simpler rules for the token were rejected:
+//!
+//! - **A counter on one server:** it is lost with this server.
+//! - **The largest number that a master returned:** the other counters are below this number, so the next holder can
+//!   get a smaller token (seeded bug `largest-counter`).
+//! - **A majority of counters that have reached the number:** no schedule is known in which this harms a client (seeded
+//!   bug `confirm-at-least`). With the exact rule, the check `backing` of the simulation can verify each token.
+//!
+//! A second round costs a round trip. So the client proposes a number from the clocks ([`ClockOffset`]), and the
+//! counters usually agree after the first round. The client once learned this estimate from the old token of a shared
+//! lock. After masters had lost their counters, its tokens were too small
+//! (`reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals`).
+//!
+//! Not solved: if a master's clock jumps ahead by more than a day and is corrected within seconds, two clients can get
+//! the same token (docs/protocol.md, "How long a counter lives").
 
 use super::quorum::{MasterSet, Quorum};
 

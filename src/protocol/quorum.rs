@@ -1,4 +1,21 @@
 //! Counting votes: how many masters are enough, and when the result is certain.
+//!
+//! # Why like this
+//!
+//! The alternative is one consensus group, such as ZooKeeper or etcd, that stores all locks (docs/safety.md, "Use a
+//! consensus system instead").
+//!
+//! - Masters that do not replicate need no election. So no election can lose a lock, and one lock can have masters of
+//!   different kinds.
+//! - A consensus group cannot stop a paused holder or a late write either. Only a fencing token that the resource
+//!   checks can.
+//! - One Redis with replicas and `WAIT` was rejected, because a replica without the lock may win the election.
+//! - Half of the masters, and a majority of those that answered, were rejected: the seeded bugs `half-quorum` and
+//!   `reachable-quorum` show two holders.
+//!
+//! The price is three independent servers, clocks of nearly the same speed, and several steps to replace a master. Not
+//! solved: a master that forgets locks without a restart (`FLUSHALL`, eviction), and a master that reports grants which
+//! it did not make. If you already run ZooKeeper, use it as the only master.
 
 use std::fmt;
 

@@ -6,6 +6,23 @@
 //!   and did not restart between this read and the write. So the next read finds this value or a later one.
 //! - Each acquired lock allows only one write. A second value would have the same fencing token, so a reader could not
 //!   determine which value is newer.
+//!
+//! # Why like this
+//!
+//! A counter on each master, which a script decreases without a lock, would save the lock. But after a fault the
+//! counters differ, and nobody can decide which of them is right. A register answers this: the value with the largest
+//! fencing token is the current one.
+//!
+//! - **Writes without a token check** were rejected: a paused holder overwrites the value of the next holder (seeded
+//!   bug `blind-write`).
+//! - **The initial value in place of a missing value** was rejected: masters without memory hand out all units again
+//!   (seeded bug `missing-is-initial`). Only an operator creates a value.
+//! - **The fencing token as the clock of `once`** was rejected: a token stays ahead after the clock was corrected
+//!   (docs/protocol.md, "Periods and clocks").
+//! - **Records of removed values** were rejected, because somebody would have to delete them again.
+//!
+//! Not solved: if a majority loses its memory between two calls, the value is lost. If only a minority stores a write,
+//! its result is unknown, and units can be wasted (docs/protocol.md, "Values under a lock").
 
 use std::sync::Arc;
 

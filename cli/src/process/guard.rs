@@ -1,5 +1,22 @@
 //! The supervisor's connection to the guard process. The guard ends the command if the supervisor is dead or suspended,
 //! or gets no CPU time.
+//!
+//! # Why like this
+//!
+//! A timer in `quorate` itself does not fire while `quorate` is suspended or gets no CPU time. The other ways to end
+//! the command cover only a part of these cases:
+//!
+//! - **The parent-death signal of the kernel** ends only the command, not its children. It exists only on Linux, and
+//!   says nothing about a suspended parent.
+//! - **A cgroup** would end all children, but ordinary users usually lack the right to create one.
+//!
+//! The second process had two bugs of its own. If it had ended the command, `quorate` reported that the command had
+//! ended by itself (`run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command`). And it received new
+//! deadlines up to 250 ms after a renewal. If `quorate` was stopped in between, the guard ended a command whose lock
+//! was valid (`command_is_not_ended_if_quorate_is_stopped_just_after_a_renewal`).
+//!
+//! Not solved: a process that left the group (`setsid`) survives. If both processes are killed, the children of the
+//! command survive.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;

@@ -12,6 +12,23 @@
 //! - one node timeout for its answer, after it was sent.
 //!
 //! Releases that could not be delivered are sent first on the next connection. Their number is limited.
+//!
+//! # Why like this
+//!
+//! The first driver was a task that read and wrote a tokio stream. The simulation then used a model of this task, so
+//! its schedules could not find a bug in the driver. A second test ran the driver over a simulated TCP, but only with a
+//! few faults that were written by hand.
+//!
+//! The link now does no I/O. The simulation passes it bytes that are cut at any place, late replies, and the replies of
+//! servers that have forgotten their scripts. A seed replays every such run.
+//!
+//! - One actor owns the link. If callers shared the connection under a lock, they would hold this lock across an await.
+//! - There is one connection per master, because a release must not overtake its acquire. Stores have several sessions,
+//!   and must choose one by the name of the record (`src/node/store/node.rs`).
+//!
+//! Not solved: the actor, the socket and TLS are outside of the link, so only tests with real sockets run them. One
+//! connection uses at most one core, so this library is slow with a single master (evidence/benchmarks/notes.md, "Why
+//! some goals are missed").
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,6 +6,26 @@
 //! - The tests of this module compare `keys` and `args` of each row with the comment at the beginning of the Lua
 //!   source.
 //! - The tests of `needs.rs` compare `purposes` of each row with the calls in the Lua source.
+//!
+//! # Why like this
+//!
+//! A script decides and writes in one step, without a second round trip. The driver calls it by its digest (`EVALSHA`).
+//!
+//! - **Redis functions (`FCALL`)** save 5 % of the time of a cycle. They need Redis 7 and the right to load functions,
+//!   so they were rejected.
+//! - **Passing the names of all keys** was tried and removed: parsing the names takes longer than building them in the
+//!   script.
+//! - **Plain commands** cannot draw a fencing token or check the queue. Without both, the driver acquires with `SET`.
+//!   Valkey 9 releases with `DELIFEQ`, after a successful trial.
+//!
+//! evidence/benchmarks/notes.md has the measurements ("Why some goals are missed", "What was tried and removed").
+//!
+//! The price is fallbacks. If a server has lost its scripts, the driver loads them and sends the request again, once.
+//! If a script for many requests cannot be loaded, or the user lacks the right to one key, each request is sent
+//! separately.
+//!
+//! Not solved: a server without Lua scripts cannot be a master. While a script runs, the master serves no other client,
+//! so the batches have limits.
 
 use std::sync::LazyLock;
 

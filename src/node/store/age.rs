@@ -10,6 +10,20 @@
 //! - the wall clock of the client that made the sighting, and the wall clock of the client that reads it;
 //! - the clock of the store, if the same clock gave both dates ([`Date::era`]);
 //! - the clock of the machine, if both clients ran on the same machine since its last start.
+//!
+//! # Why like this
+//!
+//! - **A session of the store** (ZooKeeper's ephemeral znodes) was rejected: after a long pause, a server ends all
+//!   sessions at once, and all locks would be lost (docs/nodes.md, "Leases").
+//! - **The client's own monotonic clock** was the first rule: a client watched each lease for its whole TTL. A process
+//!   that tries once then never got the lock of a dead holder (docs/protocol.md, "The age of a lease in a store without
+//!   a clock"). This rule is still used if no age can be computed.
+//! - **The dates of the store alone** (seeded bug `store-alone`) and **the wall clocks alone** (`wall-alone`) were
+//!   rejected: if one clock is wrong, valid leases seem expired.
+//! - **The dates of two leaders** (`any-era`) were rejected, because a leader and a client can be wrong by the same
+//!   time.
+//!
+//! Not solved: two clocks that are wrong by nearly the same time can end a lease early.
 
 use std::time::Duration;
 
