@@ -123,12 +123,14 @@ impl Redlock {
             let slot = keys::slot_of(key);
             slot.is_some_and(|(_, name)| name.starts_with(&before))
         };
+        // Slots of semaphores have another form of key, so they need a second list.
         let (pattern, slots) = (keys::pattern(&before), keys::all_slots());
         let (named, slots) = futures::future::join(
             coordinator.list(&pattern, &is_lock, MOST, until),
             coordinator.list(&slots, &is_slot, MOST, until),
         )
         .await;
+        // Merge the keys of all masters. A master with two faults is listed once.
         let mut faults: Vec<(NodeName, Fault)> = Vec::new();
         let mut complete = true;
         let mut keys = BTreeSet::new();
@@ -149,6 +151,7 @@ impl Redlock {
             .quorum
             .is_met_by(asked.map(|(node, _)| node).collect());
         complete &= keys.len() <= MOST && majority_answered;
+        // Ask for the state of each key. A lock that was released in the meantime is left out.
         let keys: Vec<_> = keys.into_iter().take(MOST).collect();
         let mut locks = self.listed(&keys).await;
         locks.retain(|lock| lock.status.verdict() != StatusVerdict::Free);

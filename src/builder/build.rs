@@ -38,6 +38,7 @@ impl RedlockBuilder {
             .runtime
             .take()
             .unwrap_or_else(|| Arc::new(Tokio::default()));
+        // The id under which the masters wake the waiters of this `Redlock`.
         let mut process = [0; 8];
         runtime.random(&mut process);
         let options = Options {
@@ -63,6 +64,7 @@ impl RedlockBuilder {
         if prefix.starts_with(RESERVED) {
             return Err(BuildError::ReservedPrefix(prefix));
         }
+        // Make the masters, and give them what all of them share. None of them connects yet.
         let context = self.context(runtime.clone());
         let members = if self.nodes.is_empty() {
             self.all_nodes(node_timeout, &context)?
@@ -82,6 +84,7 @@ impl RedlockBuilder {
                 "an even number of masters survives no more failures than the next lower odd number: use an odd number"
             );
         }
+        // A call waits for the slowest kind of master.
         let patience = Patience {
             answer: self.slowest(node_timeout, nodes)?,
             connect: CONNECT_STEPS * self.settings.connect_timeout(),

@@ -296,6 +296,7 @@ impl Collect for RenewAnswers {
         else {
             return false;
         };
+        // Store the reply. The batch stays open until a majority has replied without error, or all have answered.
         let nodes = coordinator.quorum.nodes();
         self.received.push((from, extended(answer, self.keys)));
         let usable = self.received.iter().filter(|(_, said)| said.is_ok());
@@ -312,6 +313,7 @@ impl Collect for RenewAnswers {
         let Some((_, said)) = received.last() else {
             return false;
         };
+        // The reply has one part for each lock, so each lock is decided separately.
         let mut notes = Vec::new();
         for lock in renewing.iter_mut() {
             let held = &lock.held;
@@ -327,6 +329,7 @@ impl Collect for RenewAnswers {
                 lock.noted = true;
                 notes.extend(held.note(false, from.now, coordinator.runtime.wall_micros()));
             }
+            // Count the vote. A majority renews the lock only if it replies before the old validity ends.
             let terms = Terms {
                 started: *started,
                 ttl: lock.ttl,
@@ -342,6 +345,7 @@ impl Collect for RenewAnswers {
                 Extension::Renewed(_) => held.is_troubled(),
                 Extension::Lost | Extension::TooLate | Extension::Unknown => true,
             };
+            // After a loss or in trouble, the holder can ask for all replies that have arrived so far.
             if lock.tells {
                 let mut replies = Replies::of(nodes);
                 for (from, said) in received.iter() {

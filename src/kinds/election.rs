@@ -324,6 +324,7 @@ impl Observation {
             .iter()
             .filter_map(|state| never_elected(state))
             .collect();
+        // Count the masters' votes for a value with a term, without holders that were never elected.
         let votes = said.iter().zip(&states);
         let votes = votes.filter_map(|(node, state)| Some((*node, self.standing(state)?)));
         let votes = votes.filter(|(_, (value, _))| !others.contains(value));
@@ -338,6 +339,7 @@ impl Observation {
                 Found::Unknown
             };
         };
+        // The leader is known until the latest of its keys expires.
         let elected = states.iter();
         let elected = elected.filter(|state| elected_value(state) == Some(value));
         let left = elected.clone().filter_map(|state| state.ttl_left).max();

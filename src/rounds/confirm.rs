@@ -62,6 +62,7 @@ impl Coordinator {
             }
             Agreement::WriteBack(largest) => largest,
         };
+        // The counters differ. Ask all masters to confirm the largest number.
         self.learn(numbering, offset, wall, token);
         metrics::confirmation();
         for _ in 0..CONFIRM_ROUNDS {
@@ -72,6 +73,7 @@ impl Coordinator {
                 token,
             });
             let (verdict, reason, above) = confirm.until(ConfirmAnswers::decided).await;
+            // Masters on which the owner has other holds refuse every new number. Take the number of these holds.
             if verdict != Verdict::Won && confirm.answers().crowded {
                 return self.number_of_owner(round, claim, ttl, token).await;
             }
@@ -79,6 +81,7 @@ impl Coordinator {
                 tracing::debug!(token, "fencing token confirmed by a second round");
                 return Ok(Some(token));
             }
+            // A counter is above the number. Try again with this counter.
             match above {
                 Some(above) => token = above.max(token),
                 None if reason == Some(Reason::Outage) => return Err(Failure::Outage),

@@ -166,6 +166,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
         }
         connection => connection?,
     };
+    // Only one administrator prepares the server at a time, by a named lock.
     let one_at_a_time = "SET SESSION TRANSACTION READ WRITE;\
                          SET SESSION autocommit=1,sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';\
                          SELECT GET_LOCK('quorate:prepare',10),VERSION()";
@@ -177,6 +178,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
         return Err(Fault::Busy);
     }
     let mariadb = word(row, 1).is_some_and(|version| version.contains("MariaDB"));
+    // A newer version of this program has prepared the server: change nothing.
     let before = version_of(&mut connection).await?;
     let newer = before.filter(|version| *version > VERSION);
     if let Some(version) = newer {
@@ -187,6 +189,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
             repaired: Vec::new(),
         });
     }
+    // Make or repair what is missing, and keep the server's name if another database of it has one.
     let misfits = misfitting_tables(&mut connection).await?;
     let is_whole = before == Some(VERSION) && misfits.is_empty();
     if !is_whole {
@@ -196,6 +199,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
         made.map_err(engine_refused)?;
         finish(&mut connection, mariadb, &server).await?;
     }
+    // Check the result before the named lock is released.
     let version = version_of(&mut connection).await?;
     let version = version.ok_or_else(|| unprepared("the schema is missing"))?;
     if let Some(misfit) = misfitting_tables(&mut connection).await?.first() {

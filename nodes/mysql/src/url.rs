@@ -143,6 +143,7 @@ impl Address {
         if address.port == 0 {
             return Err(bad("the port must not be 0"));
         }
+        // The options may replace defaults, so check the combinations only after them.
         for (name, value) in url.query_pairs() {
             address.option(&name, &value)?;
         }

@@ -29,6 +29,7 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
         Ok(Err(fault)) => return with(found, fault),
         Err(_) => return with(found, Fault::Timeout(address.timeout)),
     };
+    // Report the session, the version and the role even if the greeting has failed.
     let greeted = timeout(address.timeout, greet(&dialled.client, address)).await;
     found.connecting = Some(begun.elapsed());
     let session = dialled.client.session_timeout();
@@ -42,6 +43,7 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
         }
         Err(fault) => return with(found, fault),
     }
+    // Measure with writes, because only a write shows the leader's clock. The znodes get the ACL of the path.
     let records = Layout::new(address).records();
     let read = timeout(
         address.timeout,
@@ -59,6 +61,7 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
         match written.unwrap_or(Err(Fault::Timeout(address.timeout))) {
             Ok(date) => {
                 let took = begun.elapsed();
+                // The leader read its clock in between, so compare it with the middle of the round trip.
                 let ours = (wall + took / 2).duration_since(SystemTime::UNIX_EPOCH);
                 if let (Some(date), Ok(ours)) = (date, ours) {
                     let ours = i64::try_from(ours.as_millis()).unwrap_or(i64::MAX);

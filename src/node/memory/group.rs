@@ -60,6 +60,7 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
+        // Read all keys first: the claim gets all of them or none.
         let value = claim.token().to_hex();
         let mut held = Vec::new();
         let (mut mine, mut counter) = (0, 0);
@@ -69,6 +70,7 @@ impl Master {
             mine += usize::from(self.is_ours_in(now, part, holder.as_deref(), value));
             held.push(holder);
         }
+        // A repeated claim gets the same number, and its places in the queues again.
         if mine == group.parts().len() {
             let place = claim.ticket().filter(|_| group.instead().is_none());
             for part in group.parts().iter().filter(|_| place.is_some()) {
@@ -76,6 +78,7 @@ impl Master {
             }
             return granted_before(claim.key(), counter);
         }
+        // Join the queue of every key, also behind an obstacle, and remember the first obstacle.
         let mut line = QueueInfo::default();
         let mut way = None;
         for (part, held) in group.parts().iter().zip(&held) {
@@ -96,6 +99,7 @@ impl Master {
                 line: Some(Box::new(line)),
             });
         }
+        // The holds to join have lost their counter, so there is no number for this hold.
         if counter == 0 && joins_all(group, &held) {
             return granted_before(claim.key(), counter);
         }
@@ -311,6 +315,7 @@ impl Master {
         let mut ours = 0;
         for (part, held) in group.parts().iter().zip(held) {
             let key = &part.key;
+            // Delete the client's hold with its note. A shared key stays until the last hold has left.
             let (mut mine, mut free) = (false, held.is_none());
             if held == Some(part.mode.holder(&value)) {
                 if part.class().is_some() {
@@ -327,6 +332,7 @@ impl Master {
                 }
             }
             ours += usize::from(mine);
+            // Leave the queue, and wake the next waiter if the key can be granted now.
             let me = claim.ticket().map(|ticket| part.mode.place(&ticket.waiter));
             let line = self.line(ms, key);
             let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
@@ -405,6 +411,7 @@ impl Master {
         if held.as_ref().is_some_and(|held| *held != ours) {
             return Ok(Extended::NotOurs);
         }
+        // An exclusive key: extend it, or restore a missing key that was not force-released.
         let Some(class) = part.class() else {
             let broken = self.is_broken(now, key, &ours);
             if broken == Ok(true) {
@@ -418,6 +425,7 @@ impl Master {
             self.raise_expiry(now, key, ttl);
             return Ok(Extended::Kept);
         };
+        // A shared key: the hold may be missing even if the key exists.
         let known = held.is_some() && self.has_name(key, value);
         if known && self.is_broken(now, key, &value) == Ok(true) {
             return Ok(Extended::NotOurs);
@@ -426,6 +434,7 @@ impl Master {
         if !known && self.is_hold_broken(now, key, &ours, (&value, number))? {
             return Ok(Extended::NotOurs);
         }
+        // Bring the counter to the number of the hold. A higher counter shows a later grant.
         let counter = self.counter(now, key)?;
         if *class != Class::Shared && counter > number {
             return Ok(Extended::NotOurs);

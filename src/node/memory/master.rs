@@ -348,6 +348,7 @@ impl Master {
         if let Some(ticket) = ticket {
             self.line(ms, claim.key()).keep_place(ticket, ms);
         }
+        // Remove dead waiters, unless this client is the first. Then nobody ahead can be dead.
         let line = self.line(ms, claim.key());
         if line.head() != me {
             line.purge(ms);
@@ -359,6 +360,7 @@ impl Master {
         // A key of another type than string is not free. Reading the holder below then returns the error.
         let free = matches!(self.text(now, claim.key()), Ok(None));
         self.sweep(claim.key());
+        // Grant a free lock to the first waiter, or to anybody if the queue is empty.
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {
             return Ok(self.grant(now, claim, ttl, proposal, counter));
         }
@@ -366,6 +368,7 @@ impl Master {
         if holder.as_deref() == Some(&claim.token().to_hex()) {
             return granted_before(claim.key(), counter);
         }
+        // Refuse, and say when to ask again: at the end of the lease, or when the first waiter's heartbeat is overdue.
         let note = self.note_of(now, claim.key(), holder.as_deref());
         let ttl_left = match holder {
             Some(_) => self.ttl_left(now, claim.key()),

@@ -18,9 +18,11 @@ impl Master {
         let value = claim.token().to_hex();
         let held = self.text(now, &key)?.map(<[u8]>::to_vec);
         let counter = self.counter(now, &key)?;
+        // A repeated request of the client that holds this slot gets the same number.
         if held.as_deref() == Some(&value[..]) {
             return granted_before(&key, counter);
         }
+        // Join the queue, or refresh the place in it, before waiters without a heartbeat are removed.
         let ms = now / 1000;
         let me = claim.ticket().map(|ticket| &ticket.waiter);
         let line = self.line(ms, &name);
@@ -33,6 +35,7 @@ impl Master {
         let largest = line.ticket;
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         self.sweep(&name);
+        // Grant a free slot to the first waiter, or to anybody if the queue is empty.
         let first = head.as_ref().is_none_or(|head| Some(head) == me);
         if first && held.is_none() {
             let counter = self.raise_counter(now, &key, proposal, counter);
@@ -40,6 +43,7 @@ impl Master {
             let counter = Some(counter);
             return Ok(Answer::Granted { counter });
         }
+        // The refusal shows the free slots, and when the first of the others may become free.
         let (mut free, mut left) = (0, None);
         for slot in 0..permit.permits() {
             let key = crate::keys::slot(permit.name(), slot);
@@ -49,6 +53,7 @@ impl Master {
                 left = Some(left.map_or(lives, |left: Duration| left.min(lives)));
             }
         }
+        // Behind other waiters, ask again when the heartbeat of the first of them is overdue.
         if !first {
             left = Some(Duration::from_millis(
                 lives.unwrap_or(ms).saturating_sub(ms),

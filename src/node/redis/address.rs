@@ -170,6 +170,7 @@ impl Address {
     /// Takes the address from a client of the `redis` crate, with its user, password, database and TLS settings.
     #[cfg(feature = "redis")]
     pub(crate) fn of(info: &ConnectionInfo) -> Result<Self, BadAddress> {
+        // `why` is the reason why this address cannot be used, even if it can be shown.
         let (place, tls, why) = match info.addr() {
             ConnectionAddr::TcpTls {
                 host,

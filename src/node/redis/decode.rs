@@ -44,6 +44,7 @@ pub(super) fn decode(
         Request::Extend { .. } => Shape::plain(),
         _ => request.shape(),
     };
+    // Match the request together with the form of the reply. Every other combination is malformed.
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => match shape {
             Shape::Plain => acquired(claim, value)?,

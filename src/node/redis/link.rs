@@ -258,6 +258,7 @@ impl Link {
         loop {
             match &mut self.state {
                 State::Handshaking { handshake, .. } => {
+                    // The fault of unreadable bytes depends on whether the master has replied before.
                     let met = self.shared.acquaintance.is_met();
                     let unreadable = |error| match handshake.progress() {
                         Progress::Nothing => before_first_answer(error, met),
@@ -275,6 +276,7 @@ impl Link {
                             false
                         }
                         Step::Turns => {
+                            // The first message has all its replies. Bytes after them would answer nothing.
                             if !self.input.is_empty() {
                                 let why = "the master sent more replies than there were handshake requests";
                                 return Err(Fault::Server(why.into()));
@@ -294,6 +296,7 @@ impl Link {
                         received = true;
                         online.receive(&self.shared, &mut self.pending_releases, &value, now)?;
                     }
+                    // Only now can the connection know whether the next outstanding answer is overdue too.
                     if received {
                         online.caught_up(self.shared.options.node_timeout, now);
                     }

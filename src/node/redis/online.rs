@@ -147,6 +147,7 @@ impl Online {
             return Err(Fault::Down(fault.into()));
         };
         match what {
+            // This reply answers the next `along` requests as well.
             What::Request(queued) if along > 0 => {
                 self.answered.push(queued);
                 for _ in 0..along {

@@ -187,6 +187,7 @@ impl Job {
             .iter()
             .flat_map(|one| one.promises(now))
             .collect();
+        // For each record, compute the new items with their leases, and find out whether it must be written.
         for (name, (version, before)) in self.names.iter().zip(known) {
             let (here, others) = items
                 .into_iter()
@@ -215,6 +216,7 @@ impl Job {
             });
             after.push(if write { stored } else { before.to_vec() });
         }
+        // A commit checks the versions of the records. A refusal, or an answer without a commit, needs fresh records.
         let doubtful = self.stale || !cache.are_fresh(&self.names);
         if doubtful && (!changed || self.refuses()) {
             Outcome::Unsure

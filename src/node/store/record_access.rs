@@ -127,6 +127,7 @@ impl<S: Store> RecordAccess<S> {
         let name = names::of_key(key);
         let mut slot = self.session.lock().await;
         let session = self.session(&mut slot).await;
+        // Repeat until no other session has changed the record between the read and the commit.
         loop {
             let asked = Instant::now();
             let said = session.load(std::slice::from_ref(&name)).await;
@@ -146,6 +147,7 @@ impl<S: Store> RecordAccess<S> {
                 let (version, before) = cache
                     .all(std::slice::from_ref(&name))
                     .expect("the record must be cached after a read")[0];
+                // Decide as a client does: put the items into a master in memory, change it, and take them out.
                 let mut master = Master::default();
                 for stored in before {
                     master.put(stored.item.clone());
@@ -170,6 +172,7 @@ impl<S: Store> RecordAccess<S> {
                 };
                 (done, commit)
             };
+            // An unchanged record needs no commit.
             let done_so = commit.changes[0].state.is_none();
             if done_so
                 || matches!(

@@ -210,6 +210,7 @@ impl<S: Store> SessionTask<S> {
             let (guarded, last_answer) = (online.quarantined_until, online.last_answer);
             self.gather(guarded, last_answer).await;
             let now = self.now();
+            // Without a request, contact the store only after a time without answers.
             let quiet = self.jobs.is_empty();
             if quiet && self.batch.is_empty() && now < online.last_answer + IDLE {
                 continue;
@@ -217,6 +218,7 @@ impl<S: Store> SessionTask<S> {
             self.refresh_date(online).await;
             let now = self.now();
             let limit = self.shared.traits.timeout;
+            // All jobs share one time limit. If it passes, nobody knows what was executed, so the session ends.
             let served = {
                 let shared = self.shared.clone();
                 let mut limit = Limit::new(&*shared.context().runtime, now + limit);
@@ -297,6 +299,7 @@ impl<S: Store> SessionTask<S> {
         let mailbox = &shared.mailboxes[self.number];
         let runtime = &shared.context().runtime;
         let now = runtime.now();
+        // Refuse requests that have waited too long. Their releases stay pending.
         mailbox.overdue(now, BURST_TIMEOUTS * shared.traits.timeout, &mut self.batch);
         for queued in self.batch.drain(..) {
             self.pending_releases.keep(&queued);
@@ -308,6 +311,7 @@ impl<S: Store> SessionTask<S> {
         let room = most - self.batch.len();
         mailbox.take(room, &mut self.batch);
         self.watch_again(now);
+        // Nothing to do: sleep until a request arrives, or until something else is due.
         if self.batch.is_empty() {
             let idle = last_answer + IDLE;
             let rested = self.pending_releases.wake_at().unwrap_or(idle).min(idle);
@@ -323,6 +327,7 @@ impl<S: Store> SessionTask<S> {
             .await;
             return;
         }
+        // While the votes do not count, refuse requests that depend on the store's memory.
         let quarantine = guarded.saturating_since(now);
         let mut apart = Vec::new();
         for queued in self.batch.drain(..) {

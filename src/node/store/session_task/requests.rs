@@ -24,12 +24,14 @@ impl<S: Store> SessionTask<S> {
         if self.jobs.is_empty() && self.batch.is_empty() {
             return self.read(online, true).await;
         }
+        // Stop in time: if the timeout of the store passed here, the session would end.
         let patient = self.now() + self.shared.traits.timeout / 4 * 3;
         while !self.jobs.is_empty() {
             if self.now() >= patient {
                 self.step_back();
                 break;
             }
+            // One round: read what the jobs need, decide all jobs, and commit their changes together.
             self.read(online, false).await?;
             let mut commits = Vec::new();
             let mut open = Vec::new();
@@ -47,6 +49,7 @@ impl<S: Store> SessionTask<S> {
                     process: (self.shared.subscriber.get()).map(|subscriber| &subscriber.process),
                     wait_locks: self.shared.traits.looks,
                 };
+                // Unchanged jobs are done. Changed jobs need a commit. A job that may rest on old records reads again.
                 match job.decide(&self.cache, &setting) {
                     Outcome::Same => {
                         if self.shared.traits.looks {
@@ -156,6 +159,7 @@ impl<S: Store> SessionTask<S> {
         if commits.is_empty() {
             return Ok(());
         }
+        // The first commit also releases wait locks of earlier jobs. The task delivers wake-ups to itself directly.
         let (mut commits, stored): (Vec<Commit>, Vec<Vec<Vec<StoredItem>>>) =
             commits.into_iter().unzip();
         if let Some(first) = commits.first_mut() {
@@ -164,6 +168,7 @@ impl<S: Store> SessionTask<S> {
         let mut stored = stored.into_iter();
         let own: Vec<Vec<Vec<u8>>> = commits.iter_mut().map(|commit| self.own(commit)).collect();
         let mut own = own.into_iter();
+        // Put the open jobs back before the first await. If this future is dropped, they still get an answer.
         self.jobs.append(&mut open);
         let first = self.jobs.len() - commits.len();
         let mut done = Vec::new();
@@ -176,6 +181,7 @@ impl<S: Store> SessionTask<S> {
             self.learn_time(online, clock, asked);
             for (commit, committed) in chunk.iter().zip(what) {
                 let (stored, own) = (stored.next(), own.next());
+                // Another session was faster. The cache is outdated, so read the records again.
                 let (Committed::Done(versions), Some(stored)) = (committed, stored) else {
                     for change in &commit.changes {
                         self.cache.mark_doubtful(&change.name);
@@ -190,6 +196,7 @@ impl<S: Store> SessionTask<S> {
                 done.push(true);
             }
         }
+        // All commits have an answer. Finish the jobs that took effect, and let the others read again.
         self.risky.clear();
         let open = self.jobs.split_off(first);
         for (mut job, done) in open.into_iter().zip(done) {
