@@ -29,8 +29,23 @@ use crate::protocol::fencing::LARGEST_TOKEN;
 /// # Ok(()) }
 /// ```
 ///
+/// # Reading before writing
+///
+/// Until the new holder of the lock has called [`write`](Self::write), the `Fence` still accepts the previous holder.
+/// So a holder that reads before it writes must read through the guard of [`write`](Self::write), not through
+/// [`read`](Self::read): otherwise the previous holder can write after the read, and the new holder undoes this write.
+/// If the holder must drop the guard between the two, it calls [`write`](Self::write) once before it reads.
+///
+/// # Data that is elsewhere
+///
 /// If the data is not in memory, for example in a file or behind another service, use a `Fence<()>` or a `Fence` around
-/// the handle, and **keep the guard until the write has ended**.
+/// the handle, and **keep the guard until the store has answered**.
+///
+/// If a future is dropped, a request that has left the process is not stopped. For example, a web server drops the
+/// handler if its client disconnects. The database then still executes the statement, perhaps after a newer holder has
+/// written. So move the guard and the write into a task that nobody drops (`tokio::spawn`), and let the store itself
+/// check the token if it can (`docs/fencing-recipes.md`). A process that is killed during a write leaves such a request
+/// as well, and only the store can refuse it.
 ///
 /// # Restarts
 ///
@@ -49,13 +64,14 @@ use crate::protocol::fencing::LARGEST_TOKEN;
 ///
 /// # Slow writes
 ///
-/// Every other writer waits until the guard is dropped, also a writer with a newer token. So limit the time of a write.
-/// A task that calls [`write`](Self::write) while it has a guard waits for itself.
+/// Every other writer waits until the guard is dropped, also a writer with a newer token. So limit the time of a write,
+/// and receive the whole request of a client before you call [`write`](Self::write): a client can be paused while it
+/// sends. A task that calls [`write`](Self::write) while it has a guard waits for itself.
 ///
 /// # Failed writes
 ///
-/// [`write`](Self::write) remembers the token when it returns the guard. If the write then fails, or the future is
-/// dropped, older tokens are still refused.
+/// [`write`](Self::write) remembers the token when it returns the guard. If the write then fails, older tokens are
+/// still refused.
 #[derive(Debug)]
 pub struct Fence<T> {
     state: RwLock<State<T>>,
@@ -110,7 +126,8 @@ impl<T> Fence<T> {
         FenceWriteGuard::new(self.state.blocking_write(), token)
     }
 
-    /// Waits until nobody writes, and then returns a guard with which the data can be read. Reading needs no token.
+    /// Waits until nobody writes, and then returns a guard with which the data can be read. Reading needs no token. A
+    /// holder that changes the data afterwards must read through the guard of [`write`](Self::write) instead.
     pub async fn read(&self) -> FenceReadGuard<'_, T> {
         FenceReadGuard {
             state: self.state.read().await,

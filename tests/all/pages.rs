@@ -723,7 +723,7 @@ mod fencing {
     async fn snippet_1(token: u64) -> Result<(), Box<dyn Error>> {
         let prices = Fence::new(Prices::default());
         prices.write(token).await?.set("bread", 3);     // an error if the token is older than the newest one
-        let price = prices.read().await.get("bread");   // reading needs no token
+        let price = prices.read().await.get("bread");   // to show it; to change it, read through the guard of `write`
         Ok(())
     }
 
