@@ -1,10 +1,10 @@
 //! The recipe for files, with a real file system in memory.
 
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quorate_recipes::recipe;
@@ -22,18 +22,26 @@ fn directory() -> Option<Arc<Home>> {
     Some(Arc::new(Home::create(None).unwrap()))
 }
 
+/// Starts shell code after the recipe.
+fn shell(home: &Home, call: &str, arguments: &[&str]) -> Child {
+    let mut child = Command::new("sh");
+    let script = format!("{}{call}", recipe("file-write"));
+    child.args(["-c", &script, "sh"]).args(arguments);
+    child.current_dir(home.path()).spawn().unwrap()
+}
+
+/// The number of files that the tests have written as input.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
 /// Starts the recipe, which replaces the file `data` with `value`.
 fn start(home: &Home, token: u64, value: &str) -> Child {
-    let script = format!("{}fenced_write data \"$1\"", recipe("file-write"));
-    let mut child = Command::new("sh")
-        .args(["-c", &script, "sh", &token.to_string()])
-        .current_dir(home.path())
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(value.as_bytes()).unwrap();
-    child
+    // The name of a file that no other call of the test uses.
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let new = home.path().join(format!("new.{count}"));
+    fs::write(&new, value).unwrap();
+    let call = "fenced_write data \"$1\" \"$2\"; code=$?; rm \"$2\"; exit $code";
+    let new = new.display().to_string();
+    shell(home, call, &[&token.to_string(), &new])
 }
 
 fn accepted(mut child: Child) -> bool {
@@ -110,19 +118,61 @@ fn file_recipe_refuses_an_older_token_after_a_crash_between_token_and_data() {
 #[test]
 fn file_recipe_fails_if_its_token_file_cannot_be_read() {
     let Some(home) = directory() else { return };
-    fs::write(home.path().join("data.fence"), "").unwrap();
-    let status = start(&home, NEW, "new").wait().unwrap();
-    assert_eq!(status.code(), Some(1));
-    assert_eq!(read(&home), "");
+    for text in ["", "none\n"] {
+        fs::write(home.path().join("data.fence"), text).unwrap();
+        let status = start(&home, NEW, "new").wait().unwrap();
+        assert_eq!(status.code(), Some(1), "{text:?}");
+        assert_eq!(read(&home), "");
+    }
 }
 
 #[test]
-fn file_moved_over_another_without_the_recipe_is_overwritten_by_an_older_holder() {
+fn file_recipe_refuses_what_is_not_a_token() {
     let Some(home) = directory() else { return };
-    let path = |name: &str| home.path().join(name);
-    fs::write(path("old"), "old").unwrap();
-    fs::write(path("new"), "new").unwrap();
-    fs::rename(path("new"), path("data")).unwrap();
-    fs::rename(path("old"), path("data")).unwrap();
-    assert_eq!(read(&home), "old");
+    for token in [
+        "",
+        "0",
+        "-1",
+        "seven",
+        "9007199254740993",
+        "99999999999999999999",
+    ] {
+        fs::write(home.path().join("new"), "new").unwrap();
+        let call = "fenced_write data \"$1\" new";
+        let status = shell(&home, call, &[token]).wait().unwrap();
+        assert_eq!(status.code(), Some(1), "{token:?}");
+        assert_eq!(read(&home), "");
+    }
+    assert!(accepted(start(&home, 1 << 53, "largest")));
+}
+
+#[test]
+fn file_recipe_without_a_new_file_stores_the_token_before_the_holder_reads() {
+    let Some(home) = directory() else { return };
+    assert!(accepted(start(&home, OLD, "10 left")));
+    let call = "fenced_write data \"$1\"";
+    assert!(accepted(shell(&home, call, &[&NEW.to_string()])));
+    assert_eq!(read(&home), "10 left");
+    assert!(!accepted(start(&home, OLD, "9 left")));
+    assert_eq!(read(&home), "10 left");
+    assert!(accepted(start(&home, NEW, "9 left")));
+}
+
+#[test]
+fn file_of_a_program_that_fails_is_not_stored() {
+    let Some(home) = directory() else { return };
+    let run = |program: &str| {
+        let program = format!("printf '%s\\n' '#!/bin/sh' '{program}' >program; chmod +x program");
+        let call = recipe("file-use");
+        let call = format!("{program}; QUORATE_FENCING_TOKEN={NEW}; {call}");
+        shell(&home, &call, &[]).wait().unwrap()
+    };
+    assert!(run("echo whole").success());
+    assert_eq!(read(&home), "whole\n");
+    assert!(!run("echo half; exit 1").success());
+    assert_eq!(read(&home), "whole\n");
+    // A pipe stores the half.
+    let piped = "./program | fenced_write data \"$1\" /dev/stdin";
+    assert!(accepted(shell(&home, piped, &[&NEW.to_string()])));
+    assert_eq!(read(&home), "half\n");
 }

@@ -177,6 +177,40 @@ async fn mysql_repeated_write_looks_refused_without_the_counter() {
     }
 }
 
+#[test]
+fn mysql_tables_refuse_what_is_not_a_token() {
+    let Some(server) = server() else { return };
+    let mut session = open(&server);
+    insert(&mut session);
+    let too_large = (1_u64 << 53) + 1;
+    let answer = session.say(&updating(recipe("mysql-update"), too_large, "bad"));
+    assert!(answer.contains("CONSTRAINT"), "{answer}");
+    session.succeed(&beginning());
+    let store = executing(recipe("mysql-store"), &[&too_large.to_string(), "'docs'"]);
+    let answer = session.say(&store);
+    assert!(answer.contains("CONSTRAINT"), "{answer}");
+    session.succeed("ROLLBACK;");
+    assert!(update(&mut session, 1 << 53, "good"));
+}
+
+/// The page says so: the statements after an implicit commit run without the check.
+#[test]
+fn mysql_transaction_is_ended_by_a_statement_that_commits_implicitly() {
+    let Some(server) = server() else { return };
+    let (mut older, mut newer) = (open(&server), open(&server));
+    insert(&mut older);
+    let store = |token: u64| executing(recipe("mysql-store"), &[&token.to_string(), "'docs'"]);
+    older.succeed(&beginning());
+    older.succeed(&store(OLD));
+    older.succeed("CREATE TABLE another (id INT);");
+    // The newer holder does not wait.
+    assert_eq!(selected(&newer.say(&beginning())), OLD);
+    newer.succeed(&store(NEW));
+    newer.succeed("UPDATE documents SET body = 'new'; COMMIT;");
+    older.succeed("UPDATE documents SET body = 'old'; COMMIT;");
+    assert_eq!(body(&mut newer), "old");
+}
+
 /// Begins a transaction with the recipe. Returns the token that it selects.
 fn beginning() -> String {
     let statements = statements(recipe("mysql-transaction"));
@@ -278,6 +312,8 @@ async fn mysql_triggers_refuse_unchanged_statements_with_an_older_token() {
         }
     }
     run(&server, "DELETE FROM test.fences");
+    let zero = session.say("SET @quorate_token = 0; UPDATE documents SET body = 'old';");
+    assert!(zero.contains("fenced: "), "{zero}");
     refuses_the_older_run(
         |token| unchanged_program(&server, token),
         || body(&mut session),

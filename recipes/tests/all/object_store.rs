@@ -19,29 +19,39 @@ fn is_curl_missing() -> bool {
     let found =
         help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--aws-sigv4"));
     if !found {
-        not_run("curl with the option --aws-sigv4 is missing: install curl 7.75 or later");
+        not_run("curl with the option --aws-sigv4 is missing: install curl 7.88 or later");
     }
     !found
 }
 
 /// Runs shell code after the recipe, with these arguments. Returns its exit status.
-fn shell(recipe: &str, call: &str, arguments: &[&str]) -> i32 {
+fn shell(function: &str, call: &str, arguments: &[&str]) -> i32 {
+    let request = recipe("s3-request");
     let status = Command::new("sh")
-        .args(["-c", &format!("{recipe}{call}"), "sh"])
+        .args(["-c", &format!("{request}{function}{call}"), "sh"])
         .args(arguments)
         .envs([("AWS_REGION", "test"), ("AWS_ACCESS_KEY_ID", "test")])
-        .env("AWS_SECRET_ACCESS_KEY", "test")
+        .env("AWS_SECRET_ACCESS_KEY", SECRET)
+        .env("AWS_SESSION_TOKEN", "session")
         .status();
     status.unwrap().code().expect("an exit status")
 }
 
-fn put(url: &str, token: u64, value: &str) -> bool {
+/// A secret that the tests look for.
+const SECRET: &str = "a-secret/of+the=tests";
+
+/// Calls the recipe with a file. Returns its exit status.
+fn status(url: &str, token: &str, value: &str) -> i32 {
     let home = Home::create(None).unwrap();
     let file = home.path().join("value");
     fs::write(&file, value).unwrap();
-    let (token, file) = (token.to_string(), file.display().to_string());
+    let file = file.display().to_string();
     let call = "fenced_put \"$1\" \"$2\" \"$3\"";
-    match shell(recipe("s3-put"), call, &[url, &token, &file]) {
+    shell(recipe("s3-put"), call, &[url, token, &file])
+}
+
+fn put(url: &str, token: u64, value: &str) -> bool {
+    match status(url, &token.to_string(), value) {
         0 => true,
         75 => false,
         other => panic!("the recipe ended with {other}"),
@@ -52,19 +62,24 @@ fn curl(arguments: &[&str]) -> String {
     let output = Command::new("curl")
         // A store may hide objects from requests without a signature.
         .args(["-sS", "--aws-sigv4", "aws:amz:test:s3", "-u", "test:test"])
+        .args(["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"])
+        .args(["-H", "x-amz-security-token: session"])
         .args(arguments)
         .output()
         .unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The value to which the object points. A store without the object has no value.
-fn read(url: &str) -> String {
+/// The URL of the data to which the object points.
+fn data(url: &str) -> String {
     let pointer = curl(&[url]);
-    let Some(token) = pointer.strip_prefix("fence: ") else {
-        return String::new();
-    };
-    curl(&[&format!("{url}.{token}")])
+    let data = pointer.lines().find_map(|line| line.strip_prefix("data: "));
+    format!("{url}.{}", data.expect("a pointer"))
+}
+
+/// The value to which the object points.
+fn read(url: &str) -> String {
+    curl(&[&data(url)])
 }
 
 /// Writes with rising, equal and older tokens, one after the other.
@@ -142,6 +157,111 @@ fn object_store_recipe_reads_again_if_another_holder_writes_between_its_read_and
             assert_eq!(read(&url), NEW.to_string());
         }
     }
+}
+
+#[test]
+fn object_store_recipe_fails_if_not_all_of_the_pointer_arrives() {
+    if is_curl_missing() {
+        return;
+    }
+    // With the first digits of the stored token, 18 would be a newer token.
+    for cut_after in ["HTTP/1.1 200 .", "ETag: \"", "fence: 17", "data: "] {
+        for has_length in [true, false] {
+            let store = StoreServer::start(false);
+            let url = store.url("report");
+            assert!(put(&url, NEW, "new"));
+            store.cut_next_answer(cut_after, has_length);
+            assert_eq!(status(&url, "18", "old"), 1, "{cut_after} {has_length}");
+            assert_eq!(read(&url), "new");
+        }
+    }
+}
+
+#[test]
+fn object_store_recipe_refuses_what_is_not_a_token() {
+    if is_curl_missing() {
+        return;
+    }
+    let store = StoreServer::start(false);
+    let url = store.url("report");
+    for token in ["", "0", "-1", "seven", "9007199254740993"] {
+        assert_eq!(status(&url, token, "bad"), 1, "{token:?}");
+    }
+    assert!(put(&url, 1 << 53, "good"));
+    // The client must not overwrite an object that is no pointer.
+    let other = store.url("other");
+    curl(&["-X", "PUT", "--data-binary", "text", &other]);
+    assert_eq!(status(&other, "7", "bad"), 1);
+    assert_eq!(curl(&[&other]), "text");
+}
+
+#[test]
+fn object_store_client_that_is_refused_late_changes_no_data() {
+    if is_curl_missing() {
+        return;
+    }
+    let store = StoreServer::start(false);
+    let url = store.url("report");
+    assert!(put(&url, OLD, "old"));
+    let accepted = data(&url);
+    let other = url.clone();
+    // The older holder has uploaded its second value when the newer one writes.
+    store.before_next_put(move || assert!(put(&other, NEW, "new")));
+    assert!(!put(&url, OLD, "late"));
+    assert!(store.has_run());
+    assert_eq!(curl(&[&accepted]), "old");
+    assert_eq!(read(&url), "new");
+}
+
+#[test]
+fn object_store_recipe_without_a_file_stores_the_token_before_the_holder_reads() {
+    if is_curl_missing() {
+        return;
+    }
+    let claim = |url: &str| {
+        let call = "fenced_put \"$1\" \"$2\"";
+        assert_eq!(shell(recipe("s3-put"), call, &[url, &NEW.to_string()]), 0);
+    };
+    let store = StoreServer::start(false);
+    let url = store.url("report");
+    assert!(put(&url, OLD, "10 left"));
+    claim(&url);
+    assert_eq!(read(&url), "10 left");
+    assert!(!put(&url, OLD, "9 left"));
+    assert_eq!(read(&url), "10 left");
+    assert!(put(&url, NEW, "9 left"));
+    // A write of the older holder during the claim is kept.
+    let (url, other) = (store.url("another"), store.url("another"));
+    store.before_next_put(move || assert!(put(&other, OLD, "9 left")));
+    claim(&url);
+    assert_eq!(read(&url), "9 left");
+    // If nothing has been stored, older tokens are refused as well.
+    let url = store.url("empty");
+    claim(&url);
+    assert!(!put(&url, OLD, "old"));
+    assert!(put(&url, NEW, "new"));
+}
+
+#[test]
+fn object_store_recipe_shows_the_secret_in_no_command_line() {
+    if is_curl_missing() {
+        return;
+    }
+    let store = StoreServer::start(false);
+    let url = store.url("report");
+    store.before_next_put(|| {
+        // The client waits for the answer to this request.
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+        let lines: Vec<String> = lines
+            .map(|line| String::from_utf8_lossy(&line).into_owned())
+            .collect();
+        assert!(lines.iter().any(|line| line.contains("--aws-sigv4")));
+        let shown = lines.iter().find(|line| line.contains(SECRET));
+        assert_eq!(shown, None);
+    });
+    assert!(put(&url, NEW, "new"));
+    assert!(store.has_run());
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn open(server: &Postgres) -> Session {
         ("updating(text, bigint, text)", recipe("postgres-update")),
         ("upserting(text, bigint, text)", recipe("postgres-upsert")),
         ("beginning(text, bigint)", recipe("postgres-transaction")),
+        ("reading(text, bigint)", recipe("postgres-read")),
         ("setting(text)", recipe("postgres-token")),
     ];
     for (head, statement) in prepared {
@@ -132,6 +133,44 @@ fn postgres_update_that_waits_for_another_holder_sees_the_newer_token() {
     waiting(&server);
     first.succeed("ROLLBACK;");
     assert!(is_one_row(&second.receive()));
+}
+
+#[test]
+fn postgres_holder_that_stores_its_token_before_it_reads_loses_no_write() {
+    let Some(server) = server() else { return };
+    let (mut older, mut newer) = (open(&server), open(&server));
+    for safe in [false, true] {
+        run(&server, "TRUNCATE documents");
+        assert!(write(&mut older, "upserting", OLD, "10 left"));
+        if safe {
+            let read = newer.say(&format!("EXECUTE reading('a', {NEW});"));
+            assert_eq!(read, "10 left\nUPDATE 1\n");
+        } else {
+            assert_eq!(body(&mut newer), "10 left");
+        }
+        // The older holder sells one.
+        assert_eq!(write(&mut older, "updating", OLD, "9 left"), !safe);
+        // The newer holder sells one as well.
+        assert!(write(&mut newer, "updating", NEW, "9 left"));
+    }
+    let refused = older.say(&format!("EXECUTE reading('a', {OLD});"));
+    assert_eq!(refused, "UPDATE 0\n");
+}
+
+#[test]
+fn postgres_tables_refuse_what_is_not_a_token() {
+    let Some(server) = server() else { return };
+    let mut session = open(&server);
+    let too_large = (1_u64 << 53) + 1;
+    for statement in [
+        writing("upserting", too_large, "bad"),
+        format!("EXECUTE beginning('docs', {too_large});"),
+        "EXECUTE beginning('docs', 0);".to_owned(),
+    ] {
+        let answer = session.say(&statement);
+        assert!(answer.contains("check constraint"), "{statement}: {answer}");
+    }
+    assert!(write(&mut session, "upserting", 1 << 53, "good"));
 }
 
 #[test]
@@ -243,6 +282,46 @@ async fn postgres_trigger_refuses_unchanged_statements_with_an_older_token() {
         |token| unchanged_program(&server, token),
         || body(&mut session),
     );
+}
+
+#[test]
+fn postgres_trigger_does_not_use_a_temporary_table_of_the_session() {
+    let Some(server) = server() else { return };
+    run(
+        &server,
+        "INSERT INTO documents (id, body) VALUES ('a', 'none')",
+    );
+    run(&server, recipe("postgres-trigger"));
+    let (mut older, mut newer) = (open(&server), open(&server));
+    // A statement that changes no row stores the token.
+    newer.succeed(&format!("BEGIN; EXECUTE setting('{NEW}');"));
+    let none = newer.say("UPDATE documents SET body = body WHERE false;");
+    assert_eq!(none, "UPDATE 0\n");
+    newer.succeed("COMMIT;");
+    older.succeed("CREATE TEMP TABLE fences (name text PRIMARY KEY, token bigint NOT NULL);");
+    older.succeed(&format!("BEGIN; EXECUTE setting('{OLD}');"));
+    let answer = older.say("UPDATE documents SET body = 'old';");
+    assert!(answer.contains("fenced: a newer holder"), "{answer}");
+}
+
+/// The page says so: such a table needs a trigger of its own.
+#[test]
+fn postgres_trigger_of_a_parent_does_not_run_for_statements_that_name_its_child() {
+    let Some(server) = server() else { return };
+    run(&server, recipe("postgres-trigger"));
+    run(&server, "CREATE TABLE child () INHERITS (documents)");
+    let mut session = open(&server);
+    let direct = session.say("INSERT INTO child (id, body) VALUES ('c', 'x');");
+    assert_eq!(direct, "INSERT 0 1\n");
+    let through_parent = session.say("UPDATE documents SET body = 'y' WHERE id = 'c';");
+    assert!(through_parent.contains("fenced: "), "{through_parent}");
+    run(
+        &server,
+        "CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON child
+         FOR EACH STATEMENT EXECUTE FUNCTION check_fence('documents')",
+    );
+    let direct = session.say("INSERT INTO child (id, body) VALUES ('d', 'x');");
+    assert!(direct.contains("fenced: "), "{direct}");
 }
 
 #[test]

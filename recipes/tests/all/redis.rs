@@ -48,17 +48,35 @@ async fn redis_script_refuses_older_tokens() {
 }
 
 #[test]
-fn redis_script_compares_tokens_that_lua_numbers_cannot_hold() {
+fn redis_holder_that_stores_its_token_before_it_reads_loses_no_write() {
     let server = server(ServerOptions::new());
     let mut connection = server.connect(PATIENCE).unwrap();
-    let rising = [
-        9,
-        10,
-        (1 << 53) + 1,
-        (1 << 53) + 2,
-        u64::MAX / 2 - 1,
-        u64::MAX / 2,
+    let script = recipe("redis-script");
+    let reading = script
+        .replace("redis.call('SET', KEYS[1], ARGV[2])\n", "")
+        .replace("return 'OK'", "return redis.call('GET', KEYS[1])");
+    assert_eq!(reading.matches("'SET'").count(), 1);
+    let token = NEW.to_string();
+    let command = [
+        "EVAL",
+        &reading,
+        "2",
+        "{order:7}",
+        "fence:{order:7}",
+        &token,
     ];
+    assert!(write(&mut connection, OLD, "10 left"));
+    let read = connection.command(&command).unwrap();
+    assert_eq!(read, Reply::from("10 left"));
+    assert!(!write(&mut connection, OLD, "9 left"));
+    assert!(write(&mut connection, NEW, "9 left"));
+}
+
+#[test]
+fn redis_script_keeps_all_digits_of_the_largest_tokens() {
+    let server = server(ServerOptions::new());
+    let mut connection = server.connect(PATIENCE).unwrap();
+    let rising = [9, 10, OLD, NEW, (1 << 53) - 1, 1 << 53];
     for (index, token) in rising.into_iter().enumerate() {
         assert!(write(&mut connection, token, &token.to_string()));
         assert!(write(&mut connection, token, &token.to_string()));
@@ -75,10 +93,21 @@ fn redis_script_compares_tokens_that_lua_numbers_cannot_hold() {
 fn redis_script_refuses_what_is_not_a_token() {
     let server = server(ServerOptions::new());
     let mut connection = server.connect(PATIENCE).unwrap();
-    for token in ["", "0", "-1", "007", "1.5", "1e20", "nil", " 7"] {
+    for token in [
+        "",
+        "0",
+        "-1",
+        "007",
+        "1.5",
+        "1e20",
+        "nil",
+        " 7",
+        "9007199254740993",
+        "9223372036854775807",
+    ] {
         let reply = eval(&mut connection, ["a", "fence:a"], token, "bad");
         assert!(
-            matches!(&reply, Reply::Error(text) if text.contains("positive integer")),
+            matches!(&reply, Reply::Error(text) if text.contains("integer from 1 to 2^53")),
             "{reply:?}"
         );
     }

@@ -1,7 +1,8 @@
 //! The recipes for SQLite, with its command-line client.
 
+use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use quorate_recipes::recipe;
@@ -29,11 +30,36 @@ fn file(home: &Home) -> PathBuf {
 }
 
 fn open(home: &Home) -> Session {
+    let mut session = session(home);
+    session.succeed(recipe("sqlite-connection"));
+    session
+}
+
+/// A session without a timeout.
+fn session(home: &Home) -> Session {
     let mut command = Command::new("sqlite3");
     command.arg("-batch").arg(file(home));
-    let mut session = Session::open(Program::Sqlite, command);
-    session.succeed(".timeout 30000");
-    session
+    Session::open(Program::Sqlite, command)
+}
+
+/// The output of the command-line client for a script, and whether it succeeded. The connection has no timeout.
+fn script(home: &Home, options: &[&str], statements: &str) -> (String, bool) {
+    let mut command = Command::new("sqlite3");
+    command.arg("-batch").args(options).arg(file(home));
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // The client can end before it has read everything.
+    let _ = input.write_all(statements.as_bytes());
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8(text).unwrap();
+    (text, output.status.success())
 }
 
 /// The statements of a recipe, with these values for the placeholders `?1`, `?2` and so on.
@@ -126,6 +152,90 @@ fn sqlite_transaction_over_several_tables_is_refused_as_a_whole() {
         first.succeed("DELETE FROM documents;");
         assert!(!is_one_row(&first.say(&beginning(OLD))), "without the row");
     }
+}
+
+#[test]
+fn sqlite_client_that_goes_on_after_a_failed_begin_is_not_checked() {
+    let Some(home) = database() else { return };
+    let mut newer = open(&home);
+    newer.succeed("INSERT INTO documents (id, body) VALUES ('a', 'none');");
+    let begin = with(recipe("sqlite-transaction"), &["'docs'", &OLD.to_string()]);
+    newer.succeed("BEGIN IMMEDIATE; UPDATE documents SET body = 'new';");
+    // Without a timeout, the transaction fails at once. With `-bail`, no other statement is executed.
+    let statements = format!("{begin}UPDATE documents SET body = 'old';\nCOMMIT;\n");
+    let (text, succeeded) = script(&home, &["-bail"], &statements);
+    assert_eq!(text.matches("database is locked").count(), 1, "{text}");
+    assert!(!succeeded && !text.contains("no transaction"), "{text}");
+    // Without `-bail`, the client goes on.
+    let mut older = session(&home);
+    let answer = older.say(&begin);
+    assert!(answer.contains("database is locked"), "{answer}");
+    newer.succeed("COMMIT;");
+    older.succeed("UPDATE documents SET body = 'old';");
+    assert_eq!(body(&mut newer), "old");
+}
+
+#[test]
+fn sqlite_tables_refuse_what_is_not_a_token() {
+    let Some(home) = database() else { return };
+    let mut session = open(&home);
+    for (name, token) in [
+        ("NULL", "7"),
+        ("'docs'", "NULL"),
+        ("'docs'", "0"),
+        ("'docs'", "'seven'"),
+        ("'docs'", "7.5"),
+        ("'docs'", "9007199254740993"),
+    ] {
+        let answer = session.say(&with(recipe("sqlite-transaction"), &[name, token]));
+        assert!(
+            answer.contains("constraint failed"),
+            "{name} {token}: {answer}"
+        );
+        session.succeed("ROLLBACK;");
+    }
+    let bad = writing(recipe("sqlite-upsert"), (1 << 53) + 1, "bad");
+    let answer = session.say(&bad);
+    assert!(answer.contains("CHECK constraint failed"), "{answer}");
+    assert!(write(
+        &mut session,
+        recipe("sqlite-upsert"),
+        1 << 53,
+        "good"
+    ));
+}
+
+#[test]
+fn sqlite_triggers_refuse_a_connection_without_a_token_also_with_or_ignore() {
+    let Some(home) = database() else { return };
+    let statement = "INSERT OR IGNORE INTO documents (id, body) VALUES ('a', 'bad');";
+    for (name, token) in [
+        ("NULL", "7"),
+        ("'docs'", "NULL"),
+        ("'docs'", "'seven'"),
+        ("'docs'", "0"),
+        ("'docs'", "9007199254740993"),
+    ] {
+        let mut session = open(&home);
+        session.succeed(&with(recipe("sqlite-trigger"), &[name, token]));
+        let answer = session.say(statement);
+        assert!(answer.contains("fenced: "), "{name} {token}: {answer}");
+    }
+    let holder = |token: u64| {
+        let mut session = open(&home);
+        let token = token.to_string();
+        session.succeed(&with(recipe("sqlite-trigger"), &["'docs'", &token]));
+        session
+    };
+    let mut empty = holder(NEW);
+    empty.succeed("DELETE FROM writer;");
+    let answer = empty.say(statement);
+    assert!(answer.contains("fenced: "), "no row in writer: {answer}");
+    // `OR IGNORE` does not keep the token of a newer holder from being stored.
+    holder(OLD).succeed(statement);
+    holder(NEW).succeed(statement);
+    let answer = holder(OLD).say(statement);
+    assert!(answer.contains("fenced: "), "{answer}");
 }
 
 #[tokio::test]

@@ -23,8 +23,17 @@ pub(crate) struct StoreServer {
 struct State {
     objects: Mutex<BTreeMap<String, Vec<u8>>>,
     meanwhile: Mutex<Option<Meanwhile>>,
+    cut: Mutex<Option<Cut>>,
     /// Whether the server ignores conditions, as an old store does.
     ignores_conditions: bool,
+}
+
+/// An answer that does not arrive as a whole.
+struct Cut {
+    /// The text after which the connection ends.
+    after: String,
+    /// Whether the answer has the header `Content-Length`. Without it, the end of the connection ends the body.
+    has_length: bool,
 }
 
 /// One request: method, path, headers in lower case, and body.
@@ -62,6 +71,12 @@ impl StoreServer {
         *lock(&self.state.meanwhile) = Some(Box::new(job));
     }
 
+    /// Ends the connection of the next `GET` after this text.
+    pub(crate) fn cut_next_answer(&self, after: &str, has_length: bool) {
+        let after = after.to_owned();
+        *lock(&self.state.cut) = Some(Cut { after, has_length });
+    }
+
     /// Lets the server run a job no more. Returns whether the job has run.
     pub(crate) fn has_run(&self) -> bool {
         lock(&self.state.meanwhile).take().is_none()
@@ -88,16 +103,33 @@ impl State {
             return;
         };
         let (status, tag, body) = self.answer(&request);
-        let length = body.len();
-        let head = format!(
-            "HTTP/1.1 {status} .\r\nETag: {tag}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
-        );
-        let _ = (&stream).write_all(&[head.as_bytes(), &body].concat());
+        let length = format!("Content-Length: {}\r\n", body.len());
+        let cut = lock(&self.cut).take_if(|_| request.method == "GET");
+        let length: &str = if cut.as_ref().is_some_and(|cut| !cut.has_length) {
+            ""
+        } else {
+            &length
+        };
+        let head =
+            format!("HTTP/1.1 {status} .\r\nETag: {tag}\r\n{length}Connection: close\r\n\r\n");
+        let mut answer = [head.as_bytes(), &body].concat();
+        if let Some(cut) = cut {
+            let text = String::from_utf8_lossy(&answer).into_owned();
+            let at = text.find(&cut.after).expect("the text of the cut");
+            answer.truncate(at + cut.after.len());
+        }
+        let _ = (&stream).write_all(&answer);
     }
 
     /// The status, the ETag and the body of the answer.
     fn answer(&self, request: &Request) -> (u16, String, Vec<u8>) {
         let condition = |name: &str| request.headers.get(name).map(String::as_str);
+        // S3 demands the first of these headers, and the second one from a client with a temporary key.
+        if condition("x-amz-content-sha256") != Some("UNSIGNED-PAYLOAD")
+            || condition("x-amz-security-token") != Some("session")
+        {
+            return (403, "\"\"".to_owned(), Vec::new());
+        }
         let (matches, unless) = (condition("if-match"), condition("if-none-match"));
         if request.method == "PUT" && (matches.is_some() || unless.is_some()) {
             let job = lock(&self.meanwhile).take();
