@@ -10,8 +10,8 @@
 //! `.. --example fencing -- FILE TOKEN TEXT` writes TEXT to FILE once, as a command under `quorate run` would do, and
 //! exits with 1 if TOKEN is stale.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,27 +31,45 @@ impl FencedFile {
 
     /// Writes `text`. If the file already contains a larger token, writes nothing and returns that token.
     ///
-    /// A lock on the file makes the check and the write atomic. In a database, use a single statement.
+    /// The lock of the operating system on a second file makes the check and the write one step. In a database, use a
+    /// single statement.
     fn write(&self, token: u64, text: &str) -> io::Result<Result<(), u64>> {
+        // Lock another file, because the file itself is replaced. The lock is released when this file is closed.
         let mut options = OpenOptions::new();
-        let mut file: File = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&self.path)?;
-        // The lock on the file is released when the file is closed.
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
-        let mut content = String::new();
-        file.read_to_string(&mut content)?;
-        let newest = content.lines().next().and_then(|line| line.parse().ok());
-        if let Some(newest) = newest.filter(|newest| token < *newest) {
+        let options = options.write(true).create(true).truncate(false);
+        let lock = options.open(self.named(".lock"))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+        if let Some(newest) = self.newest()?.filter(|newest| token < *newest) {
             return Ok(Err(newest));
         }
-        file.set_len(0)?;
-        file.rewind()?;
+        // Replace the file in one step: after a crash, it has either the old text or the new one, each with its token.
+        let new = self.named(".new");
+        let mut file = File::create(&new)?;
         write!(file, "{token}\n{text}\n")?;
+        file.sync_all()?;
+        fs::rename(new, &self.path)?;
+        let folder = self.path.parent().filter(|folder| folder.is_dir());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(Ok(()))
+    }
+
+    /// The path of the file, with `ending` appended.
+    fn named(&self, ending: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(ending);
+        name.into()
+    }
+
+    /// The token of the last write. `None` if the file does not exist. An error if its first line is no number, because
+    /// the newest token is then unknown.
+    fn newest(&self) -> io::Result<Option<u64>> {
+        let content = match fs::read_to_string(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            content => content?,
+        };
+        let token = content.lines().next().and_then(|line| line.parse().ok());
+        let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "the file has no token");
+        token.map(Some).ok_or_else(unreadable)
     }
 }
 
@@ -68,7 +86,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
     }
 
-    let path = std::env::temp_dir().join(format!("quorate-fencing-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("quorate-fencing-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let path = folder.join("register");
     let file = FencedFile::new(&path);
     let redlock = Redlock::in_memory(5);
 
@@ -93,6 +113,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         file.write(stale, "first")?
     );
 
-    std::fs::remove_file(path)?;
+    fs::write(path, "")?;
+    let refused = file.write(stale, "first");
+    assert!(refused.is_err(), "a file without a token was overwritten");
+    fs::remove_dir_all(folder)?;
     Ok(())
 }
