@@ -40,6 +40,12 @@ pub enum FencingFault {
         /// The token of both writes.
         token: u64,
     },
+    /// The resource accepted a write, and then refused the same value with the same token. A holder repeats a write
+    /// whose answer it has lost.
+    RefusesRepeated {
+        /// The token of both writes.
+        token: u64,
+    },
     /// The resource refused a token that is larger than every token before.
     RefusesNewer {
         /// The largest token that the resource has accepted.
@@ -68,11 +74,12 @@ pub enum FencingFault {
         /// The smaller token that the resource refused.
         older: u64,
     },
-    /// The resource answered that it accepted the write, but it does not contain the value.
+    /// The resource answered that it accepted the write, but it does not contain the value: right after the write,
+    /// after a write that it refused, or after a restart.
     LosesAcceptedWrite {
         /// The token of the write.
         token: u64,
-        /// The value that the resource contained after the write.
+        /// The value that the resource contained afterwards.
         found: String,
     },
     /// After the restart, the resource accepted an older token, which it refused before the restart.
@@ -82,12 +89,12 @@ pub enum FencingFault {
         /// The smaller token that the resource accepted after the restart.
         older: u64,
     },
-    /// The resource received an older and a newer token at the same time, and contained the older client's value in the
-    /// end.
+    /// The resource received an older and a newer token at the same time, and kept the older client's value or token in
+    /// the end.
     CheckAndWriteNotAtomic {
         /// The newer token.
         newer: u64,
-        /// The older token, whose value the resource contained in the end.
+        /// The older token, whose value the resource contained in the end, or which it still accepted.
         older: u64,
     },
     /// A closure of the proof returned an error. So the proof does not know what the resource does.
@@ -112,28 +119,21 @@ impl fmt::Display for FencingFault {
                 "the resource refused the second write with token {token}: a holder writes more than once with its \
                  token, so accept a token that is equal to the newest one (`>=`, not `>`)"
             ),
-            Self::RefusesNewer { newest, newer } => {
-                write!(
-                    f,
-                    "the resource refused token {newer} after token {newest}, which is smaller: "
-                )?;
-                f.write_str(if newest.to_string().len() < newer.to_string().len() {
-                    "compare tokens as numbers, not as texts"
-                } else {
-                    "keep all digits of a token (a 64-bit integer)"
-                })
-            }
-            Self::AcceptsOlder { newest, older } => {
-                write!(
-                    f,
-                    "the resource accepted token {older} after token {newest}, which is larger: "
-                )?;
-                f.write_str(if newest - older == 1 && *older > 1 << 24 {
-                    "keep all digits of a token (a 64-bit integer, not a 32-bit float or a rounded time)"
-                } else {
-                    "remember the largest token, and refuse a smaller one"
-                })
-            }
+            Self::RefusesRepeated { token } => write!(
+                f,
+                "the resource refused a write with token {token} that it had accepted before with the same value: a \
+                 holder repeats a write whose answer it has lost, so do not count only the rows that a write has changed"
+            ),
+            Self::RefusesNewer { newest, newer } => write!(
+                f,
+                "the resource refused token {newer} after token {newest}, which is smaller: {}",
+                refused_newer(*newest, *newer)
+            ),
+            Self::AcceptsOlder { newest, older } => write!(
+                f,
+                "the resource accepted token {older} after token {newest}, which is larger: {}",
+                accepted_older(*newest, *older)
+            ),
             Self::AcceptsOlderSecondTime { newest, older } => write!(
                 f,
                 "after token {newest}, the resource refused token {older} once, and then accepted it: store the token \
@@ -147,7 +147,8 @@ impl fmt::Display for FencingFault {
             Self::LosesAcceptedWrite { token, found } => write!(
                 f,
                 "the resource accepted a write with token {token}, but then contained {found:?} instead of the \
-                 written value: answer \"accepted\" only after the write"
+                 written value: answer \"accepted\" only after the write, and keep the value when a write is refused and \
+                 at a restart"
             ),
             Self::ForgetsAtRestart { newest, older } => write!(
                 f,
@@ -156,9 +157,9 @@ impl fmt::Display for FencingFault {
             ),
             Self::CheckAndWriteNotAtomic { newer, older } => write!(
                 f,
-                "the resource received the tokens {older} and {newer} at the same time, accepted {newer}, and \
-                 contained the value of {older} in the end: check the token and write in one step (one statement, one \
-                 transaction or one lock)"
+                "the resource received the tokens {older} and {newer} at the same time, accepted {newer}, and kept the \
+                 value or the token of {older} in the end: check the token, and write both, in one step (one statement, \
+                 one transaction or one lock)"
             ),
             Self::Failed { step, error } => write!(
                 f,
@@ -169,9 +170,27 @@ impl fmt::Display for FencingFault {
     }
 }
 
+/// The advice for a resource that refused `newer` after `newest`.
+fn refused_newer(newest: u64, newer: u64) -> &'static str {
+    if newest.to_string().len() < newer.to_string().len() {
+        "compare tokens as numbers, not as texts"
+    } else {
+        "keep all digits of a token (a 64-bit integer)"
+    }
+}
+
+/// The advice for a resource that accepted `older` after `newest`.
+fn accepted_older(newest: u64, older: u64) -> &'static str {
+    if newest.checked_sub(older) == Some(1) && older > 1 << 24 {
+        "keep all digits of a token (a 64-bit integer, not a 32-bit float or a rounded time)"
+    } else {
+        "remember the largest token, and refuse a smaller one"
+    }
+}
+
 impl std::error::Error for FencingFault {}
 
-/// A test of **your** resource: it proves that the resource refuses an older fencing token.
+/// A test of **your** resource: it plays fencing tokens to the resource, and names the first mistake.
 ///
 /// The proof needs a new resource, which has seen no token, and closures that use this resource:
 ///
@@ -207,13 +226,15 @@ impl std::error::Error for FencingFault {}
 ///
 /// # What it plays
 ///
-/// Fresh tokens, the same token again, newer tokens, an older token twice, and (with `restart`) an older token after a
-/// restart. It repeats this with tokens of different lengths, because a resource that compares texts refuses 10 after
-/// 9, and with large neighbours, because a 32-bit number cannot tell them apart. All tokens are from 1 to 2^53, like
-/// the tokens of masters. Then it sends older and newer tokens at the same time, a hundred times.
+/// Fresh tokens, the same token again with another value and with the same value, newer tokens, an older token twice,
+/// and (with `restart`) an older token after a restart. After each write, the proof reads the value. It repeats this
+/// with tokens of different lengths, because a resource that compares texts refuses 10 after 9, and with large
+/// neighbours, because a 32-bit number cannot tell them apart. All tokens are from 1 to 2^53, like the tokens of
+/// masters. Then it sends older and newer tokens at the same time, a hundred times.
 ///
 /// If check and write are two steps, then whether a run notices this depends on chance: a passed proof does not exclude
-/// it.
+/// it. The proof cannot see whether your program stores its token before it reads (`docs/fencing.md`), nor whether the
+/// resource keeps the token in a crash: `restart` can be gentler than a crash.
 pub struct FencingProof<W, R, S = NoRestart> {
     write: W,
     read: R,
@@ -306,62 +327,76 @@ where
     async fn play(&self, group: &[u64], newest: &mut Option<u64>) -> Result<(), FencingFault> {
         for &token in group {
             let before = newest.replace(token);
-            self.accept(token, "first", |token| match before {
+            let refuses_first = match before {
                 None => FencingFault::RefusesFirst { token },
                 Some(newest) => FencingFault::RefusesNewer {
                     newest,
                     newer: token,
                 },
-            })
-            .await?;
-            self.accept(token, "second", |token| FencingFault::RefusesSame { token })
+            };
+            self.accept((token, "first"), refuses_first).await?;
+            let kept = (token, "second");
+            self.accept(kept, FencingFault::RefusesSame { token })
+                .await?;
+            self.accept(kept, FencingFault::RefusesRepeated { token })
                 .await?;
             let Some(older) = before else { continue };
-            self.refuse(older, token).await?;
-            if self.restart().await? && self.write(older, "restarted").await? == ACCEPTED {
-                return Err(FencingFault::ForgetsAtRestart {
-                    newest: token,
-                    older,
-                });
-            }
-            self.accept(token, "third", |token| FencingFault::RefusesSame { token })
+            self.refuse_older(older, kept).await?;
+            self.accept((token, "third"), FencingFault::RefusesSame { token })
                 .await?;
         }
         Ok(())
     }
 
-    /// Writes with a token that the resource must accept. `fault` names the fault if the resource refuses the token.
-    async fn accept(
-        &self,
-        token: u64,
-        which: &str,
-        fault: impl Fn(u64) -> FencingFault,
-    ) -> Result<(), FencingFault> {
-        if self.write(token, which).await? != ACCEPTED {
-            return Err(fault(token));
+    /// Writes with the token `older`, which the resource must refuse, because it has accepted the write `kept`: twice,
+    /// and again after a restart.
+    async fn refuse_older(&self, older: u64, kept: Written<'_>) -> Result<(), FencingFault> {
+        let newest = kept.0;
+        let fault = FencingFault::AcceptsOlder { newest, older };
+        self.refuse((older, "late"), kept, fault).await?;
+        let fault = FencingFault::AcceptsOlderSecondTime { newest, older };
+        self.refuse((older, "later"), kept, fault).await?;
+        if !self.restart().await? {
+            return Ok(());
+        }
+        let fault = FencingFault::ForgetsAtRestart { newest, older };
+        self.refuse((older, "restarted"), kept, fault).await
+    }
+
+    /// Makes a write that the resource must accept. Returns `fault` if the resource refuses the write.
+    async fn accept(&self, written: Written<'_>, fault: FencingFault) -> Result<(), FencingFault> {
+        if self.write(written).await? != ACCEPTED {
+            return Err(fault);
         }
         let found = self.read().await?;
-        if found != value(token, which) {
+        if found != value(written) {
+            let token = written.0;
             return Err(FencingFault::LosesAcceptedWrite { token, found });
         }
         Ok(())
     }
 
-    /// Writes twice with the token `older`, which the resource must refuse, because it has accepted `newest`.
-    async fn refuse(&self, older: u64, newest: u64) -> Result<(), FencingFault> {
-        for which in ["late", "later"] {
-            if self.write(older, which).await? == ACCEPTED {
-                return Err(if which == "late" {
-                    FencingFault::AcceptsOlder { newest, older }
-                } else {
-                    FencingFault::AcceptsOlderSecondTime { newest, older }
-                });
-            }
-            if self.read().await? == value(older, which) {
-                return Err(FencingFault::WritesWhatItRefuses { newest, older });
-            }
+    /// Makes the write `late`, which the resource must refuse, because it has accepted the write `kept`. Returns `fault`
+    /// if the resource accepts the write.
+    async fn refuse(
+        &self,
+        late: Written<'_>,
+        kept: Written<'_>,
+        fault: FencingFault,
+    ) -> Result<(), FencingFault> {
+        if self.write(late).await? == ACCEPTED {
+            return Err(fault);
         }
-        Ok(())
+        let found = self.read().await?;
+        let (token, older) = (kept.0, late.0);
+        if found == value(kept) {
+            Ok(())
+        } else if found == value(late) {
+            let newest = token;
+            Err(FencingFault::WritesWhatItRefuses { newest, older })
+        } else {
+            Err(FencingFault::LosesAcceptedWrite { token, found })
+        }
     }
 
     /// Sends the newest token and some older tokens at the same time. Older tokens may be accepted, but only before the
@@ -371,7 +406,7 @@ where
         // The newest token is sent first, last, and in between.
         let mut tokens: Vec<u64> = (newest + 1..newer).collect();
         tokens.insert((round % (OLDER + 1)) as usize, newer);
-        let writes = tokens.iter().map(|&token| self.write(token, "race"));
+        let writes = tokens.iter().map(|&token| self.write((token, "race")));
         let results = join_all(writes).await;
         for (&token, result) in tokens.iter().zip(results) {
             if result? != ACCEPTED && token == newer {
@@ -379,10 +414,16 @@ where
             }
         }
         let found = self.read().await?;
-        if found == value(newer, "race") {
+        if found == value((newer, "race")) {
+            // The resource can have the newest value together with an older token.
+            let older = newer - 1;
+            let fault = FencingFault::CheckAndWriteNotAtomic { newer, older };
+            self.refuse((older, "late"), (newer, "race"), fault).await?;
             return Ok(newer);
         }
-        let older = tokens.iter().find(|&&token| found == value(token, "race"));
+        let older = tokens
+            .iter()
+            .find(|&&token| found == value((token, "race")));
         Err(match older {
             Some(&older) => FencingFault::CheckAndWriteNotAtomic { newer, older },
             None => FencingFault::LosesAcceptedWrite {
@@ -392,9 +433,10 @@ where
         })
     }
 
-    async fn write(&self, token: u64, which: &str) -> Result<FencedWrite, FencingFault> {
-        let written = (self.write)(token, value(token, which)).await;
-        written.map_err(|error| failed(format!("write with token {token}"), error))
+    async fn write(&self, written: Written<'_>) -> Result<FencedWrite, FencingFault> {
+        let token = written.0;
+        let result = (self.write)(token, value(written)).await;
+        result.map_err(|error| failed(format!("write with token {token}"), error))
     }
 
     async fn read(&self) -> Result<String, FencingFault> {
@@ -415,8 +457,11 @@ where
 
 const ACCEPTED: FencedWrite = FencedWrite::Accepted;
 
-/// The value that the proof writes with `token`. `which` tells the writes with one token apart.
-fn value(token: u64, which: &str) -> String {
+/// A write of the proof: the token, and a word that tells the writes with one token apart.
+type Written<'a> = (u64, &'a str);
+
+/// The value that the proof writes.
+fn value((token, which): Written<'_>) -> String {
     format!("{which} value of token {token}")
 }
 

@@ -126,6 +126,96 @@ async fn resource_that_demands_a_larger_token_refuses_the_second_write() {
 }
 
 #[tokio::test]
+async fn resource_that_counts_only_changed_rows_refuses_the_repetition_of_a_write() {
+    let counts_changes = |row: &mut Row, token: u64, value: String| {
+        let changes = token >= row.newest && (token, &value) != (row.newest, &row.value);
+        if changes {
+            *row = Row {
+                newest: token,
+                value,
+            };
+        }
+        changes
+    };
+    let (flaw, text) = flaw(counts_changes).await;
+    assert_eq!(flaw, FencingFault::RefusesRepeated { token: 9 });
+    assert!(text.contains("rows that a write has changed"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_that_loses_its_value_when_it_refuses_a_write_is_named() {
+    let clears = |row: &mut Row, token: u64, value: String| {
+        let accepted = token >= row.newest;
+        row.newest = row.newest.max(token);
+        row.value = if accepted { value } else { String::new() };
+        accepted
+    };
+    let (flaw, text) = flaw(clears).await;
+    let expected = FencingFault::LosesAcceptedWrite {
+        token: 10,
+        found: String::new(),
+    };
+    assert_eq!(flaw, expected);
+    assert!(text.contains("when a write is refused"), "{text}");
+}
+
+#[tokio::test]
+async fn resource_that_writes_what_it_refuses_after_a_restart_is_named() {
+    let row = Mutex::new((Row::default(), false));
+    let row = || row.lock().expect("no panic");
+    let write = async |token: u64, value: String| {
+        let (row, restarted) = &mut *row();
+        let accepted = token >= row.newest;
+        if accepted || *restarted {
+            row.value = value;
+        }
+        row.newest = row.newest.max(token);
+        Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
+    };
+    let read = async || Ok(row().0.value.clone());
+    let restart = async || {
+        row().1 = true;
+        Ok::<_, Infallible>(())
+    };
+    let proof = FencingProof::new(write, read).with_restart(restart);
+    let expected = FencingFault::WritesWhatItRefuses {
+        newest: 10,
+        older: 9,
+    };
+    assert_eq!(proof.run().await, Err(expected));
+}
+
+#[tokio::test]
+async fn resource_that_loses_the_value_at_a_restart_is_named() {
+    let row = Mutex::new(Row::default());
+    let row = || row.lock().expect("no panic");
+    let write = async |token: u64, value: String| {
+        let accepted = correct()(&mut row(), token, value);
+        Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
+    };
+    let read = async || Ok(row().value.clone());
+    let restart = async || {
+        row().value.clear();
+        Ok::<_, Infallible>(())
+    };
+    let proof = FencingProof::new(write, read).with_restart(restart);
+    let expected = FencingFault::LosesAcceptedWrite {
+        token: 10,
+        found: String::new(),
+    };
+    assert_eq!(proof.run().await, Err(expected));
+}
+
+#[test]
+fn fault_with_an_impossible_order_of_tokens_can_be_shown() {
+    let fault = FencingFault::AcceptsOlder {
+        newest: 7,
+        older: 8,
+    };
+    assert!(fault.to_string().contains("accepted token 8"));
+}
+
+#[tokio::test]
 async fn resource_that_forgets_the_token_at_a_restart_is_named() {
     let flaw = prove(correct(), true).await;
     let expected = FencingFault::ForgetsAtRestart {
@@ -219,6 +309,36 @@ async fn resource_whose_check_and_write_are_two_steps_is_named() {
     assert!(older < newer);
     let text = flaw.expect_err("a flaw").to_string();
     assert!(text.contains("in one step"), "{text}");
+}
+
+/// The value is right in the end, but the token is that of an older client.
+#[tokio::test]
+async fn resource_that_stores_the_token_in_a_step_of_its_own_is_named() {
+    let row = Mutex::new(Row::default());
+    let row = || row.lock().expect("no panic");
+    let write = async |token: u64, value: String| {
+        let accepted = token >= row().newest;
+        if accepted {
+            // The comparison of the values is always right.
+            let newest_value = {
+                let row = row();
+                let last = row.value.rsplit(' ').next().map(str::parse::<u64>);
+                last.and_then(Result::ok).unwrap_or_default()
+            };
+            if token >= newest_value {
+                row().value = value;
+            }
+            tokio::task::yield_now().await;
+            row().newest = token;
+        }
+        Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
+    };
+    let read = async || Ok(row().value.clone());
+    let flaw = FencingProof::new(write, read).run().await;
+    assert!(
+        matches!(&flaw, Err(FencingFault::CheckAndWriteNotAtomic { newer, older }) if newer - older == 1),
+        "{flaw:?}"
+    );
 }
 
 #[tokio::test]
