@@ -6,10 +6,12 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
-use quorate::{InvalidResource, Redlock, Status, StatusVerdict, TokenVerdict};
+use futures::future::try_join_all;
+use quorate::{InvalidResource, Redlock, Status, TokenVerdict};
 
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::kind;
 use crate::output;
 use crate::patience::{Patience, patient};
 use crate::status::{ResourceStatus, holder_lines, no_quorum, wrong_name};
@@ -19,7 +21,7 @@ pub(crate) const AFTER_HELP: &str = "\
 The answer is one of
     current      a majority of the masters shows the same holder and no newer token, and TOKEN is that of the holder
     superseded   a majority of the masters has a newer number: another client has taken the lock, or has tried to
-    ended        the lock with this token was released, has expired or was broken; there is no newer number
+    ended        the lock with this token was released, has expired or was broken; no majority has a newer number
     unknown      fewer than a majority of the masters answered, or their answers do not decide
 
 Only 0 means that the holder of TOKEN holds the lock. Treat every other exit code as no.
@@ -29,9 +31,10 @@ the machine is suspended. Only the resource that is written can refuse a stale t
 Use check to stop a script before a step that cannot be undone, and in an incident, to find out whether the token that a
 resource has stored, or a process has logged, is the newest one.
 
-Within quorate run, once and lead, NAME and TOKEN can be omitted. For a permit of a semaphore, give its slot, because
-each permit has tokens of its own. All readers, and all holds of an owner, share one token: it is current while one of
-them holds the lock.
+Within quorate run, once and lead, NAME and TOKEN can be omitted. With quorate run --also, check then checks all names
+of the lock, and the answer is current only if it is current for each of them. For a permit of a semaphore, give its
+slot, because each permit has tokens of its own. All readers, and all holds of an owner, share one token: it is current
+while one of them holds the lock.
 
 Examples:
     quorate run nightly -- sh -c './prepare && quorate check && ./delete-old'
@@ -40,7 +43,7 @@ Examples:
     quorate check --json nightly-report 1795867843360792 | jq -r .verdict
 
 JSON fields (stable): token, verdict (current, superseded, ended, unknown), status (an element of resources[] in \
-quorate status --json).";
+quorate status --json), also[] (verdict and status of each other name of a lock with --also).";
 
 /// The exit codes of `quorate check`, with their meanings.
 pub(crate) const CODES: [Meaning; 5] = [
@@ -76,9 +79,16 @@ pub(crate) struct CheckArgs {
 
 /// The lock and the token to check.
 struct Subject {
-    name: OsString,
+    /// The names of the lock; several for a lock with `--also`. Never empty.
+    names: Vec<OsString>,
     token: u64,
     slot: Option<usize>,
+}
+
+/// One name of the lock: its state on the masters, and the verdict on the token.
+struct Checked {
+    shown: ResourceStatus,
+    verdict: TokenVerdict,
 }
 
 impl Subject {
@@ -87,8 +97,11 @@ impl Subject {
     fn new(args: &CheckArgs) -> Result<Self, Failure> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         if let (Some(name), Some(token)) = (&args.name, args.token) {
-            let (name, slot) = (name.clone(), args.slot);
-            return Ok(Self { name, token, slot });
+            return Ok(Self {
+                names: vec![name.clone()],
+                token,
+                slot: args.slot,
+            });
         }
         let (Some(name), Some(token)) = (
             variable("QUORATE_RESOURCE"),
@@ -101,29 +114,45 @@ impl Subject {
         let slot = variable("QUORATE_SLOT")
             .map(|slot| number("QUORATE_SLOT", slot))
             .transpose()?;
+        let mut names = vec![name];
+        names.extend(kind::also_of_this_command()?);
         Ok(Self {
-            name,
+            names,
             token: number("QUORATE_FENCING_TOKEN", token)?,
             slot: args.slot.or(slot),
         })
     }
 
-    async fn read(&self, redlock: &Redlock) -> Result<Status, Failure> {
-        let name = self.name.as_bytes();
-        let status: Result<Status, InvalidResource> = match self.slot {
-            Some(slot) => redlock.permit_status(name, slot).await,
-            None => redlock.status(name).await,
-        };
-        status.map_err(|why| wrong_name(&self.name, why))
+    /// The status of each name.
+    async fn read(&self, redlock: &Redlock) -> Result<Vec<Status>, Failure> {
+        let each = self.names.iter().map(|name| async move {
+            let status: Result<Status, InvalidResource> = match self.slot {
+                Some(slot) => redlock.permit_status(name.as_bytes(), slot).await,
+                None => redlock.status(name.as_bytes()).await,
+            };
+            status.map_err(|why| wrong_name(name, why))
+        });
+        try_join_all(each).await
     }
 
-    /// The name of the lock for a message.
-    fn shown(&self) -> String {
-        let name = output::bytes(self.name.as_bytes());
-        match self.slot {
-            Some(slot) => format!("{name}, permit in slot {slot}"),
-            None => name,
+    fn checked(&self, (name, status): (&OsString, &Status)) -> Checked {
+        Checked {
+            shown: ResourceStatus {
+                slot: self.slot,
+                ..ResourceStatus::new(name.as_bytes(), status)
+            },
+            verdict: status.check(self.token),
         }
+    }
+}
+
+/// The verdict on a lock with several names is that on the name with the highest severity.
+fn severity(verdict: TokenVerdict) -> u8 {
+    match verdict {
+        TokenVerdict::Current => 0,
+        TokenVerdict::Ended => 2,
+        TokenVerdict::Superseded => 3,
+        _ => 1,
     }
 }
 
@@ -138,39 +167,50 @@ fn number<T: std::str::FromStr>(name: &str, value: OsString) -> Result<T, Failur
 pub(crate) fn run(args: CheckArgs) -> Outcome {
     let subject = Subject::new(&args)?;
     let (mut masters, _) = args.masters.complete()?;
-    let status = config::block_on(read_patiently(&mut masters, &subject))?;
-    let verdict = status.check(subject.token);
-    let shown = ResourceStatus {
-        slot: subject.slot,
-        ..ResourceStatus::new(subject.name.as_bytes(), &status)
+    let statuses = config::block_on(read_patiently(&mut masters, &subject))?;
+    let all = subject.names.iter().zip(&statuses);
+    let checked: Vec<Checked> = all.map(|one| subject.checked(one)).collect();
+    let worst = checked.iter().max_by_key(|one| severity(one.verdict));
+    let (Some(worst), Some((first, also))) = (worst, checked.split_first()) else {
+        return Err(Failure::internal("no name of a lock was checked"));
     };
     if args.json {
+        let also = also
+            .iter()
+            .map(|one| serde_json::json!({ "verdict": word(one.verdict), "status": one.shown }));
         output::print_json(&serde_json::json!({
-            "token": subject.token, "verdict": word(verdict), "status": shown,
+            "token": subject.token,
+            "verdict": word(worst.verdict),
+            "status": first.shown,
+            "also": also.collect::<Vec<_>>(),
         }))?;
     } else if !output::is_quiet() {
-        output::print_page(&page(&subject, verdict, &shown))?;
+        let pages = checked.iter().map(|one| page(subject.token, one));
+        output::print_page(&pages.collect::<String>())?;
     }
-    match verdict {
+    match worst.verdict {
         TokenVerdict::Current => Ok(exit::OK),
         TokenVerdict::Superseded | TokenVerdict::Ended => Ok(exit::LOST),
-        _ if status.verdict() == StatusVerdict::Unknown => Err(no_quorum(&shown)),
+        _ if worst.shown.verdict == "unknown" => Err(no_quorum(&worst.shown)),
         _ => Ok(exit::UNAVAILABLE),
     }
 }
 
 /// Reads the lock. Tries again with longer timeouts while too few masters answered, but a majority may be up.
-async fn read_patiently(masters: &mut MasterOptions, subject: &Subject) -> Result<Status, Failure> {
-    let status = subject.read(&config::redlock(masters, None)?).await?;
-    if !ResourceStatus::new(b"", &status).is_undecided {
-        return Ok(status);
+async fn read_patiently(
+    masters: &mut MasterOptions,
+    subject: &Subject,
+) -> Result<Vec<Status>, Failure> {
+    let is_undecided = |status: &Status| ResourceStatus::new(b"", status).is_undecided;
+    let statuses = subject.read(&config::redlock(masters, None)?).await?;
+    if !statuses.iter().any(is_undecided) {
+        return Ok(statuses);
     }
     let (redlock, mut patience) = (patient(masters)?, Patience::begin());
     loop {
-        let status = subject.read(&redlock).await?;
-        let is_undecided = ResourceStatus::new(b"", &status).is_undecided;
-        if !is_undecided || !patience.lets_ask_again().await {
-            return Ok(status);
+        let statuses = subject.read(&redlock).await?;
+        if !statuses.iter().any(is_undecided) || !patience.lets_ask_again().await {
+            return Ok(statuses);
         }
     }
 }
@@ -185,15 +225,19 @@ fn word(verdict: TokenVerdict) -> &'static str {
     }
 }
 
-/// The output for people: the verdict with its reason, and the present holder of the lock.
-fn page(subject: &Subject, verdict: TokenVerdict, status: &ResourceStatus) -> String {
+/// The output for people about one name: the verdict with its reason, and the present holder of the lock.
+fn page(token: u64, checked: &Checked) -> String {
+    let Checked {
+        shown: status,
+        verdict,
+    } = checked;
     let counters = status.masters.iter().filter_map(|m| m.fencing_counter);
-    let why = match (verdict, counters.max()) {
+    let why = match (*verdict, counters.max()) {
         (TokenVerdict::Current, _) => "its holder holds the lock".to_owned(),
         (TokenVerdict::Superseded, Some(counter)) => {
             format!("a majority of the masters has a newer number, up to {counter}")
         }
-        (TokenVerdict::Ended, Some(counter)) if counter < subject.token => format!(
+        (TokenVerdict::Ended, Some(counter)) if counter < token => format!(
             "no client with this token holds the lock; the masters know no token above {counter}"
         ),
         (TokenVerdict::Ended, None) => {
@@ -204,8 +248,11 @@ fn page(subject: &Subject, verdict: TokenVerdict, status: &ResourceStatus) -> St
         _ => "no majority of the masters decides (quorate status shows what each master has)"
             .to_owned(),
     };
-    let (name, token) = (subject.shown(), subject.token);
-    let verdict = word(verdict);
+    let name = match status.slot {
+        Some(slot) => format!("{}, permit in slot {slot}", status.shown),
+        None => status.shown.clone(),
+    };
+    let verdict = word(*verdict);
     format!(
         "{name}: token {token} is {verdict}: {why}\n{}",
         holder_lines(status)

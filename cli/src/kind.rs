@@ -15,6 +15,10 @@ use crate::output;
 /// The environment variable that lists the locks that ancestor processes hold.
 const HELD: &str = "QUORATE_HELD";
 
+/// The environment variable with the other names of a lock on several resources (`--also`). A space separates two
+/// names, and [`printable`] encodes each name.
+const ALSO: &str = "QUORATE_ALSO";
+
 /// The environment variable with the owner id (`--owner`) of the lock.
 const OWNER: &str = "QUORATE_OWNER";
 
@@ -216,12 +220,41 @@ impl Kind {
             Self::Owner(id) => Some(id.into()),
             _ => None,
         };
+        let also = match self {
+            Self::Several(also) => Some(listed(also).into()),
+            _ => None,
+        };
         vec![
             (HELD, Some(OsString::from_vec(held))),
+            (ALSO, also),
             (OWNER, owner),
             (SLOT, slot.map(|slot| slot.to_string().into())),
         ]
     }
+}
+
+/// The value of [`ALSO`] for these names.
+fn listed(also: &[OsString]) -> String {
+    let names = also.iter().map(|name| printable(name.as_bytes()));
+    names.collect::<Vec<_>>().join(" ")
+}
+
+/// The other names of the lock under which this process runs, as [`ALSO`] lists them. Empty if the lock has one name.
+///
+/// # Errors
+///
+/// If the variable was changed, so that it is no list of names.
+pub(crate) fn also_of_this_command() -> Result<Vec<OsString>, Failure> {
+    unlisted(&std::env::var_os(ALSO).unwrap_or_default())
+        .ok_or_else(|| Failure::usage(format!("{ALSO} is no list of names of quorate run --also")))
+}
+
+fn unlisted(text: &OsStr) -> Option<Vec<OsString>> {
+    let names = text.as_bytes().split(|byte| *byte == b' ');
+    let names = names.filter(|name| !name.is_empty());
+    names
+        .map(|name| unprintable(name).map(OsString::from_vec))
+        .collect()
 }
 
 /// Checks that no ancestor process holds the lock `name`. `quorate quota` and `quorate once` take this lock to read or
@@ -428,6 +461,15 @@ mod tests {
         assert_eq!(holder_words("quorate:shared"), "readers");
         assert_eq!(holder_words("quorate:owner:me"), "owner 'me'");
         assert_eq!(holder_words("0a1b"), "0a1b");
+    }
+
+    #[test]
+    fn list_of_names_is_read_as_it_was_written() {
+        for names in [&[][..], &["s"], &["a b", "c=d", "ö%", "e\nf"]] {
+            let names: Vec<OsString> = names.iter().map(OsString::from).collect();
+            assert_eq!(unlisted(OsStr::new(&listed(&names))), Some(names));
+        }
+        assert_eq!(unlisted(OsStr::new("a %x")), None);
     }
 
     #[test]

@@ -8,8 +8,9 @@ use crate::output;
 const OURS: &str = "QUORATE_";
 
 /// Environment variables that `run`, `once` and `lead` set for the command that they start, with their meanings.
-pub(crate) const FOR_THE_COMMAND: [(&str, &str); 6] = [
+pub(crate) const FOR_THE_COMMAND: [(&str, &str); 7] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
+    ("QUORATE_ALSO", "the other names of the lock, with --also"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),
     (
         "QUORATE_FENCING_TOKEN",

@@ -123,6 +123,50 @@ fn token_of_each_kind_of_lock_is_current_while_it_is_held() {
     );
 }
 
+/// Masters can lose one key of a lock on several resources. The lock is then no longer held as a whole.
+#[test]
+fn token_of_a_lock_on_several_resources_is_current_only_if_every_name_is_held() {
+    let masters = masters(3);
+    // With this ttl, the holder does not renew the lock in the time between the loss of the key and the check.
+    let names = ["--ttl", "30s", "r", "--also", "s t", "--also", "ü"];
+    let token = checked_by_its_holder(&masters, &names);
+    // The command waits for a line, and then checks.
+    let script =
+        "\"$0\" check; echo; read line; \"$0\" check; echo \"code $?\"; \"$0\" check --json";
+    let mut holder = run(&masters, &names, &["sh", "-c", script, BIN])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let out = holder.stdout.take().expect("a pipe");
+    let mut out = std::io::BufReader::new(out);
+    let mut before = String::new();
+    while !before.ends_with("\n\n") {
+        let read = std::io::BufRead::read_line(&mut out, &mut before).expect("a line");
+        assert!(read > 0, "{before}");
+    }
+    assert_eq!(before.matches(" is current: ").count(), 3, "{before}");
+    for master in &masters {
+        master.command(&["DEL", "s t"]).expect("a reply");
+    }
+    drop(holder.stdin.take());
+    let mut after = String::new();
+    std::io::Read::read_to_string(&mut out, &mut after).expect("text");
+    end(holder);
+    assert_eq!(after.matches(" is current: ").count(), 2, "{after}");
+    assert!(
+        after.contains("s t: token ") && after.contains(" is ended: "),
+        "{after}"
+    );
+    let (_, json) = after.split_once("code 74\n").expect("the exit code 74");
+    let json: Value = serde_json::from_str(json).expect("JSON");
+    assert_eq!(json["verdict"], "ended");
+    assert_eq!(json["status"]["resource"], "r");
+    assert_eq!(json["also"][0]["verdict"], "ended");
+    assert_eq!(json["also"][0]["status"]["resource"], "s t");
+    assert_eq!(json["also"][1]["verdict"], "current");
+    assert!(token.parse::<u64>().is_ok(), "{token}");
+}
+
 #[test]
 fn token_of_a_broken_lock_is_ended() {
     let masters = masters(3);

@@ -208,15 +208,19 @@ fn variable_quorate_held_is_ignored_if_its_process_is_not_an_ancestor() {
 #[test]
 fn command_gets_no_variables_of_another_lock() {
     let masters = masters(3);
-    let shown = "sh -c 'echo \"${QUORATE_SLOT-none} ${QUORATE_OWNER-none} $QUORATE_RESOURCE\"'";
+    let shown = "sh -c 'echo \"${QUORATE_SLOT-none} ${QUORATE_OWNER-none} ${QUORATE_ALSO-none} $QUORATE_RESOURCE\"'";
     for outer in [
         &["--permits", "1", "outer"][..],
         &["--owner", "somebody", "outer"],
+        &["outer", "--also", "another"],
     ] {
         for inner in ["run inner -- ", "lead inner -- "] {
             let script = format!("'{}' {inner}{shown}", env!("CARGO_BIN_EXE_quorate"));
             let ran = done(&mut run(&masters, outer, &["sh", "-c", &script]));
-            assert_eq!(ran.out, "none none inner\n", "{outer:?} {inner}: {ran:?}");
+            assert_eq!(
+                ran.out, "none none none inner\n",
+                "{outer:?} {inner}: {ran:?}"
+            );
         }
     }
     // The owner of a process that is not an ancestor must not be used.
