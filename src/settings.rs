@@ -60,6 +60,7 @@ pub enum RestartGuard {
     /// started. After later restarts of the master, the guard applies as with [`On`](Self::On). Use this in programs
     /// that have just started the masters themselves.
     AfterFirstContact,
-    /// No guard. Use this only with masters that never lose a write: `appendonly yes` with `appendfsync always`.
+    /// No guard. Use this only with masters that never lose a write: `appendonly yes` with `appendfsync always`
+    /// (`docs/operations.md`, Masters, says how to turn them on without losing data).
     Off,
 }

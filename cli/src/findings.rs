@@ -93,7 +93,7 @@ pub(crate) fn values(listed: &[ListedValue], masters: usize) -> Vec<Finding> {
         lacking.partition(|value| masters - value.missing_on.len() < quorum);
     let finding = |severity, values: &[&ListedValue], what: &str, advice: &str| {
         let name = |value: &ListedValue| output::bytes(&value.name);
-        let first = name(values.first()?);
+        let first = output::shell_word(&values.first()?.name);
         let list = values.iter().take(NAMED).map(|value| {
             let lacking: Vec<_> = value.missing_on.iter().map(ToString::to_string).collect();
             format!("'{}' ({})", name(value), lacking.join(", "))
@@ -113,17 +113,18 @@ pub(crate) fn values(listed: &[ListedValue], masters: usize) -> Vec<Finding> {
     let lost = finding(
         Severity::Error,
         &lost,
-        "quotas or records of once are lost, because too few masters have them, so no job runs and no unit is handed out",
-        "for a record, find out whether the job ran, then run `quorate once --drop NAME --yes` and `quorate once \
-         --create NAME`; for a quota, run `quorate quota drop NAME --yes` and `quorate quota create NAME N` with the \
-         units that are left",
+        "quotas or records of once are lost, or were only partly created or dropped: too few masters have them, so no job \
+         runs and no unit is handed out",
+        "if you had dropped it, only drop it again: `quorate once --drop NAME --yes` for a record, `quorate quota drop \
+         NAME --yes` for a quota; otherwise find out whether the job ran, or which units are left, drop it, and run \
+         `quorate once --create NAME` or `quorate quota create NAME N`",
     );
     let at_risk = finding(
         Severity::Warning,
         &at_risk,
-        "some masters have lost quotas or records of once that the others have",
-        "before another master restarts, run `quorate once --status NAME` for a record, or `quorate quota left NAME` for \
-         a quota: this copies it back",
+        "some masters lack quotas or records of once that the others have",
+        "if you had dropped it, drop it again; otherwise, before another master restarts, run `quorate once --status \
+         NAME` for a record, or `quorate quota left NAME` for a quota: this copies it back",
     );
     lost.into_iter().chain(at_risk).collect()
 }
@@ -168,7 +169,9 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         Fault::ReadOnly => (
             "role",
             format!("cannot be used: {why}"),
-            "if this server is a replica, list its source instead; otherwise make the server writable: REPLICAOF NO ONE, SET GLOBAL read_only = 0",
+            "if this server is a replica, list its source instead, or make it a master for good: REPLICAOF NO ONE, no \
+             replicaof in its configuration file, and no Sentinel or operator that manages it, because a resync deletes its \
+             locks without a restart; for a database: SET GLOBAL read_only = 0, and the configuration file",
         ),
         Fault::Timeout(_) => (
             "reachable",
@@ -344,6 +347,11 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     if rules.restart_guard {
         marked(masters, quorum, &mut add);
     }
+    clocks_apart(masters, rules, &mut add);
+}
+
+/// Adds a finding if the masters' clocks differ.
+fn clocks_apart(masters: &[Inspection], rules: Rules, add: &mut impl Add) {
     let clocks = masters.iter().filter_map(|m| m.clock_offset_ms);
     let (Some(least), Some(most)) = (clocks.clone().min(), clocks.max()) else {
         return;
@@ -362,8 +370,10 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "clock",
             format!("the masters' clocks are {} apart", human(apart_time)),
             &format!(
-                "synchronise the clocks (chrony, ntpd): if the clocks differ by more than {}, and all masters lose \
-                 their data, fencing tokens can decrease",
+                "synchronise the clocks (chrony, ntpd) without a step (slew), or one master at a time with a wait of {} in \
+                 between, because a step forward ends the locks on a master; if the clocks differ by more than {}, and \
+                 all masters lose their data, fencing tokens can decrease",
+                human(rules.max_ttl),
                 human(limit)
             ),
         );
@@ -435,7 +445,9 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
             Severity::Error,
             "role",
             format!("is a {role}, not a master"),
-            "list the master of this replica instead, or make this server a master with REPLICAOF NO ONE",
+            "list the master of this replica instead, or make this server a master for good: REPLICAOF NO ONE, no \
+             replicaof in its configuration file, and no Sentinel or operator that manages it, because a resync deletes its \
+             locks without a restart",
         );
     }
     if master.cluster == Some(true) {
@@ -454,7 +466,8 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
             format!(
                 "maxmemory-policy is {policy}: the server can evict a lock while a client holds the lock"
             ),
-            "run CONFIG SET maxmemory-policy noeviction, and set maxmemory-policy in the configuration file",
+            "if this server is also a cache, use another server for the locks; otherwise run CONFIG SET maxmemory-policy \
+             noeviction, and set maxmemory-policy in the configuration file",
         ),
         None => add(
             Severity::Warning,
@@ -506,7 +519,9 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             Some(_) => (
                 Severity::Error,
                 "can lose locks in a restart",
-                "use --restart-guard on, or run the master with appendonly yes and appendfsync always",
+                "use --restart-guard on, or run CONFIG SET appendonly yes and CONFIG SET appendfsync always, wait until \
+                 INFO persistence shows aof_rewrite_scheduled:0 and aof_rewrite_in_progress:0, and then put both settings \
+                 into the configuration file; do not only edit the file and restart: the server would start empty",
             ),
         };
         add(
@@ -556,7 +571,8 @@ fn just_started(master: &Inspection, add: &mut impl Add) {
                 "its clock was set after its start, so its uptime is unknown: each new client ignores the votes of this \
                  master for {left}"
             ),
-            "correct its clock, and restart this master: new clients then count its votes as soon as max_ttl has passed",
+            "correct its clock, and restart this master (one master at a time): new clients then count its votes as soon \
+             as max_ttl has passed",
         );
         return;
     }

@@ -273,6 +273,25 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
     text
 }
 
+/// Quotes a name as one word of a command that users copy. A name that is not UTF-8, or that has control characters,
+/// gets the quotes `$'..'`, which bash and zsh know.
+pub(crate) fn shell_word(name: &[u8]) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.,:/@+".contains(byte);
+    match std::str::from_utf8(name) {
+        Ok(text) if !text.is_empty() && name.iter().all(is_plain) => text.to_owned(),
+        Ok(text) if !text.chars().any(char::is_control) => {
+            format!("'{}'", text.replace('\'', r"'\''"))
+        }
+        _ => {
+            let byte = |byte: &u8| match byte {
+                b' ' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(*byte).to_string(),
+                _ => format!("\\x{byte:02x}"),
+            };
+            format!("$'{}'", name.iter().map(byte).collect::<String>())
+        }
+    }
+}
+
 /// Formats a name for JSON. A UTF-8 name is unchanged, because the JSON writer escapes it. Any other name is escaped by
 /// [`bytes()`].
 pub(crate) fn name(name: &[u8]) -> String {
@@ -324,6 +343,21 @@ mod tests {
     fn unprintable_bytes_are_escaped() {
         assert_eq!(bytes("ä {x}".as_bytes()), "ä {x}");
         assert_eq!(bytes(b"a\xff\n\\"), "a\\xff\\n\\\\");
+    }
+
+    #[test]
+    fn name_in_a_command_is_one_word_for_a_shell() {
+        for (name, word) in [
+            (&b"deploy:web/1"[..], "deploy:web/1"),
+            (b"", "''"),
+            (b"a b", "'a b'"),
+            (b"$(rm x)", "'$(rm x)'"),
+            (b"it's", r"'it'\''s'"),
+            ("ä".as_bytes(), "'ä'"),
+            (b"a'\n\xff b", r"$'a\x27\x0a\xff b'"),
+        ] {
+            assert_eq!(shell_word(name), word);
+        }
     }
 
     #[test]

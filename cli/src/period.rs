@@ -30,15 +30,17 @@ pub(crate) struct Period {
 
 impl Period {
     /// The message about a command that failed with the exit code `code`: whether, and when, it runs again.
-    pub(crate) fn after_failure(&self, name: &str, code: u8) -> String {
+    pub(crate) fn after_failure(&self, name: &[u8], code: u8) -> String {
         let next = if self.at_least {
             "the next call in this period runs it again (--at-least)".to_owned()
         } else {
             let end = shown(self.range.end);
             format!(
-                "it does not run again before {end}; to run it by hand: quorate run {name} -- COMMAND"
+                "it does not run again before {end}; to run it by hand: quorate run {} -- COMMAND",
+                output::shell_word(name)
             )
         };
+        let name = output::bytes(name);
         format!("'{name}' failed with exit code {code}; {next}")
     }
 }
@@ -153,7 +155,7 @@ impl UnrecordedEnd {
     pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &Period) {
         let Self { run, code } = self;
         if code != exit::OK {
-            output::say(period.after_failure(&output::bytes(name), code));
+            output::say(period.after_failure(name, code));
         }
         let Some(run) = run else {
             return;

@@ -287,7 +287,7 @@ fn leader(master: &Inspection, add: &mut impl Add) {
                 "has a leader whose clock differs by {apart} from the clock of this machine: if a holder on another \
                  machine dies, the first process that tries once may still be refused after the lock has expired"
             ),
-            "synchronise the clocks of the ZooKeeper servers and of all clients (chrony, ntpd)",
+            "synchronise the clocks of the ZooKeeper servers and of all clients (chrony, ntpd) without a step (slew)",
         );
     }
 }

@@ -339,7 +339,8 @@ impl Survey {
                 .filter(|policy| *policy != "noeviction")
             {
                 missing.push(format!(
-                    "{node} evicts keys ({policy}): set maxmemory-policy noeviction"
+                    "{node} evicts keys ({policy}): set maxmemory-policy noeviction, or use another server if this one is \
+                     also a cache"
                 ));
             }
         }
@@ -357,7 +358,8 @@ impl Survey {
         let allowed = max_ttl.saturating_sub(SLACK).max(Duration::from_secs(1));
         (apart > allowed).then(|| {
             format!(
-                "the masters' clocks differ by {apart:?}, but at most {allowed:?} is allowed: synchronise the clocks"
+                "the masters' clocks differ by {apart:?}, but at most {allowed:?} is allowed: synchronise the clocks \
+                 without a step (slew), or one master at a time with a wait of {max_ttl:?} in between"
             )
         })
     }

@@ -44,8 +44,9 @@ use crate::waiting::Waiting;
 /// - A crash during a call, a dropped future, or an [`Unknown`](ValueError::Unknown) error can waste units. Wasted
 ///   units are not handed out again.
 /// - The masters must not evict keys (`noeviction`).
-/// - Before you stop a majority of the masters on purpose, set `appendfsync always` on the masters, so that they lose
-///   nothing. On every client, set the restart guard to [`Off`](crate::RestartGuard::Off).
+/// - Before you stop a majority of the masters on purpose, turn on `appendonly yes` and `appendfsync always` on the
+///   running masters (`docs/operations.md`, Masters), so that they lose nothing. On every client, set the restart guard
+///   to [`Off`](crate::RestartGuard::Off).
 /// - A quota does not work with `fencing(false)`.
 ///
 /// If you have a database, use a single statement there instead: `UPDATE .. SET left = left - 1 WHERE left > 0`.

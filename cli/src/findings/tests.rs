@@ -77,6 +77,68 @@ fn doctor_reports_every_problem_of_a_redis_master() {
     );
 }
 
+/// The advice of the only finding about masters, one of which has been changed.
+fn advice(rules: Rules, change: impl FnOnce(&mut Inspection)) -> String {
+    let mut masters = vec![healthy(1), healthy(2), healthy(3)];
+    change(&mut masters[2]);
+    let findings = judge(&masters, rules);
+    let [finding] = &findings[..] else {
+        panic!("one finding must be reported: {findings:?}");
+    };
+    finding.advice.clone()
+}
+
+/// A server that loads a snapshot starts empty if only its configuration file says `appendonly yes`.
+#[test]
+fn advice_to_use_an_append_only_file_keeps_the_data() {
+    let rules = Rules {
+        restart_guard: false,
+        ..RULES
+    };
+    let advice = advice(rules, |f| f.append_only = Some(false));
+    let set = advice.find("CONFIG SET appendonly yes");
+    let wait = advice.find("aof_rewrite_in_progress:0");
+    let file = advice.find("configuration file");
+    assert!(set.is_some() && set < wait && wait < file, "{advice}");
+    assert!(advice.contains("would start empty"), "{advice}");
+}
+
+#[test]
+fn advice_about_clocks_does_not_end_the_locks_of_a_majority() {
+    let apart = advice(RULES, |f| f.clock_offset_ms = Some(900));
+    assert!(apart.contains("without a step (slew)"), "{apart}");
+    assert!(
+        apart.contains("one master at a time with a wait of 30s"),
+        "{apart}"
+    );
+    let set = advice(RULES, |f| {
+        f.is_uptime_impossible = true;
+        f.marked = None;
+        f.quarantined = Some(Duration::from_secs(29));
+    });
+    assert!(set.contains("one master at a time"), "{set}");
+}
+
+#[test]
+fn advice_about_a_replica_keeps_it_from_being_a_replica_again() {
+    let role = advice(RULES, |f| f.role = Some("slave".into()));
+    let read_only = advice(RULES, |f| f.fault = Some(Fault::ReadOnly));
+    for advice in [role, read_only] {
+        for words in ["REPLICAOF NO ONE", "configuration file", "Sentinel"] {
+            assert!(advice.contains(words), "{advice}");
+        }
+    }
+}
+
+#[test]
+fn advice_about_eviction_does_not_break_a_cache() {
+    let advice = advice(RULES, |f| f.maxmemory_policy = Some("allkeys-lru".into()));
+    assert!(
+        advice.starts_with("if this server is also a cache"),
+        "{advice}"
+    );
+}
+
 #[test]
 fn doctor_reports_missing_generation_markers_only_if_the_restart_guard_is_on() {
     use Severity::Warning;

@@ -137,7 +137,7 @@ fn doctor_reports_records_and_quotas_that_masters_have_lost() {
     let masters = durable(3);
     for words in [
         &["once", "--create", "report"][..],
-        &["quota", "create", "prizes", "3"],
+        &["quota", "create", "it's", "3"],
     ] {
         let created = done(patient(&masters).args(words));
         assert_eq!(created.code, Some(0), "{created:?}");
@@ -163,12 +163,23 @@ fn doctor_reports_records_and_quotas_that_masters_have_lost() {
         Some(0),
         "the call must restore the record: {run:?}"
     );
-    lose(0, "prizes");
-    lose(1, "prizes");
+    lose(0, "it's");
+    lose(1, "it's");
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), ["values"], "{run:?}");
-    assert!(run.out.contains("prizes"), "{run:?}");
+    let findings = json["findings"].as_array().expect("findings");
+    let values = findings.iter().find(|f| f["check"] == "values");
+    let advice = values.expect("a finding")["advice"].as_str();
+    let advice = advice.expect("a text");
+    assert!(
+        advice.starts_with("if you had dropped it, only drop it again"),
+        "{advice}"
+    );
+    assert!(
+        advice.contains(r"`quorate quota drop 'it'\''s' --yes`"),
+        "{advice}"
+    );
     let (run, _) = examine(&masters, &["--prefix", "other:"]);
     assert_eq!(
         run.code,
