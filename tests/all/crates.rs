@@ -145,7 +145,8 @@ fn bill_of_materials_lists_exactly_the_crates_of_the_command() {
     let tree = Command::new(cargo)
         .current_dir(root)
         .args(["tree", "--offline", "--package", "quorate-cli"])
-        .args(["--edges", "normal", "--prefix", "none", "--format", "{p}"])
+        .args(["--edges", "normal,build", "--prefix", "none"])
+        .args(["--format", "{p}"])
         .output()
         .expect("cargo runs");
     assert!(tree.status.success(), "{tree:?}");
@@ -160,6 +161,8 @@ fn bill_of_materials_lists_exactly_the_crates_of_the_command() {
     };
     let wanted: BTreeSet<String> = tree.lines().filter_map(package).collect();
     assert!(wanted.len() > 100, "{wanted:?}");
+    // A crate that only the build script of another crate uses.
+    assert!(wanted.iter().any(|one| one.contains("cargo/cc@")));
 
     let bill = Command::new(root.join("scripts/bill-of-materials"))
         .output()
