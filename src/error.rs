@@ -193,6 +193,10 @@ pub struct Missed {
     /// Whether this [`Redlock`](crate::Redlock) or one of its clones holds the lock. If true, check whether the caller
     /// itself holds the lock: locks are not re-entrant.
     pub held_here: bool,
+    /// Whether another program holds the lock: on enough masters to prevent a majority, the lock key has a value that
+    /// quorate did not write. This is also true for the lock of another Redlock library. False if the masters do not
+    /// report the value, as for clients with [`Order::Unordered`](crate::Order::Unordered).
+    pub foreign: bool,
     /// The note of the lock's holder, if the holder has written one.
     pub note: Option<Box<Note>>,
     /// The rule that decides which sets of masters are a majority.
@@ -299,12 +303,15 @@ impl AcquireError {
         if matches!(self, Self::NoQuorum(_)) && self.reports().iter().any(guarded) {
             text += "; `quorate masters mark --watch` stays connected until these masters vote";
         }
+        if matches!(self, Self::HeldByOther(missed) if missed.foreign) {
+            text += "; if it is not the lock of another Redlock library, use another name or prefix, or delete the key";
+        }
         text
     }
 
     fn write(&self, f: &mut dyn fmt::Write, names_holder: bool) -> fmt::Result {
         let (missed, what) = match self {
-            Self::HeldByOther(missed) => (missed, held(missed.held_here)),
+            Self::HeldByOther(missed) => (missed, held(missed.held_here, missed.foreign)),
             Self::NotJoinable(missed) => (
                 missed,
                 "is held by its owner, but cannot be acquired again now: no majority of the masters reports the same \
@@ -335,12 +342,12 @@ impl AcquireError {
     }
 }
 
-/// The part of a message that says whether this process or another client holds a lock.
-pub(crate) fn held(here: bool) -> &'static str {
-    if here {
-        "is already held in this process, by another task or by the caller itself"
-    } else {
-        "is held by another"
+/// The part of a message that says whether this process, another client or another program (`foreign`) holds a lock.
+pub(crate) fn held(here: bool, foreign: bool) -> &'static str {
+    match (here, foreign) {
+        (true, _) => "is already held in this process, by another task or by the caller itself",
+        (false, true) => "is held by another program: the value of the lock key is not from quorate",
+        (false, false) => "is held by another",
     }
 }
 
@@ -510,6 +517,7 @@ mod tests {
                 attempts: 1,
                 reports: [down(), down(), last].map(report).to_vec(),
                 held_here: false,
+                foreign: false,
                 note: None,
                 majority: crate::protocol::quorum::Quorum::of(3),
             };

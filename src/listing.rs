@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::keys::{self, Family};
-use crate::node::{Fault, NodeName, Request, Token};
+use crate::node::{Fault, NodeName, Request, is_of_quorate};
 use crate::redlock::Redlock;
 use crate::redlock::status::{NodeStatus, Status, StatusVerdict};
 use crate::resource::check_resource;
@@ -62,18 +62,13 @@ pub struct ListedValue {
 /// Shown instead of a value that quorate did not write.
 const NOT_OURS: &[u8] = b"not a lock of ours";
 
-/// Whether this value of a lock key was written by quorate: a lock token, or the marker of readers or of an owner.
-fn is_of_a_lock(value: &[u8]) -> bool {
-    keys::is_marker(value) || Token::from_hex(value).is_some()
-}
-
 /// Replaces each value that quorate did not write by the text [`NOT_OURS`]. If there are several such values, appends a
 /// number to the text for the second value and for each later one.
 fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {
         let Ok(state) = &mut node.state else { continue };
-        let Some(holder) = state.holder.as_mut().filter(|holder| !is_of_a_lock(holder)) else {
+        let Some(holder) = state.holder.as_mut().filter(|holder| !is_of_quorate(holder)) else {
             continue;
         };
         let known = strangers.iter().position(|stranger| stranger == holder);

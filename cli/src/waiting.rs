@@ -153,6 +153,8 @@ fn describe(resource: &str, seen: &Waiting, ours: bool) -> String {
         text.push_str(
             ", held by the outer quorate process, which waits for this inner quorate to end",
         );
+    } else if seen.foreign {
+        text.push_str(", held by another program");
     } else if let Some(note) = &seen.note {
         text.push_str(&format!(", held by {note}"));
     } else if let Some(holder) = &seen.holder {

@@ -103,6 +103,8 @@ pub(crate) struct NotAcquired {
     pub(crate) note: Option<Note>,
     /// Whether this process itself holds the lock.
     pub(crate) held_here: bool,
+    /// Whether another program wrote the lock key.
+    pub(crate) foreign: bool,
     pub(crate) attempts: u32,
     pub(crate) waited: Duration,
 }
@@ -461,6 +463,7 @@ impl<'a> AcquireLoop<'a> {
                 answering: masters - trouble.len(),
                 trouble,
                 held_here: self.is_held_here(),
+                foreign: answers.is_foreign(),
                 masters,
                 waited,
                 attempts,
@@ -509,6 +512,7 @@ impl<'a> AcquireLoop<'a> {
             majority_answers: true,
             trouble: Vec::new(),
             held_here: self.is_held_here(),
+            foreign: false,
             masters: coordinator.quorum.nodes(),
             waited: coordinator.now().saturating_since(self.began),
             attempts: 0,
@@ -533,11 +537,14 @@ impl<'a> AcquireLoop<'a> {
         };
         let said = round.as_ref().filter(|_| names_holder);
         let note = said.and_then(|round| round.answers().holder_note());
+        let foreign = said.is_some_and(|round| round.answers().is_foreign());
+        let held_here = failure == Failure::Contention && self.is_held_here();
         NotAcquired {
             failure,
             round,
             note,
-            held_here: failure == Failure::Contention && self.is_held_here(),
+            held_here,
+            foreign: foreign && !held_here,
             attempts,
             waited,
         }

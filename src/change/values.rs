@@ -207,6 +207,7 @@ mod tests {
                 late: false,
             }],
             held_here: false,
+            foreign: false,
             note: None,
             majority: Quorum::of(1),
         })

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::fault::Fault;
 use super::note::Note;
+use super::token::is_of_quorate;
 use super::value::{ServerRun, StoredValue};
 use super::waiter_id::{self, Described};
 
@@ -27,6 +28,14 @@ pub struct KeyState {
     /// The holds that share the lock, if it is held by readers or by one owner; otherwise empty. If there are more than
     /// 100, only the 100 with the longest remaining TTL are listed.
     pub holds: Vec<Hold>,
+}
+
+impl KeyState {
+    /// Whether another program wrote the value of the lock key. This is also true for the lock of another Redlock
+    /// library. False if there is no lock key.
+    pub fn is_foreign(&self) -> bool {
+        self.holder.as_deref().is_some_and(|value| !is_of_quorate(value))
+    }
 }
 
 /// One hold of a shared lock, as one master stores it. A lock can be shared by several readers, or by several holds of

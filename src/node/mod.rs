@@ -57,5 +57,6 @@ pub(crate) use shape::{LocalTurn, Numbering, Shape};
 #[cfg(any(test, feature = "testing"))]
 pub use stream::{Dial, Stream};
 pub use token::Token;
+pub(crate) use token::is_of_quorate;
 pub use value::{NewValue, ServerRun, StoredValue};
 pub use wake::{Subscriber, WakeSink};

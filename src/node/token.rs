@@ -2,6 +2,14 @@
 
 use std::fmt;
 
+use crate::keys;
+
+/// Whether a client of quorate wrote `value` to a lock key: the value is a token, or the marker of readers or of an
+/// owner. The locks of most other Redlock libraries have other values.
+pub(crate) fn is_of_quorate(value: &[u8]) -> bool {
+    keys::is_marker(value) || Token::from_hex(value).is_some()
+}
+
 /// The random value of one attempt to take a lock: 128 bits from the operating system's generator. It is written to the
 /// lock key as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -325,6 +325,7 @@ impl LockRequest {
             AcquireError::HeldByOther(missed) => Ok(Refusal {
                 ttl_left: lost.round.and_then(|round| round.answers().ttl_left()),
                 held_here: missed.held_here,
+                foreign: missed.foreign,
                 note: missed.note,
                 reports: missed.reports,
             }),
@@ -522,6 +523,7 @@ impl LockRequest {
             attempts: ended.attempts,
             reports: reports.unwrap_or_default(),
             held_here: ended.held_here,
+            foreign: ended.foreign,
             note: ended.note.clone().map(Box::new),
             majority: coordinator.quorum,
         };

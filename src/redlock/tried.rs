@@ -41,6 +41,9 @@ pub struct Refusal {
     /// Whether this [`Redlock`](crate::Redlock) itself holds the lock. A task that tries to take its own lock sees
     /// `true`, because locks are not re-entrant.
     pub held_here: bool,
+    /// Whether another program holds the lock: the lock key has a value that quorate did not write
+    /// ([`Missed::foreign`](crate::Missed::foreign)).
+    pub foreign: bool,
     /// The holder's note; `None` if the holder has written none, or if no master returned it.
     pub note: Option<Box<Note>>,
 }
@@ -59,6 +62,6 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the lock {}", held(self.held_here))
+        write!(f, "the lock {}", held(self.held_here, self.foreign))
     }
 }

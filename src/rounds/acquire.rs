@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::fan_out::{Collect, FanOut, From};
 use super::key_states::timeout;
-use crate::node::{Answer, Fault, NodeName, Note, Permit, Phase, QueueInfo};
+use crate::node::{Answer, Fault, NodeName, Note, Permit, Phase, QueueInfo, is_of_quorate};
 use crate::protocol::fencing::Agreement;
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
@@ -42,6 +42,8 @@ pub(crate) struct Refusals {
     pub(crate) ahead: Option<u64>,
     /// The value of the lock key on a refusing master; `None` if no refusing master showed one.
     pub(crate) holder: Option<Vec<u8>>,
+    /// The refusing masters on which the lock key has a value that quorate did not write.
+    foreign: MasterSet,
     /// For each refusing master: its index, and its free slots of the semaphore as a bit mask.
     free_slots: Vec<(usize, u64)>,
     /// The note of the lock's holder; `None` if no refusing master returned one.
@@ -72,6 +74,13 @@ impl AcquireAnswers {
     /// The holder's note, if a refusing master returned it.
     pub(crate) fn holder_note(&self) -> Option<Note> {
         self.refusals()?.note.clone()
+    }
+
+    /// Whether lock keys that another program wrote make a majority impossible. False if the masters do not report the
+    /// values of the keys.
+    pub(crate) fn is_foreign(&self) -> bool {
+        let foreign = self.refusals().map(|refusals| refusals.foreign);
+        foreign.is_some_and(|foreign| !self.quorum.possible_without(foreign))
     }
 
     /// The longest remaining ttl of the holder's key on any refusing master; `None` if no refusing master reported one.
@@ -151,6 +160,9 @@ impl AcquireAnswers {
             refusals.ticket = refusals.ticket.max(line.ticket);
             refusals.ahead = refusals.ahead.max(Some(line.ahead));
             let QueueInfo { holder, note, .. } = *line;
+            if holder.as_deref().is_some_and(|value| !is_of_quorate(value)) {
+                refusals.foreign.add(node);
+            }
             refusals.holder = refusals.holder.take().or_else(|| holder.clone());
             if refusals.holder == holder {
                 refusals.note = refusals.note.take().or(note);

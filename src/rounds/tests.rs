@@ -120,6 +120,23 @@ fn refused_round_reports_holder_and_queue() {
 }
 
 #[test]
+fn lock_counts_as_foreign_only_if_foreign_values_prevent_a_majority() {
+    let token = "0123456789abcdef".repeat(2);
+    let mut mixed = opened(3);
+    let values = ["another program", &*token, "a third program"];
+    for (node, (value, is_foreign)) in values.into_iter().zip([false, false, true]).enumerate() {
+        mixed.count(from(node, 1), refused(90, 0, 0, Some(value)));
+        assert_eq!(mixed.is_foreign(), is_foreign, "{value}");
+    }
+    let mut ours = opened(3);
+    let values = [&*token, "quorate:shared", "quorate:owner:me"];
+    for (node, value) in values.into_iter().enumerate() {
+        ours.count(from(node, 1), refused(90, 0, 0, Some(value)));
+        assert!(!ours.is_foreign(), "{value}");
+    }
+}
+
+#[test]
 fn majority_counts_as_refused_only_if_refusals_alone_prevent_it() {
     let mut answers = opened(3);
     answers.count(from(0, 1), plainly_refused());

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{self, ask_server, eventually, holders, masters, ms, secs, settings, take};
-use quorate::{AcquireError, Redlock, RestartGuard, StatusVerdict, Wait};
+use quorate::{AcquireError, Redlock, RestartGuard, StatusVerdict, TryAcquire, Wait};
 use quorate_testbed::Masters;
 
 /// The key of a master's generation marker (docs/protocol.md, "Generation markers").
@@ -147,6 +147,42 @@ async fn foreign_lock_value_of_nine_mebibytes_does_not_affect_other_locks() {
     let verdict = status.verdict();
     assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
     assert!(good.is_valid(), "{:?}", good.report());
+}
+
+/// Without this text, an operator looks for a holder that does not exist.
+#[tokio::test]
+async fn error_says_that_another_program_wrote_the_lock_key_of_a_majority() {
+    let masters = masters(3);
+    let (redlock, holder) = (fair(&masters), fair(&masters));
+    let said = "is held by another program: the value of the lock key is not from quorate";
+    for master in &masters {
+        ask_server(master, &["SET", "job", "private"]);
+    }
+    let refusal = |tried: Result<TryAcquire, AcquireError>| match tried {
+        Ok(TryAcquire::Held(refusal)) => refusal,
+        other => panic!("the lock must be reported as held: {other:?}"),
+    };
+    let refused = refusal(redlock.try_acquire("job").await);
+    assert!(refused.foreign, "{refused:?}");
+    assert!(refused.to_string().contains(said), "{refused}");
+    for wait in [Wait::None, Wait::For(ms(300))] {
+        let lock = redlock.lock("job").wait(wait);
+        let lock = lock.waiting(|seen| assert!(seen.foreign, "{seen:?}"));
+        let error = lock.acquire().await.expect_err("the lock must be held");
+        assert!(error.to_string().contains(said), "{error}");
+        assert!(!error.details().contains("private"), "{error:?}");
+        let is_foreign = matches!(&error, AcquireError::HeldByOther(missed) if missed.foreign);
+        assert!(is_foreign, "{error:?}");
+    }
+    // The value of one master prevents no majority, so a client of quorate holds the lock.
+    for master in masters.iter().skip(1) {
+        ask_server(master, &["DEL", "job"]);
+    }
+    let guard = take(&holder, "job").await;
+    let refused = refusal(redlock.try_acquire("job").await);
+    assert!(!refused.foreign, "{refused:?}");
+    assert_eq!(refused.to_string(), "the lock is held by another");
+    guard.release().await;
 }
 
 #[tokio::test]
