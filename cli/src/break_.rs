@@ -4,10 +4,11 @@
 //! The output is the state of the lock before the deletion. With `--json`, it is an object as from `quorate status
 //! --json`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
+use quorate::{InvalidResource, KeyState, NodeStatus, Redlock, Status, StatusVerdict};
 
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
@@ -27,8 +28,9 @@ quorate first reads the lock from all masters. Then every master that answers ge
 master has shown, so that none of them lets this holder renew its lock. Only then, and only if a majority of the masters
 has these records, does quorate delete the lock. It never deletes a lock that another client acquires in the meantime.
 
-The key is deleted even if another program wrote it, so look at quorate status first. On Redis, quorate break does not
-delete a key that is not a string. The fencing counter is kept, so later fencing tokens are larger.
+If another program wrote the key, quorate break refuses to delete it, unless --foreign is given: look at quorate status
+first. The locks of other Redlock libraries count as written by another program. On Redis, quorate break never deletes a
+key that is not a string. The fencing counter is kept, so later fencing tokens are larger.
 
 Examples:
     quorate status nightly-report
@@ -45,7 +47,7 @@ pub(crate) const CODES: [Meaning; 4] = [
     ),
     (
         "64",
-        "wrong usage, or --yes is missing; nothing was deleted",
+        "wrong usage, --yes is missing, or another program wrote the key and --foreign is missing; nothing was deleted",
     ),
     (
         "69",
@@ -68,6 +70,10 @@ pub(crate) struct BreakArgs {
     #[arg(long)]
     yes: bool,
 
+    /// Delete the key even if another program wrote it
+    #[arg(long)]
+    foreign: bool,
+
     /// Print JSON
     #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
     json: bool,
@@ -76,7 +82,7 @@ pub(crate) struct BreakArgs {
     masters: MasterOptions,
 }
 
-/// Force-releases the lock: deletes it on all masters.
+/// Force-releases the lock, and prints its state before the force-release.
 pub(crate) fn run(args: BreakArgs) -> Outcome {
     let name = args.resource.as_bytes();
     if !args.yes {
@@ -88,13 +94,8 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
     }
     let (mut masters, _) = args.masters.complete()?;
     let redlock = patient(&mut masters)?;
-    let status = config::block_on(async {
-        let status = match args.slot {
-            Some(slot) => redlock.break_permit(name, slot).await,
-            None => redlock.break_lock(name).await,
-        };
-        status.map_err(|why| wrong_name(&args.resource, why))
-    })?;
+    let lock = (args.resource.as_os_str(), args.slot);
+    let status = config::block_on(force_release(&redlock, lock, args.foreign))?;
     let before = ResourceStatus {
         slot: args.slot,
         ..ResourceStatus::new(name, &status)
@@ -108,6 +109,50 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
         return Err(no_quorum(&before));
     }
     Ok(exit::OK)
+}
+
+/// Force-releases the lock of this name, or the permit in this slot, and returns the state before the force-release. If
+/// the verdict of this state is [`StatusVerdict::Unknown`], nothing was deleted. `foreign`: delete the key even if
+/// another program wrote it.
+async fn force_release(
+    redlock: &Redlock,
+    (resource, slot): (&OsStr, Option<usize>),
+    foreign: bool,
+) -> Result<Status, Failure> {
+    let name = resource.as_bytes();
+    let wrong = |why: InvalidResource| wrong_name(resource, why);
+    if !foreign {
+        let status = match slot {
+            Some(slot) => redlock.permit_status(name, slot).await,
+            None => redlock.status(name).await,
+        };
+        let status = status.map_err(wrong)?;
+        check_foreign(name, &status)?;
+        if status.verdict() == StatusVerdict::Unknown {
+            return Ok(status);
+        }
+    }
+    let status = match slot {
+        Some(slot) => redlock.break_permit(name, slot).await,
+        None => redlock.break_lock(name).await,
+    };
+    status.map_err(wrong)
+}
+
+/// Checks that no master has a key that another program wrote, because this program may still need its data.
+fn check_foreign(name: &[u8], status: &Status) -> Result<(), Failure> {
+    let is_foreign = |node: &&NodeStatus| node.state.as_ref().is_ok_and(KeyState::is_foreign);
+    let foreign = status.nodes.iter().filter(is_foreign).count();
+    if foreign == 0 {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "refusing to delete the key of the lock '{name}': another program wrote it on {foreign} of {all} masters, and \
+         may need it (quorate status '{name}' shows its value); nothing was deleted. If nobody needs the key, or if it is \
+         a lock of another Redlock library, add --foreign",
+        name = output::bytes(name),
+        all = status.nodes.len(),
+    )))
 }
 
 /// The output for people: one line per master, with the state of the lock before it was deleted.

@@ -4,7 +4,7 @@
 //! The command changes nothing on the masters. Its JSON output is an object `{"resources": [..]}`, whose entries are
 //! [`ResourceStatus`].
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::patience::{Patience, may_be_up, patient};
 pub(crate) const AFTER_HELP: &str = "\
 Without a name, status lists the locks that are held: at most 1000, and only those that it finds within about 5s. If the
 list is incomplete, a line below the list says so. If no majority of the masters answers, a lock that is not listed may
-still be held.
+still be held. A key with the name of a lock is listed even if another program wrote it, but only if it is a string.
 
 With names, status shows what each master reports about each lock. The verdict on a lock is one of
     held       a majority of the masters reports the same holder
@@ -73,7 +73,7 @@ pub(crate) const CODES: [Meaning; 4] = [
     ("64", ""),
     (
         "69",
-        "for at least one resource, fewer than a majority of the masters answered",
+        "for at least one resource, fewer than a majority of the masters answered with the state of its lock",
     ),
     ("78", ""),
 ];
@@ -351,7 +351,7 @@ async fn statuses_of(
 }
 
 /// The failure if `name` cannot be the name of a lock, for the reason `why`.
-pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failure {
+pub(crate) fn wrong_name(name: &OsStr, why: impl std::fmt::Display) -> Failure {
     let mut shown = output::bytes(name.as_bytes());
     if shown.chars().count() > 40 {
         shown = shown.chars().take(40).chain(['…']).collect();
@@ -359,8 +359,20 @@ pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failur
     Failure::usage(format!("cannot use '{shown}' as the name of a lock: {why}"))
 }
 
-/// The error for a resource about which no majority of the masters replied.
+/// The error for a resource of which no majority of the masters reported the state.
 pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
+    if status.is_blocked() {
+        return Failure::new(
+            exit::UNAVAILABLE,
+            format!(
+                "nobody can get the lock '{}': on {} of {} masters, another program wrote another type of value to its \
+                 key, for example a hash; delete the key if nobody needs it, or use another name or prefix",
+                status.shown,
+                status.of_other_type(),
+                status.masters.len()
+            ),
+        );
+    }
     let kinds = status.masters.iter().filter_map(|master| master.error_kind);
     unanswered(
         (status.answered, status.masters.len(), status.quorum),
@@ -425,6 +437,19 @@ impl ResourceStatus {
                 .next()
                 .map(|(master, fault)| format!("{master}: {}", output::redact(&fault.to_string())));
         }
+    }
+
+    /// The number of masters that store another type of value than a string in the lock key.
+    fn of_other_type(&self) -> usize {
+        let other = Some(Fault::WrongType.kind());
+        let masters = self.masters.iter();
+        masters.filter(|master| master.error_kind == other).count()
+    }
+
+    /// Whether the verdict is `unknown` only because some masters store another type of value in the lock key.
+    fn is_blocked(&self) -> bool {
+        let other = self.of_other_type();
+        self.verdict == "unknown" && other > 0 && self.answered + other >= self.quorum
     }
 
     /// The notes of all holders of the lock, one line per note.
@@ -559,7 +584,20 @@ fn page(status: &ResourceStatus) -> String {
             YELLOW,
             "split: no holder has a majority of the masters".to_owned(),
         ),
+        _ if status.is_blocked() => (
+            RED,
+            format!(
+                "blocked: on {} of {} masters, another program wrote another type of value to the lock key",
+                status.of_other_type(),
+                status.masters.len()
+            ),
+        ),
         _ => (RED, "unknown: no majority answered".to_owned()),
+    };
+    let answered = if status.is_blocked() {
+        "can vote"
+    } else {
+        "answered"
     };
     let rows: Vec<Vec<Cell>> = status.masters.iter().map(MasterStatus::row).collect();
     let queues = status.masters.iter().map(|master| &master.waiting);
@@ -571,7 +609,7 @@ fn page(status: &ResourceStatus) -> String {
         (held, _) => ("plain lock ", format!("; {held} permits held")),
     };
     format!(
-        "{}: {plain}{style}{words}{style:#}{semaphore} ({} of {} masters answered, {} are a majority)\n{notes}{}{}",
+        "{}: {plain}{style}{words}{style:#}{semaphore} ({} of {} masters {answered}, {} are a majority)\n{notes}{}{}",
         status.shown,
         status.answered,
         status.masters.len(),
@@ -593,7 +631,7 @@ fn keys_that_stay(status: &ResourceStatus, max_ttl: Duration) -> String {
         if master.state == "held" && master.ttl_left_ms.is_none() {
             return Some(format!(
                 "{}: the lock key has no expiry, so another program wrote it. Nobody gets the lock until the key is \
-                 deleted. If the key is not needed, quorate break deletes it.\n",
+                 deleted. If nobody needs the key, quorate break --foreign deletes it.\n",
                 master.master
             ));
         }

@@ -78,7 +78,7 @@ fn status_explains_a_key_that_expires_later_than_any_client_can_have_asked_for()
         .collect();
     assert_eq!(told.len(), 1, "{status:?}");
     assert!(told[0].contains("quorate break"), "{status:?}");
-    let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
+    let broken = done(quorate(&masters).args(["break", "r", "--yes", "--foreign"]));
     assert_eq!(broken.code, Some(0), "{broken:?}");
     let taken = done(&mut run(&masters, &["--try", "r"], &["true"]));
     assert_eq!(taken.code, Some(0), "{taken:?}");
@@ -290,6 +290,31 @@ fn key_of_a_wrong_type_is_reported_by_status_and_not_deleted_by_break() {
 }
 
 #[test]
+fn status_does_not_report_an_outage_if_a_majority_has_another_type_of_value() {
+    let masters = masters(3);
+    for master in masters.iter().take(2) {
+        let put = master.command(&["HSET", "r", "field", "mine"]);
+        assert_eq!(put.expect("a reply").int(), Some(1));
+    }
+    let status = done(quorate(&masters).args(["status", "r"]));
+    assert_eq!(status.code, Some(69), "{status:?}");
+    let words = "r: blocked: on 2 of 3 masters, another program wrote another type of value to the lock key (1 of 3 \
+                 masters can vote, 2 are a majority)";
+    assert!(status.out.contains(words), "{status:?}");
+    let words = "nobody can get the lock 'r': on 2 of 3 masters, another program wrote another type of value to its key";
+    assert!(status.err.contains(words), "{status:?}");
+    let shown = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
+    assert_eq!(shown["resources"][0]["verdict"], "unknown");
+    assert_eq!(shown["resources"][0]["answered"], 1);
+    // The masters that are down answered nothing.
+    masters[1].kill().expect("killed");
+    masters[2].kill().expect("killed");
+    let down = done(quorate(&masters).args(["status", "r"]));
+    assert!(down.out.contains("unknown: no majority answered"), "{down:?}");
+    assert!(down.err.contains("no quorum: 0 of 3 masters answered"), "{down:?}");
+}
+
+#[test]
 fn status_and_break_say_that_another_program_wrote_a_key_without_an_expiry() {
     let masters = masters(3);
     common::held_by_another(&masters);
@@ -297,10 +322,37 @@ fn status_and_break_say_that_another_program_wrote_a_key_without_an_expiry() {
     assert_eq!(status.code, Some(0), "{status:?}");
     let said = "the lock key has no expiry, so another program wrote it";
     assert!(status.out.contains(said), "{status:?}");
-    let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
+    let broken = done(quorate(&masters).args(["break", "r", "--yes", "--foreign"]));
     assert_eq!(broken.code, Some(0), "{broken:?}");
     let said = "(no expiry: another program wrote this key)";
     assert!(broken.out.contains(said), "{broken:?}");
+}
+
+/// The data of another program cannot be restored after the deletion.
+#[test]
+fn break_deletes_the_key_of_another_program_only_with_the_option_foreign() {
+    let masters = masters(3);
+    for key in ["r", "quorate:slot:2:api"] {
+        let set = masters[1].command(&["SET", key, "an important value"]);
+        assert!(set.expect("a reply").is_ok());
+    }
+    let exists = |key| masters[1].command(&["EXISTS", key]).expect("a reply").int();
+    for (key, words) in [
+        ("r", &["break", "r", "--yes"][..]),
+        ("quorate:slot:2:api", &["break", "api", "--slot", "2", "--yes"]),
+    ] {
+        let refused = done(quorate(&masters).args(words));
+        assert_eq!(refused.code, Some(64), "{refused:?}");
+        for part in ["another program wrote it on 1 of 3 masters", "--foreign"] {
+            assert!(refused.err.contains(part), "{part:?}: {refused:?}");
+        }
+        assert_eq!(refused.out, "");
+        assert_eq!(exists(key), Some(1), "{key} must still exist");
+        let broken = done(quorate(&masters).args(words).arg("--foreign"));
+        assert_eq!(broken.code, Some(0), "{broken:?}");
+        assert!(broken.out.contains("deleted an important value"), "{broken:?}");
+        assert_eq!(exists(key), Some(0), "{key} must be deleted");
+    }
 }
 
 #[test]
