@@ -50,6 +50,9 @@
 //! - [`Redlock`] takes locks: [`acquire`](Redlock::acquire), [`try_acquire`](Redlock::try_acquire),
 //!   [`lock`](Redlock::lock) with options, [`scope`](Redlock::scope). [`RedlockBuilder`] lists every setting with its
 //!   default, and [`inspect`](Redlock::inspect) checks the configuration of the masters.
+//! - [`acquire`](Redlock::acquire) and [`scope`](Redlock::scope) wait for up to 30 s by default ([`Wait`]). A periodic
+//!   task should make one attempt, or use [`Once`] or [`Election`], so that it does not queue up. `docs/library.md` shows
+//!   this, and the errors of a scope ([`ScopeError`]; [`try_scope`](Redlock::try_scope) is for closures that can fail).
 //! - Locks are not re-entrant. If a caller acquires a lock that it already holds, the acquire waits until the caller
 //!   releases the lock. If the wait ends with an error, the error shows the reason ([`Missed::held_here`]).
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost), [`extend`](LockGuard::extend),

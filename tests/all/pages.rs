@@ -558,7 +558,8 @@ fn rust_code_on_the_pages_equals_compiled_code_in_this_file() {
     let here = dense(include_str!("pages.rs"));
     for (name, least) in [
         ("README.md", 2),
-        ("docs/testing.md", 5),
+        ("docs/testing.md", 6),
+        ("docs/library.md", 2),
         ("docs/fencing.md", 3),
         ("docs/kinds.md", 7),
     ] {
@@ -608,6 +609,69 @@ mod readme {
             TryAcquire::Held(refusal) => println!("held: expires in {:?} unless renewed", refusal.ttl_left),
         }
         Ok(())
+    }
+}
+
+/// The code of `docs/library.md`. It is compiled, but does not run.
+#[allow(unused, clippy::pedantic)]
+#[rustfmt::skip]
+mod library {
+    async fn refresh_rates(fence: Option<u64>) {}
+
+    struct Books;
+
+    impl Books {
+        fn close(&mut self) {}
+    }
+
+    use quorate::{AcquireError, Redlock, ScopeError, Wait};
+
+    /// One tick of a periodic task. Returns whether this machine has run it.
+    async fn tick(redlock: &Redlock) -> Result<bool, ScopeError> {
+        let lock = redlock.lock("rates").wait(Wait::None);
+        match lock.scope(async |guard| refresh_rates(guard.fencing_token()).await).await {
+            Ok(()) => Ok(true),
+            Err(ScopeError::NotAcquired(AcquireError::HeldByOther(_))) => Ok(false), // another machine runs it
+            Err(error) => Err(error),
+        }
+    }
+
+    use quorate::{Fence, StaleToken};
+
+    #[derive(Debug, thiserror::Error)]
+    enum JobError {
+        #[error(transparent)]
+        Lock(#[from] ScopeError),
+        #[error(transparent)]
+        Stale(#[from] StaleToken),
+        #[error("fencing is off")]
+        NoToken,
+    }
+
+    async fn close_month(redlock: &Redlock, books: &Fence<Books>) -> Result<(), JobError> {
+        redlock
+            .try_scope("month-end", async |guard| {
+                let token = guard.fencing_token().ok_or(JobError::NoToken)?;
+                books.write(token).await?.close(); // refused if a later holder has written
+                Ok(())
+            })
+            .await
+    }
+
+    /// The HTTP status for an error of `close_month`.
+    fn status(error: &JobError) -> u16 {
+        match error {
+            JobError::Lock(ScopeError::NotAcquired(AcquireError::HeldByOther(_))) => 409, // try again later
+            JobError::Lock(ScopeError::NotAcquired(_)) => 503, // nothing was done
+            _ => 500,                                          // the work may be half done
+        }
+    }
+
+    /// A service runs these functions in tasks of its own, so their futures must be `Send`.
+    fn spawned(redlock: Redlock, books: std::sync::Arc<Fence<Books>>) {
+        let other = redlock.clone();
+        tokio::spawn(async move { tick(&other).await });
+        tokio::spawn(async move { close_month(&redlock, &books).await });
     }
 }
 
