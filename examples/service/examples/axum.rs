@@ -88,6 +88,14 @@ async fn metrics(State(service): State<Service>) -> String {
     service.metrics.render()
 }
 
+/// Empties the buffers of the recorder. Without it, samples accumulate in memory until `/metrics` is read.
+async fn upkeep(metrics: PrometheusHandle) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        metrics.run_upkeep();
+    }
+}
+
 fn router(service: Service) -> Router {
     Router::new()
         .route("/invoice/{customer}", post(invoice))
@@ -98,8 +106,14 @@ fn router(service: Service) -> Router {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Install the recorder before the `Redlock` is built, so that every metric exists from the start.
-    let metrics = PrometheusBuilder::new().install_recorder()?;
+    // Install the recorder before the `Redlock` is built, so that every metric exists from the start. Without buckets,
+    // the exporter would export summaries, which the dashboard and the alert rules cannot read.
+    let buckets = [
+        0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0,
+    ];
+    let metrics = PrometheusBuilder::new().set_buckets(&buckets)?;
+    let metrics = metrics.install_recorder()?;
+    tokio::spawn(upkeep(metrics.clone()));
     quorate::metrics::describe();
     let redlock = match std::env::var_os("QUORATE_MASTERS") {
         Some(_) => RedlockBuilder::from_env()?.build()?,
@@ -151,6 +165,9 @@ async fn try_out(bound: std::net::SocketAddr, redlock: &Redlock) -> Result<(), B
         "GET /metrics: {}",
         counted.ok_or("the metric quorate_rounds_total is missing")?
     );
+    if !figures.contains("quorate_acquire_seconds_bucket") {
+        return Err("the histograms have no buckets".into());
+    }
     Ok(())
 }
 
