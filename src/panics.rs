@@ -12,6 +12,8 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 
+use crate::redact::redact;
+
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
@@ -28,11 +30,13 @@ pub type Panic = Box<dyn Any + Send>;
 /// The longest text of a panic that is shown, in characters.
 const LONGEST: usize = 160;
 
-/// The text of a panic, up to the first colon or line break: the rest may show values, for example a password.
+/// The text of a panic without passwords, up to the first colon and blank, or line break: the rest may show values.
 pub fn text(panic: &Panic) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     let text = text.unwrap_or("a panic without a text");
+    // Before the text is cut: a password may contain a colon, a blank or a line break.
+    let text = redact(text);
     let text = text.split(['\n', '\r']).next().unwrap_or_default();
     let text = text.split(": ").next().unwrap_or_default();
     let text = text.trim_end_matches(':');
@@ -78,6 +82,13 @@ mod tests {
         assert_eq!(said(panic), "called `Result::unwrap()` on an `Err` value");
         assert_eq!(said(Box::new("one\ntwo")), "one");
         assert_eq!(said(Box::new("left\u{1b}[2J")), "left\u{fffd}[2J");
+        for (secret, shown) in [
+            ("cannot use redis://bob:s3: cr\net@h", "cannot use redis://***@h"),
+            ("no right for bob:s3cret@h:1", "no right for ***@h:1"),
+            ("password=s3 cret", "password=***"),
+        ] {
+            assert_eq!(said(Box::new(secret)), shown);
+        }
         assert_eq!(said(Box::new(7)), "a panic without a text");
         assert!(!catches_panics());
         assert_eq!(caught(catches_panics).ok(), Some(true));

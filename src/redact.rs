@@ -103,15 +103,31 @@ pub fn value(text: &str) -> Cow<'_, str> {
 /// - After a `://`, and after a known scheme with a mistyped `://`, everything up to the last `@` before the next URL is
 ///   hidden, blanks and line breaks included. If no `@` follows, a text that does not look like a host is hidden.
 /// - Words that look like `user:password@host:port` are hidden up to their last `@`.
-/// - The values of parameters such as `password=` are hidden.
+/// - After a parameter such as `password=`, everything before the next URL is hidden, blanks and line breaks included. If
+///   the value begins with a quote, the text after the last such quote is shown.
 pub fn redact(text: &str) -> Cow<'_, str> {
-    let has_secret = text.contains('@') || text.contains("//") || parameter(text).is_some();
+    let has_secret = text.contains('@')
+        || text.contains("//")
+        || parameter(text).is_some()
+        || start_of_known_url(text).is_some();
     if !has_secret {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some((scheme, secret)) = start_of_secret(rest) {
+    loop {
+        let url = start_of_secret(rest);
+        let value = parameter(rest);
+        if let Some(at) = value.filter(|at| url.is_none_or(|(scheme, _)| *at <= scheme)) {
+            // What looks like a URL in the value of the parameter may be a part of a password.
+            let (start, shown) = split_value(&rest[at..]);
+            clean.push_str(&logins(&rest[..at]));
+            clean.push_str(start);
+            clean.push_str(HIDDEN);
+            rest = shown;
+            continue;
+        }
+        let Some((scheme, secret)) = url else { break };
         clean.push_str(&words(&rest[..scheme]));
         clean.push_str(&rest[scheme..secret]);
         let quote = rest[..scheme].chars().next_back();
@@ -172,12 +188,16 @@ fn start_of_next_url(text: &str) -> Option<usize> {
         let at = from + start_of_known_url(&text[from..])?;
         let before = text[..at].chars().next_back();
         let length = length_of_scheme(&text[at..]);
-        let is_first = |c: char| c.is_whitespace() || matches!(c, ',' | '(' | '\'' | '"' | '`');
-        if before.is_some_and(is_first) && text[at + length..].starts_with("://") {
+        if before.is_some_and(separates_urls) && text[at + length..].starts_with("://") {
             return Some(at);
         }
         from = at + length;
     }
+}
+
+/// Whether a URL can begin after this character of a list or of a sentence.
+fn separates_urls(c: char) -> bool {
+    c.is_whitespace() || matches!(c, ',' | '(' | '\'' | '"' | '`')
 }
 
 /// The length of the known scheme at the beginning of a text, with an addition such as `+tls`; 0 if there is none.
@@ -249,6 +269,11 @@ fn is_location(text: &str) -> bool {
 
 /// The words of a text that contains no URL with a scheme.
 fn words(text: &str) -> String {
+    logins(&parameters(text))
+}
+
+/// A text without the logins of the words that look like `user:password@host:port`.
+fn logins(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for word in text.split_inclusive(char::is_whitespace) {
         let start = word.len() - word.trim_start_matches(['\'', '"', '`', '(']).len();
@@ -261,7 +286,7 @@ fn words(text: &str) -> String {
             _ => clean.push_str(word),
         }
     }
-    parameters(&clean).into_owned()
+    clean
 }
 
 /// Whether the texts before and after an `@` look like a login and a host. A name with an `@`, such as
@@ -286,6 +311,7 @@ fn parameter(text: &str) -> Option<usize> {
     equals.next().map(|(at, _)| at + 1)
 }
 
+/// A text without the values of secret parameters.
 fn parameters(text: &str) -> Cow<'_, str> {
     let Some(mut at) = parameter(text) else {
         return Cow::Borrowed(text);
@@ -293,11 +319,11 @@ fn parameters(text: &str) -> Cow<'_, str> {
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;
     loop {
+        let (start, shown) = split_value(&rest[at..]);
         clean.push_str(&rest[..at]);
+        clean.push_str(start);
         clean.push_str(HIDDEN);
-        rest = &rest[at..];
-        let is_end = |c: char| c == '&' || c.is_whitespace();
-        rest = &rest[rest.find(is_end).unwrap_or(rest.len())..];
+        rest = shown;
         match parameter(rest) {
             Some(next) => at = next,
             None => break,
@@ -305,6 +331,28 @@ fn parameters(text: &str) -> Cow<'_, str> {
     }
     clean.push_str(rest);
     Cow::Owned(clean)
+}
+
+/// Splits a text, which begins after the `=` of a secret parameter: the blanks and the quote that are shown before the
+/// hidden value, and the rest that is shown after it.
+fn split_value(text: &str) -> (&str, &str) {
+    let value = text.trim_start();
+    let first = value.chars().next();
+    let quote = first.filter(|c| matches!(c, '\'' | '"' | '`'));
+    let value = &value[quote.map_or(0, char::len_utf8)..];
+    let start = &text[..text.len() - value.len()];
+    if let Some(rest) = value.strip_prefix(HIDDEN)
+        && !rest.starts_with(char::is_alphanumeric)
+    {
+        // This was hidden before, so that the text after it belongs to the message.
+        return (start, rest);
+    }
+    let end = start_of_next_url(value).unwrap_or(value.len());
+    let end = match quote.and_then(|quote| value[..end].rfind(quote)) {
+        Some(closing) => closing,
+        None => value[..end].trim_end_matches(separates_urls).len(),
+    };
+    (start, &value[end..])
 }
 
 #[cfg(test)]
@@ -343,8 +391,24 @@ mod tests {
             ("'redis://:s3,cr'et@host': no", "'redis://***@host': no"),
             (
                 "unix:///run/r.sock?user=a&pass=s3cret&db=1",
-                "unix:///run/r.sock?user=a&pass=***&db=1",
+                "unix:///run/r.sock?user=a&pass=***",
             ),
+            ("password=s3 cret", "password=***"),
+            ("password=s3&cret=\n s3cret", "password=***"),
+            ("Password = s3 cret", "Password = ***"),
+            ("--password='s3 cret' is no option", "--password='***' is no option"),
+            ("auth=\"s3'\" cret\" (no)", "auth=\"***\" (no)"),
+            ("auth='s3 cret", "auth='***"),
+            ("password=s3://cret", "password=***"),
+            ("password=redis://s3cret", "password=***"),
+            ("pass=s3 cret, redis://a:b@h2", "pass=***, redis://***@h2"),
+            ("pass=***s3cret", "pass=***"),
+            (
+                "redis://a:b@h1?pass=s3 cret redis://c:d@h2",
+                "redis://***@h1?pass=*** redis://***@h2",
+            ),
+            ("bob:s3@h:1?password=s3 cret", "***@h:1?password=***"),
+            ("redis:bob:s3cret", "redis:***"),
             (
                 "redis://a:b@h1,redis://c:d@h2",
                 "redis://***@h1,redis://***@h2",

@@ -91,7 +91,7 @@ impl WaitDisplay {
             && seen.holder.as_deref() == self.ours.as_ref().map(|ours| ours.as_bytes());
         let text = describe(&self.resource, seen, ours);
         if let Some(bar) = &self.bar {
-            bar.set_message(text);
+            bar.set_message(output::redact(&text).into_owned());
             bar.enable_steady_tick(Duration::from_millis(100));
             return;
         }
