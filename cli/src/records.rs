@@ -25,8 +25,14 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "run `quorate prepare-server URL` with an administrator account: it prints the grants that are needed",
         ),
-        Fault::Denied(why) if why.contains("max_user_connections") => ("connections", FEWER),
-        Fault::Down(why) if why.contains("max_connections") => ("connections", FEWER),
+        Fault::Down(why) if ["max_connections", "max_user_connections"].iter().any(|limit| why.contains(limit)) => {
+            ("connections", FEWER)
+        }
+        Fault::Server(why) if why.contains("(1226)") => (
+            "limits",
+            "raise the limit of the user in the URL with ALTER USER, or remove it: a lock needs several queries and \
+             updates for each renewal",
+        ),
         Fault::Denied(why) if why.contains("has expired") => (
             "login",
             "set a new password for the user (ALTER USER .. IDENTIFIED BY ..), and put the password into the URL of this master",
@@ -503,12 +509,14 @@ mod tests {
         assert!(zookeeper(&denied).contains("setAcl"));
         for full in [
             Fault::Down("Too many connections (1040): raise max_connections".into()),
-            Fault::Denied("exceeded the 'max_user_connections' resource (1226)".into()),
+            Fault::Down("exceeded the 'max_user_connections' resource (1226)".into()),
         ] {
             assert!(
                 advice(&stranger, &full).starts_with("connections: raise the connection limit")
             );
         }
+        let hourly = Fault::Server("exceeded the 'max_questions' resource (1226)".into());
+        assert!(advice(&stranger, &hourly).starts_with("limits: raise the limit"));
         let locked = Fault::Denied("this account is locked (4151)".into());
         assert!(advice(&stranger, &locked).contains("unlock the user in the URL"));
         let expired =

@@ -71,10 +71,12 @@ static ROWS: [Row; 25] = [
     Row { codes: &[1820, 1862], about: &[], becomes: Becomes::Denied,
         said: "the password of the user in the URL has expired",
         remedy: "set a new password (ALTER USER), and put it into the URL" },
-    Row { codes: &[1203, 1226], about: &["max_user_connections"], becomes: Becomes::Denied, said: "",
+    // Only a login gets this error: a connection becomes free when another session of the user ends.
+    Row { codes: &[1203, 1226], about: &["max_user_connections"], becomes: Becomes::Down, said: "",
         remedy: "raise this limit, or open fewer sessions (?lanes= in the URL)" },
-    Row { codes: &[1226], about: &[], becomes: Becomes::Denied, said: "",
-        remedy: "raise this limit with ALTER USER" },
+    // The limits of a user per hour, such as max_questions and MAX_QUERIES_PER_HOUR.
+    Row { codes: &[1226], about: &[], becomes: Becomes::Server, said: "",
+        remedy: "wait until the hour of this limit has ended, or raise the limit with ALTER USER" },
     Row { codes: &[1045, 1698], about: &[], becomes: Becomes::Denied, said: "",
         remedy: "correct the user and the password in the URL" },
     Row { codes: &[1044, 1095, 1142, 1143, 1227, 1370], about: &[], becomes: Becomes::Denied, said: "",
@@ -288,21 +290,6 @@ mod tests {
                 "not allowed",
             ),
             (
-                1203,
-                "more than 'max_user_connections' active connections",
-                "?lanes=",
-            ),
-            (
-                1226,
-                "exceeded the 'max_user_connections' resource",
-                "?lanes=",
-            ),
-            (
-                1226,
-                "exceeded the 'max_updates_per_hour' resource",
-                "per_hour",
-            ),
-            (
                 1820,
                 "You must SET PASSWORD",
                 "password of the user in the URL has expired",
@@ -320,6 +307,41 @@ mod tests {
             let fault = of(code, message);
             assert!(!fault.passes_by_itself(), "{code}: {fault}");
             assert!(fault.to_string().contains(said), "{code}: {fault}");
+        }
+    }
+
+    #[test]
+    fn limit_of_a_user_that_time_can_repair_is_waited_for() {
+        for (code, message, kind, remedy) in [
+            (
+                1203,
+                "more than 'max_user_connections' active connections",
+                "down",
+                "?lanes=",
+            ),
+            (
+                1226,
+                "exceeded the 'max_user_connections' resource",
+                "down",
+                "?lanes=",
+            ),
+            (
+                1226,
+                "exceeded the 'max_questions' resource",
+                "server_error",
+                "the hour",
+            ),
+            (
+                1226,
+                "exceeded the 'max_connections_per_hour' resource",
+                "server_error",
+                "the hour",
+            ),
+        ] {
+            let fault = of(code, message);
+            assert!(fault.passes_by_itself(), "{code}: {fault}");
+            assert_eq!(fault.kind(), kind, "{fault}");
+            assert!(fault.to_string().contains(remedy), "{fault}");
         }
     }
 

@@ -210,7 +210,7 @@ async fn user_that_cannot_log_in_gets_a_permanent_error_with_the_reason() {
 }
 
 #[tokio::test]
-async fn user_without_free_connections_gets_a_permanent_error_about_the_limit() {
+async fn user_without_free_connections_gets_a_passing_error_about_the_limit() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -258,12 +258,29 @@ async fn error_of_a_server_that_requires_tls_suggests_the_url_scheme_mysqls() {
         return;
     };
     let fault = fault_of(&server.url("locks")).await;
-    assert_eq!(fault.kind(), "denied", "{fault}");
+    assert_eq!(fault.kind(), "down", "{fault}");
+    assert!(fault.passes_by_itself(), "{fault}");
     assert!(fault.to_string().contains("mysqls://"), "{fault}");
 }
 
 #[tokio::test]
 async fn server_whose_transactions_are_read_only_by_default_can_store_locks() {
+#[tokio::test]
+async fn limit_of_queries_per_hour_gets_a_passing_error() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let url = user(&server, &report.grants);
+    server
+        .sql("ALTER USER app WITH MAX_QUERIES_PER_HOUR 1")
+        .unwrap();
+    let fault = fault_of(&url).await;
+    assert_eq!(fault.kind(), "server_error", "{fault}");
+    assert!(fault.passes_by_itself(), "{fault}");
+    assert!(fault.to_string().contains("the hour"), "{fault}");
+}
+
     let Some((_server, store)) = server(options().arg("--transaction-read-only=ON")).await else {
         return;
     };
