@@ -21,6 +21,7 @@ pub mod memory;
 mod name;
 pub(crate) mod note;
 mod numbers;
+mod other_protocol;
 pub(crate) mod redis;
 mod reply;
 mod request;
@@ -49,6 +50,8 @@ pub use ended::Ended;
 pub use fault::Fault;
 pub use name::NodeName;
 pub use note::Note;
+#[doc(hidden)]
+pub use other_protocol::{Protocol, other_protocol};
 pub use reply::{Phase, Reply, ReplySink};
 pub use request::{ExtendItem, NoteItem, Page, Request};
 pub use scope::Scope;

@@ -9,6 +9,7 @@
 //! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.
 //! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, or floods its
 //!   clients.
+//! - [`answers()`] starts a server of another protocol, which waits for the client to begin.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
 //! - [`Names`] maps host names to an address, to "no such name", or to no answer.
 //! - [`Namespace`] puts one server behind a network link that a test can take down. The program must call [`isolate`]
@@ -49,6 +50,7 @@ compile_error!(
     "quorate-testbed runs on Unix systems only (Linux, macOS, the BSDs): Windows is not supported"
 );
 
+mod answers;
 pub mod bad_url;
 mod clock;
 mod console;
@@ -79,6 +81,7 @@ mod spawn;
 pub mod table;
 mod zookeeper;
 
+pub use answers::answers;
 pub use clock::{ClockShim, OffsetFile, Skew};
 pub use console::Console;
 pub use counters::{Counters, Flow};

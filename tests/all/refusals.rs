@@ -172,6 +172,31 @@ fn accept(serve: impl Fn(std::net::TcpStream) + Send + Sync + 'static) -> String
     url
 }
 
+/// Answers `srvr`, and closes the connection at any other command, as ZooKeeper does.
+fn zookeeper(mut stream: std::net::TcpStream) {
+    let mut word = [0; 4];
+    if stream.read_exact(&mut word).is_ok() && &word == b"srvr" {
+        let _ = stream.write_all(b"Zookeeper version: 3.8.0\n");
+    }
+}
+
+#[tokio::test]
+async fn server_of_another_kind_ends_an_endless_wait() {
+    // MySQL begins the conversation. The length of its packet may look like the beginning of an answer of Redis.
+    for packet in [
+        &b"\x6c\0\0\0\x0a5.5.5-10.11.6-MariaDB\0"[..],
+        b">\0\0\0\xff\x6a\x04Host '10.0.0.1' is not allowed",
+    ] {
+        let url = accept(move |mut stream| {
+            let _ = stream.write_all(packet);
+            while let Ok(1..) = stream.read(&mut [0; 512]) {}
+        });
+        ends_with(&waiter(&url), "MySQL", "correct the host and the port").await;
+    }
+    let url = accept(zookeeper);
+    ends_with(&waiter(&url), "ZooKeeper", "use zk://").await;
+}
+
 /// Answers GET, and closes the connection at any other command, as twemproxy does.
 fn proxy(mut stream: std::net::TcpStream) {
     let mut bytes = [0; 4096];

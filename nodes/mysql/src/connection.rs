@@ -8,10 +8,11 @@
 //!   command. So [`Connection`] drops its connection on a thread without a Tokio runtime, where no task can start.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 #[cfg(feature = "tls-rustls")]
 use mysql_async::ClientIdentity;
@@ -20,13 +21,18 @@ use mysql_async::SslOpts;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder, Row};
 use quorate::fork::PerProcess;
-use quorate::node::{Fault, Panic, caught, caught_in, panic_text};
+use quorate::node::{Fault, Panic, Protocol, caught, caught_in, other_protocol, panic_text};
 
 use crate::fault::{PLUGINS, fault, of_login};
 use crate::url::Address;
 
 /// The largest packet that this client sends or accepts: 64 MiB, in bytes.
 const LARGEST_PACKET: usize = 64 << 20;
+
+/// If a server that this process has not met has not completed the login after this time, the client also finds out
+/// whether it is a server of another kind: 200 ms, well below the default connect timeout. Redis, ZooKeeper and web
+/// servers wait for the client to begin, and a client of MySQL waits for the server.
+const SILENCE: Duration = Duration::from_millis(200);
 
 /// A connection to one MySQL or MariaDB server.
 pub(crate) struct Connection {
@@ -53,7 +59,8 @@ impl Connection {
     pub(crate) async fn open(address: &Address, database: bool) -> Result<Self, Fault> {
         let options = options(address, database);
         let conn = Conn::new(with_tls(options, address).await);
-        let conn = match caught_in(Opening(Some(conn))).await {
+        let opening = caught_in(Opening(Some(conn)));
+        let conn = match or_other_kind(opening, address).await? {
             Ok(conn) => conn,
             // `mysql_async` panics if the server demands an authentication plugin for which a part of it is not
             // compiled in.
@@ -83,6 +90,26 @@ impl Connection {
         let outcomes = outcomes.map_err(|error| fault(&error, true))?;
         self.asked = false;
         Ok(outcomes)
+    }
+}
+
+/// Waits for the end of `opening`. Fails earlier if the server is silent, and speaks another protocol than MySQL.
+async fn or_other_kind<T>(
+    opening: impl Future<Output = T>,
+    address: &Address,
+) -> Result<T, Fault> {
+    let mut opening = pin!(opening);
+    if address.socket.is_some() || address.met.load(Ordering::Relaxed) {
+        return Ok(opening.await);
+    }
+    if let Ok(opened) = tokio::time::timeout(SILENCE, &mut opening).await {
+        return Ok(opened);
+    }
+    let server = (address.host.as_str(), address.port);
+    tokio::select! {
+        biased;
+        opened = &mut opening => Ok(opened),
+        Some(text) = other_protocol(server, Protocol::MySql) => Err(Fault::Unsupported(text.into())),
     }
 }
 

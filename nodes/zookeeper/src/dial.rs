@@ -1,10 +1,11 @@
 //! Opens a session with one member of an ensemble.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use quorate::node::Fault;
+use quorate::node::{Fault, Protocol, other_protocol};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use tokio::net::TcpStream;
@@ -17,6 +18,11 @@ use crate::fault;
 /// If no member of the ensemble has answered after this time, the client also tries the next member. If the request
 /// timeout is shorter than 500 ms, the client waits only a quarter of the request timeout.
 const NEXT: Duration = Duration::from_millis(125);
+
+/// If a member has not answered after this time, the client also finds out whether it is a server of another kind:
+/// 200 ms, well below the default connect timeout. This check of a member that closed the connection is limited to the
+/// same time.
+const SILENCE: Duration = Duration::from_millis(200);
 
 /// A client that is connected to one member, and that member's address.
 pub(crate) struct Dialled {
@@ -35,6 +41,7 @@ pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
     let mut waiting = hosts.iter();
     let mut asked = FuturesUnordered::new();
     let mut failed = Vec::new();
+    let mut foreign = 0;
     loop {
         if let Some(host) = waiting.next() {
             asked.push(dial_one(host, address));
@@ -45,12 +52,21 @@ pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
                 Some(Ok(dialled)) => return check(dialled, address),
                 Some(Err(Refusal::Final(fault))) => return Err(fault),
                 Some(Err(Refusal::Silent(why))) => failed.push(why),
+                Some(Err(Refusal::Foreign(why))) => {
+                    foreign += 1;
+                    failed.push(why);
+                }
                 None => {}
             },
             () = sleep(NEXT.min(address.timeout / 4)), if more => {}
         }
         if asked.is_empty() && waiting.len() == 0 {
-            return Err(Fault::Down(failed.join("; ").into()));
+            let why = failed.join("; ").into();
+            return Err(if foreign == hosts.len() {
+                Fault::Unsupported(why)
+            } else {
+                Fault::Down(why)
+            });
         }
     }
 }
@@ -58,6 +74,8 @@ pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
 enum Refusal {
     /// This member did not answer, for the reason in this text. Another member may answer.
     Silent(String),
+    /// There is a server of another kind at the address of this member. Another member may answer.
+    Foreign(String),
     /// The member answered with a fault that every other member would also report.
     Final(Fault),
 }
@@ -70,16 +88,36 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
         let secret = format!("{}:{}", user.name, user.password);
         connector = connector.with_auth("digest", secret.as_bytes());
     }
-    match connector.connect(host).await {
+    let is_foreign = |text: &str| Refusal::Foreign(format!("{host}: {text}"));
+    let mut connecting = pin!(connector.connect(host));
+    let answer = tokio::select! {
+        biased;
+        answer = &mut connecting => answer,
+        Some(text) = other_kind(host) => return Err(is_foreign(text)),
+    };
+    match answer {
         Ok(client) => Ok(Dialled {
             client,
             host: host.to_owned(),
         }),
         Err(error) => Err(match fault::of_request(&error, &address.path, address) {
-            Fault::Disconnected(why) => Refusal::Silent(why_silent(host, &why).await),
+            Fault::Disconnected(why) => {
+                let asked = other_protocol(with_port(host), Protocol::ZooKeeper);
+                match timeout(SILENCE, asked).await {
+                    Ok(Some(text)) => is_foreign(text),
+                    _ => Refusal::Silent(why_silent(host, &why).await),
+                }
+            }
             fault => Refusal::Final(fault),
         }),
     }
+}
+
+/// Finds out after [`SILENCE`] whether a member that has not answered is a server of another kind, and returns what to
+/// change in this case.
+async fn other_kind(host: &str) -> Option<&'static str> {
+    sleep(SILENCE).await;
+    other_protocol(with_port(host), Protocol::ZooKeeper).await
 }
 
 /// Finds out why a member did not answer. The client reports the same error `why` for an absent server and for a server

@@ -2,6 +2,7 @@
 //! use such a connection. It is separate from the connection that the link uses for locks.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::buffers::{Input, Output};
@@ -76,7 +77,11 @@ impl Conversation {
         });
         match done.await {
             Ok(()) => Ok((talk, handshake.done())),
-            Err(fault) => Err(greeted.ended(handshake.progress(), fault)),
+            Err(fault) => {
+                let fault = greeted.ended(handshake.progress(), fault);
+                shared.unanswered.store(greeted.probes(), Ordering::Relaxed);
+                Err(fault)
+            }
         }
     }
 

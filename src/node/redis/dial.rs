@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -16,7 +17,7 @@ use super::connecting::{Event, broken};
 use super::refusal::down;
 use super::shared::Shared;
 use super::socket::Socket;
-use crate::node::Fault;
+use crate::node::{Fault, Protocol, other_protocol};
 
 /// How long a connection attempt waits for one address before it also tries the next address: 100 ms. This is a fifth
 /// of the default connect timeout, so several addresses can be tried.
@@ -53,6 +54,9 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
             tune(&stream, shared.options.connect_timeout).map_err(down)?;
             if shared.address.tls {
                 return tls(&shared, host, stream).await;
+            }
+            if shared.unanswered.load(Ordering::Relaxed) {
+                check_kind(&shared, &stream).await?;
             }
             Ok(Socket::new(stream))
         }
@@ -105,6 +109,18 @@ async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
             None => {}
         }
         trying.extend(rest.next().map(TcpStream::connect));
+    }
+}
+
+/// Fails if the server of this connection speaks another protocol than Redis: a ZooKeeper server, for example, closes
+/// the connection when it receives a command. Takes at most a quarter of the connect timeout.
+async fn check_kind(shared: &Shared, stream: &TcpStream) -> Result<(), Fault> {
+    let address = stream.peer_addr().map_err(down)?;
+    let limit = shared.options.connect_timeout / 4;
+    let asked = tokio::time::timeout(limit, other_protocol(address, Protocol::Redis)).await;
+    match asked {
+        Ok(Some(text)) => Err(Fault::Unsupported(text.into())),
+        _ => Ok(()),
     }
 }
 

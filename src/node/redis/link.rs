@@ -31,6 +31,7 @@
 //! some goals are missed").
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::buffers::{Input, Output};
@@ -444,12 +445,16 @@ impl Link {
         let mut lived = None;
         let fault = match &self.state {
             State::Handshaking { handshake, .. } => self.greeted.ended(handshake.progress(), fault),
+            // The driver has found a server of another kind. Ask it again before the next handshake.
+            State::Dialing { .. } if matches!(fault, Fault::Unsupported(_)) => fault,
             State::Dialing { .. } => {
                 self.greeted.forget();
                 fault
             }
             _ => fault,
         };
+        let unanswered = self.greeted.probes();
+        self.shared.unanswered.store(unanswered, Ordering::Relaxed);
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             let text = format!("connection lost: {fault}");
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "connection lost");

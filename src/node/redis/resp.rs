@@ -113,6 +113,10 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>, Malforme
     if bytes.first().is_some_and(|first| !KINDS.contains(first)) {
         return Err(Malformed);
     }
+    // A packet of MySQL begins with its length, which may be a byte of `KINDS`, and two bytes 0.
+    if bytes.get(1) == Some(&0) {
+        return Err(Malformed);
+    }
     let mut reader = Reader {
         bytes,
         at: 0,
@@ -336,6 +340,7 @@ mod tests {
             b"*99999999999\r\n",
             b"=2\r\nab\r\n",
             b"_junk\r\n",
+            b">\0\0\0\xff",
             b"#x\r\n",
             b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
         ] {

@@ -1,5 +1,6 @@
 //! The state of one Redis master that its handle, its actor and its inspections share.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub(super) struct Shared {
     pub(super) repeats: Repeats,
     /// The receiver of the master's wake-ups for waiters. Not set if this process uses no queues.
     pub(super) subscriber: OnceLock<Subscriber>,
+    /// Whether the server closed the last connection before it answered anything. It may be a server of another kind.
+    pub(super) unanswered: AtomicBool,
     /// The origin of the times in the master's link and in `acquaintance`. Set by the first actor.
     pub(super) origin: OnceLock<tokio::time::Instant>,
 }
@@ -79,6 +82,7 @@ impl Shared {
             lookup: Lookup::default(),
             repeats: Repeats::default(),
             subscriber: OnceLock::new(),
+            unanswered: AtomicBool::new(false),
             origin: OnceLock::new(),
         }
     }

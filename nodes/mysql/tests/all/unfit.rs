@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use crate::common::{self, bare, change, of, server};
-use quorate::Purpose;
+use quorate::{Purpose, Redlock, Wait};
 use quorate::node::Fault;
-use quorate::node::store::{Session as _, Store as _};
+use quorate::node::store::{Session as _, Store as _, StoreNode};
 use quorate_mysql::{MySql, NotPrepared, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions};
 
@@ -37,6 +37,39 @@ async fn fault_of(url: &str) -> Fault {
     };
     assert!(!fault.to_string().contains(SECRET), "{fault}");
     fault
+}
+
+#[tokio::test]
+async fn server_of_another_kind_ends_an_endless_wait() {
+    for (words, remedy) in [
+        (&b"-ERR unknown command 'srvr'\r\n"[..], "use redis://"),
+        (b"-NOAUTH Authentication required.\r\n", "use redis://"),
+        (b"Zookeeper version: 3.8.0-1, built on 2023\n", "use zk://"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
+    ] {
+        let server = quorate_testbed::answers(words).unwrap();
+        let url = format!("mysql://app:{SECRET}@{server}/locks");
+        let fault = fault_of(&url).await;
+        assert_eq!(fault.kind(), "unsupported", "{fault}");
+        assert!(fault.to_string().contains(remedy), "{fault}");
+        let found = MySql::open(&url).unwrap().inspect().await;
+        assert_eq!(found.fault, Some(fault));
+        let node = StoreNode::new(MySql::open(&url).unwrap());
+        let waiter = Redlock::builder().node(node).wait(Wait::Forever);
+        let waiter = waiter.build().unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), waiter.acquire("x")).await;
+        let error = ended.expect("the wait must end").unwrap_err().details();
+        assert!(error.contains(remedy), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn silent_server_is_not_taken_for_a_server_of_another_kind() {
+    let server = quorate_testbed::answers(b"").unwrap();
+    let store = MySql::open(&format!("mysql://app:{SECRET}@{server}/locks")).unwrap();
+    let connected = tokio::time::timeout(Duration::from_secs(1), store.connect()).await;
+    let fault = connected.map(|connected| connected.map(drop));
+    assert!(fault.is_err(), "the client must go on waiting: {fault:?}");
 }
 
 #[tokio::test]
@@ -223,12 +256,29 @@ async fn user_without_free_connections_gets_a_passing_error_about_the_limit() {
     let store = MySql::open(&url).unwrap();
     let (_kept, _) = store.connect().await.unwrap();
     let fault = fault_of(&url).await;
-    assert_eq!(fault.kind(), "denied", "{fault}");
+    assert_eq!(fault.kind(), "down", "{fault}");
+    assert!(fault.passes_by_itself(), "{fault}");
     let text = fault.to_string();
     assert!(
         text.contains("(1226)") && text.contains("?lanes="),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn limit_of_queries_per_hour_gets_a_passing_error() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let url = user(&server, &report.grants);
+    server
+        .sql("ALTER USER app WITH MAX_QUERIES_PER_HOUR 1")
+        .unwrap();
+    let fault = fault_of(&url).await;
+    assert_eq!(fault.kind(), "server_error", "{fault}");
+    assert!(fault.passes_by_itself(), "{fault}");
+    assert!(fault.to_string().contains("the hour"), "{fault}");
 }
 
 #[tokio::test]
@@ -258,29 +308,12 @@ async fn error_of_a_server_that_requires_tls_suggests_the_url_scheme_mysqls() {
         return;
     };
     let fault = fault_of(&server.url("locks")).await;
-    assert_eq!(fault.kind(), "down", "{fault}");
-    assert!(fault.passes_by_itself(), "{fault}");
+    assert_eq!(fault.kind(), "denied", "{fault}");
     assert!(fault.to_string().contains("mysqls://"), "{fault}");
 }
 
 #[tokio::test]
 async fn server_whose_transactions_are_read_only_by_default_can_store_locks() {
-#[tokio::test]
-async fn limit_of_queries_per_hour_gets_a_passing_error() {
-    let Some(server) = bare(options()) else {
-        return;
-    };
-    let report = prepare(&server.url("locks")).await.unwrap();
-    let url = user(&server, &report.grants);
-    server
-        .sql("ALTER USER app WITH MAX_QUERIES_PER_HOUR 1")
-        .unwrap();
-    let fault = fault_of(&url).await;
-    assert_eq!(fault.kind(), "server_error", "{fault}");
-    assert!(fault.passes_by_itself(), "{fault}");
-    assert!(fault.to_string().contains("the hour"), "{fault}");
-}
-
     let Some((_server, store)) = server(options().arg("--transaction-read-only=ON")).await else {
         return;
     };

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::*;
 use quorate::node::Fault;
+use quorate::{Redlock, Wait};
 use quorate::node::store::{Committed, Session, Store};
 use quorate_testbed::ZooKeeperOptions;
-use quorate_zookeeper::{ZooKeeper, prepare};
+use quorate_zookeeper::{ZooKeeper, node, prepare};
 
 async fn refusal(url: &str) -> Fault {
     let store = ZooKeeper::open(url).unwrap();
@@ -43,6 +44,28 @@ test!(two_paths_of_one_ensemble_count_as_one_server, server => {
     assert_ne!(here.server, other.server);
     assert_ne!(here.run, other.run);
 });
+
+#[tokio::test]
+async fn server_of_another_kind_ends_an_endless_wait() {
+    for (words, remedy) in [
+        (&b"-ERR unknown command 'srvr'\r\n"[..], "use redis://"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
+    ] {
+        let server = quorate_testbed::answers(words).unwrap();
+        let url = format!("zk://{server}/a");
+        let fault = refusal(&url).await;
+        assert_eq!(fault.kind(), "unsupported", "{fault}");
+        assert!(fault.to_string().contains(remedy), "{fault}");
+        let waiter = Redlock::builder().node(node(&url).unwrap()).wait(Wait::Forever);
+        let waiter = waiter.build().unwrap();
+        let ended = tokio::time::timeout(PATIENCE, waiter.acquire("x")).await;
+        let error = ended.expect("the wait must end").unwrap_err().details();
+        assert!(error.contains(remedy), "{error}");
+        // A member that is down may be a ZooKeeper server.
+        let fault = refusal(&format!("zk://{server}+127.0.0.1:1/a")).await;
+        assert_eq!(fault.kind(), "down", "{fault}");
+    }
+}
 
 test!(path_removed_during_a_session_is_reported_and_not_created_again, server => {
     let (mut session, _) = server.store().connect().await.unwrap();

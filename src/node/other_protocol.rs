@@ -1,0 +1,163 @@
+//! Finds out which protocol a server speaks that does not answer as the URL of a master demands: a URL may lead to a
+//! server of another kind, and only a change of the configuration repairs this.
+//!
+//! The table [`ROWS`] lists the protocols; `docs/refusals.md` shows it, and a test compares the two.
+
+use std::io;
+
+use tokio::net::{TcpStream, ToSocketAddrs};
+
+/// A protocol that a server may speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Redis or Valkey.
+    Redis,
+    /// MySQL or MariaDB.
+    MySql,
+    /// ZooKeeper.
+    ZooKeeper,
+    /// HTTP without TLS.
+    Http,
+    /// TLS from the first byte on.
+    Tls,
+    /// Any other protocol whose messages begin with text.
+    Text,
+}
+
+/// One row of the table: a protocol, how the page describes its answer, and the text of the fault.
+struct Row {
+    protocol: Protocol,
+    #[cfg_attr(not(test), allow(dead_code, reason = "only the page shows this"))]
+    seen: &'static str,
+    text: &'static str,
+}
+
+#[rustfmt::skip]
+static ROWS: [Row; 6] = [
+    Row { protocol: Protocol::Redis, seen: "an error as Redis and Valkey send it",
+        text: "this is a Redis or Valkey server: use redis:// in the URL, or correct the host and the port" },
+    Row { protocol: Protocol::MySql, seen: "the first packet of MySQL or MariaDB",
+        text: "this is a MySQL or MariaDB server: use mysql:// in the URL, or correct the host and the port" },
+    Row { protocol: Protocol::ZooKeeper, seen: "the answer of ZooKeeper",
+        text: "this is a ZooKeeper server: use zk:// in the URL, or correct the host and the port" },
+    Row { protocol: Protocol::Http, seen: "an HTTP response, or HTML",
+        text: "the server speaks HTTP: correct the host and the port in the URL" },
+    Row { protocol: Protocol::Tls, seen: "a TLS record",
+        text: "the server expects TLS at this port: correct the host and the port in the URL" },
+    Row { protocol: Protocol::Text, seen: "any other text",
+        text: "the server speaks another protocol: correct the host and the port in the URL" },
+];
+
+/// The line that the client sends. Redis answers an unknown command with an error, ZooKeeper answers with its state, and
+/// a web server with an error. MySQL sends its first packet without waiting for the client.
+const QUESTION: &[u8; 6] = b"srvr\r\n";
+
+/// How many bytes of an answer are read: the longest beginning of an answer that [`Protocol::of`] compares.
+const ENOUGH: usize = 14;
+
+impl Protocol {
+    /// The protocol of an answer that begins with these bytes; `None` if they show none.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let zookeeper: [&[u8]; 3] = [b"Zookeeper", b"This ZooKeeper", b"srvr is not"];
+        let is_text = |bytes: &[u8]| bytes.iter().all(|byte| matches!(byte, b' '..=b'~'));
+        match bytes {
+            [b'H', b'T', b'T', b'P', b'/', ..] | [b'<', b'!' | b'h' | b'H', ..] => Some(Self::Http),
+            [0x15 | 0x16, 3, ..] => Some(Self::Tls),
+            // The length of the packet, its number, and the version of the protocol or the mark of an error.
+            [_, _, 0, 0, 10 | 0xff, ..] => Some(Self::MySql),
+            [b'-' | b'+', b'A'..=b'Z', b'A'..=b'Z', ..] => Some(Self::Redis),
+            _ if zookeeper.iter().any(|begin| bytes.starts_with(begin)) => Some(Self::ZooKeeper),
+            [first @ .., _] if bytes.len() > 4 && is_text(&first[..4]) => Some(Self::Text),
+            _ => None,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        let row = ROWS.iter().find(|row| row.protocol == self);
+        row.map_or("", |row| row.text)
+    }
+}
+
+/// Connects to a server that does not answer in the protocol `expected`. If it speaks another one, returns what to
+/// change. The caller limits the time.
+pub async fn other_protocol(
+    server: impl ToSocketAddrs,
+    expected: Protocol,
+) -> Option<&'static str> {
+    let spoken = spoken_by(server).await.ok().flatten()?;
+    (spoken != expected).then(|| spoken.text())
+}
+
+async fn spoken_by(server: impl ToSocketAddrs) -> io::Result<Option<Protocol>> {
+    let stream = TcpStream::connect(server).await?;
+    // A new connection accepts six bytes at once.
+    stream.writable().await?;
+    stream.try_write(QUESTION)?;
+    let mut bytes = [0; ENOUGH];
+    let mut count = 0;
+    while count < ENOUGH {
+        stream.readable().await?;
+        match stream.try_read(&mut bytes[count..]) {
+            Ok(0) => break,
+            Ok(more) => count += more,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // ZooKeeper closes the connection after its answer, before it has read the whole line.
+            Err(_) if count > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Protocol::of(&bytes[..count]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_bytes_of_an_answer_show_the_protocol() {
+        let shown = |bytes: &[u8]| Protocol::of(&bytes[..bytes.len().min(ENOUGH)]);
+        for (bytes, protocol) in [
+            (&b"-ERR unknown command 'srvr'\r\n"[..], Protocol::Redis),
+            (b"-NOAUTH Authentication required.\r\n", Protocol::Redis),
+            (b"-DENIED Redis is running in protected", Protocol::Redis),
+            (b"\x6c\0\0\0\x0a5.5.5-10.11.6-MariaDB\0", Protocol::MySql),
+            (b"\x45\0\0\0\xff\x6a\x04Host is not allowed", Protocol::MySql),
+            (b"Zookeeper version: 3.8.0", Protocol::ZooKeeper),
+            (b"srvr is not executed because", Protocol::ZooKeeper),
+            (
+                b"This ZooKeeper instance is not currently serving",
+                Protocol::ZooKeeper,
+            ),
+            (b"HTTP/1.1 400 Bad Request\r\n", Protocol::Http),
+            (b"<!DOCTYPE HTML>", Protocol::Http),
+            (b"\x15\x03\x03\0\x02\x02\x46", Protocol::Tls),
+            (b"SSH-2.0-OpenSSH_9.6\r\n", Protocol::Text),
+            (b"220 mail.example\r\n", Protocol::Text),
+        ] {
+            assert_eq!(shown(bytes), Some(protocol), "{}", bytes.escape_ascii());
+        }
+        for bytes in [&b""[..], b"-", b"abc", b"\0\0\0\x29\0\0\0\0"] {
+            assert_eq!(shown(bytes), None, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn page_lists_every_protocol() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/refusals.md");
+        let page = std::fs::read_to_string(page).expect("the page");
+        let (_, section) = page
+            .split_once("## Servers of another kind\n")
+            .expect("a section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let shown = section.lines().filter(|line| line.starts_with("| "));
+        let shown: Vec<&str> = shown.skip(1).collect();
+        let row = |row: &Row| format!("| {} | unsupported | no | {} |", row.seen, row.text);
+        let rows: Vec<String> = ROWS.iter().map(row).collect();
+        assert_eq!(
+            shown,
+            rows,
+            "docs/refusals.md must show:\n{}",
+            rows.join("\n")
+        );
+    }
+}
