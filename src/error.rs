@@ -346,7 +346,9 @@ impl AcquireError {
 pub(crate) fn held(here: bool, foreign: bool) -> &'static str {
     match (here, foreign) {
         (true, _) => "is already held in this process, by another task or by the caller itself",
-        (false, true) => "is held by another program: the value of the lock key is not from quorate",
+        (false, true) => {
+            "is held by another program: the value of the lock key is not from quorate"
+        }
         (false, false) => "is held by another",
     }
 }

@@ -68,7 +68,11 @@ fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {
         let Ok(state) = &mut node.state else { continue };
-        let Some(holder) = state.holder.as_mut().filter(|holder| !is_of_quorate(holder)) else {
+        let Some(holder) = state
+            .holder
+            .as_mut()
+            .filter(|holder| !is_of_quorate(holder))
+        else {
             continue;
         };
         let known = strangers.iter().position(|stranger| stranger == holder);

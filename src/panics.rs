@@ -83,7 +83,10 @@ mod tests {
         assert_eq!(said(Box::new("one\ntwo")), "one");
         assert_eq!(said(Box::new("left\u{1b}[2J")), "left\u{fffd}[2J");
         for (secret, shown) in [
-            ("cannot use redis://bob:s3: cr\net@h", "cannot use redis://***@h"),
+            (
+                "cannot use redis://bob:s3: cr\net@h",
+                "cannot use redis://***@h",
+            ),
             ("no right for bob:s3cret@h:1", "no right for ***@h:1"),
             ("password=s3 cret", "password=***"),
         ] {

@@ -396,7 +396,10 @@ mod tests {
             ("password=s3 cret", "password=***"),
             ("password=s3&cret=\n s3cret", "password=***"),
             ("Password = s3 cret", "Password = ***"),
-            ("--password='s3 cret' is no option", "--password='***' is no option"),
+            (
+                "--password='s3 cret' is no option",
+                "--password='***' is no option",
+            ),
             ("auth=\"s3'\" cret\" (no)", "auth=\"***\" (no)"),
             ("auth='s3 cret", "auth='***"),
             ("password=s3://cret", "password=***"),

@@ -271,8 +271,10 @@ impl Redlock {
     /// and until then two clients may believe that they hold the lock. The fencing counter is kept.
     ///
     /// If less than a majority of the masters can be reached, nothing is deleted: the verdict of the returned status is
-    /// then [`StatusVerdict::Unknown`](crate::StatusVerdict::Unknown). The call may be repeated. It never deletes the
-    /// lock of a client that acquires the lock after the call has read the masters.
+    /// then [`StatusVerdict::Unknown`](crate::StatusVerdict::Unknown). If a majority is lost before the masters have
+    /// confirmed the deletion, the verdict is `Unknown` as well, but the holder cannot renew its lock any more
+    /// ([`Status::deletion_was_sent`]). The call may be repeated. It never deletes the lock of a client that acquires the
+    /// lock after the call has read the masters.
     ///
     /// # Errors
     ///
@@ -380,7 +382,11 @@ impl Redlock {
 
     /// Force-releases the lock `key`, and returns its state before the release.
     pub(crate) async fn force_release(&self, key: Arc<[u8]>) -> Status {
-        self.status_of(self.core.coordinator.force_release(key).await)
+        let (answers, deletion_sent) = self.core.coordinator.force_release(key).await;
+        Status {
+            deletion_sent,
+            ..self.status_of(answers)
+        }
     }
 
     fn status_of(&self, answers: Vec<(Result<KeyState, Fault>, Duration)>) -> Status {
@@ -398,6 +404,7 @@ impl Redlock {
             nodes,
             quorum: coordinator.quorum.size(),
             majority: coordinator.quorum,
+            deletion_sent: false,
         }
     }
 }

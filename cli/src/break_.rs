@@ -27,6 +27,7 @@ To break a permit of a semaphore, give its --slot. Without --slot, the plain loc
 quorate first reads the lock from all masters. Then every master that answers gets a record of each holder that any
 master has shown, so that none of them lets this holder renew its lock. Only then, and only if a majority of the masters
 has these records, does quorate delete the lock. It never deletes a lock that another client acquires in the meantime.
+If it exits with 69, repeat it.
 
 If another program wrote the key, quorate break refuses to delete it, unless --foreign is given: look at quorate status
 first. The locks of other Redlock libraries count as written by another program. On Redis, quorate break never deletes a
@@ -51,7 +52,8 @@ pub(crate) const CODES: [Meaning; 4] = [
     ),
     (
         "69",
-        "fewer than a majority of the masters answered: nothing was deleted, and the lock may still be held",
+        "fewer than a majority of the masters answered: nothing was deleted, and the lock may still be held; or too few \
+         masters confirmed the deletion: the error says so, and the holder cannot renew its lock any more",
     ),
     ("78", ""),
 ];
@@ -103,12 +105,13 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
     if args.json {
         output::print_json(&before)?;
     } else {
-        output::print_page(&page(&before))?;
+        output::print_page(&page(&before, status.deletion_was_sent()))?;
     }
-    if before.verdict == "unknown" {
-        return Err(no_quorum(&before));
+    match before.verdict {
+        "unknown" if status.deletion_was_sent() => Err(unconfirmed(&before)),
+        "unknown" => Err(no_quorum(&before)),
+        _ => Ok(exit::OK),
     }
-    Ok(exit::OK)
 }
 
 /// Force-releases the lock of this name, or the permit in this slot, and returns the state before the force-release. If
@@ -155,12 +158,27 @@ fn check_foreign(name: &[u8], status: &Status) -> Result<(), Failure> {
     )))
 }
 
-/// The output for people: one line per master, with the state of the lock before it was deleted.
-fn page(before: &ResourceStatus) -> String {
+/// The error if the deletion was sent, and fewer than a majority of the masters confirmed it.
+fn unconfirmed(before: &ResourceStatus) -> Failure {
+    Failure::new(
+        exit::UNAVAILABLE,
+        format!(
+            "only {} of {} masters have confirmed the deletion, {} are needed: the holder cannot renew its lock any more, \
+             but masters that still have the lock refuse other clients until its ttl ends; run quorate break again",
+            before.answered,
+            before.masters.len(),
+            before.quorum
+        ),
+    )
+}
+
+/// The output for people: one line per master, with the state of the lock before it was deleted. `sent` is whether the
+/// deletion was sent to the masters.
+fn page(before: &ResourceStatus, sent: bool) -> String {
     let mut text = holder_lines(before);
     for master in &before.masters {
         let words = match (&master.token, &master.error) {
-            (Some(token), _) if before.verdict == "unknown" => {
+            (Some(token), _) if before.verdict == "unknown" && !sent => {
                 format!("not deleted, because too few masters answered: {token}")
             }
             (Some(token), _) => {
@@ -175,13 +193,48 @@ fn page(before: &ResourceStatus) -> String {
                 );
                 format!("deleted {token} ({left})")
             }
-            (None, Some(error)) if master.error_kind == Some("wrong_type") => {
+            (None, Some(error))
+                if matches!(master.error_kind, Some("wrong_type" | "server_error")) =>
+            {
                 format!("not deleted: {error}")
             }
+            (None, Some(error)) if sent => format!("deletion not confirmed: {error}"),
             (None, Some(error)) => format!("not reached: {error}"),
             (None, None) => "no key".to_owned(),
         };
         text += &format!("{}: {words}\n", master.master);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate::Redlock;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn message_says_whether_the_deletion_was_sent() {
+        let redlock = Redlock::in_memory(3);
+        let _guard = redlock.acquire("x").await.expect("the lock must be free");
+        let status = redlock.break_lock("x").await.expect("a valid name");
+        assert!(status.deletion_was_sent());
+        let mut before = ResourceStatus::new(b"x", &status);
+        assert_eq!(page(&before, true).matches(": deleted ").count(), 3);
+        // Two of the three masters have not confirmed the deletion.
+        for master in &mut before.masters[1..] {
+            (master.token, master.error) = (None, Some("no answer within 50ms".to_owned()));
+            master.error_kind = Some("timeout");
+        }
+        (before.verdict, before.answered) = ("unknown", 1);
+        let text = page(&before, true);
+        assert_eq!(text.matches("deletion not confirmed: no answer").count(), 2);
+        assert_eq!(text.matches(": deleted ").count(), 1, "{text}");
+        let line = unconfirmed(&before).line;
+        assert!(line.contains("only 1 of 3 masters"), "{line}");
+        assert!(line.contains("cannot renew") && line.contains("run quorate break again"));
+        let text = page(&before, false);
+        assert_eq!(text.matches("not reached: no answer").count(), 2);
+        assert!(text.contains("not deleted, because too few masters answered"));
+    }
 }

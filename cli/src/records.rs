@@ -25,7 +25,11 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "run `quorate prepare-server URL` with an administrator account: it prints the grants that are needed",
         ),
-        Fault::Down(why) if ["max_connections", "max_user_connections"].iter().any(|limit| why.contains(limit)) => {
+        Fault::Down(why)
+            if ["max_connections", "max_user_connections"]
+                .iter()
+                .any(|limit| why.contains(limit)) =>
+        {
             ("connections", FEWER)
         }
         Fault::Server(why) if why.contains("(1226)") => (

@@ -34,7 +34,9 @@ impl KeyState {
     /// Whether another program wrote the value of the lock key. This is also true for the lock of another Redlock
     /// library. False if there is no lock key.
     pub fn is_foreign(&self) -> bool {
-        self.holder.as_deref().is_some_and(|value| !is_of_quorate(value))
+        self.holder
+            .as_deref()
+            .is_some_and(|value| !is_of_quorate(value))
     }
 }
 

@@ -4,6 +4,10 @@ use super::answer::KeyState;
 use super::token::Token;
 use crate::keys;
 
+/// The largest number of holds of one shared lock in a break record. More than a majority of the masters can list, each
+/// of which lists at most 100. The line with the fencing counter covers the holds that are left out.
+const MOST_HOLDS: usize = 200;
+
 /// A lock that a force-release ends. The operator's client builds it from the states that the masters reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -56,6 +60,7 @@ impl Ended {
         }
         holds.sort_unstable();
         holds.dedup();
+        holds.truncate(MOST_HOLDS);
         let mut record = [value, b"\t", counter.to_string().as_bytes()].concat();
         for hold in holds {
             record.push(b'\n');

@@ -121,7 +121,10 @@ mod tests {
             (b"-NOAUTH Authentication required.\r\n", Protocol::Redis),
             (b"-DENIED Redis is running in protected", Protocol::Redis),
             (b"\x6c\0\0\0\x0a5.5.5-10.11.6-MariaDB\0", Protocol::MySql),
-            (b"\x45\0\0\0\xff\x6a\x04Host is not allowed", Protocol::MySql),
+            (
+                b"\x45\0\0\0\xff\x6a\x04Host is not allowed",
+                Protocol::MySql,
+            ),
             (b"Zookeeper version: 3.8.0", Protocol::ZooKeeper),
             (b"srvr is not executed because", Protocol::ZooKeeper),
             (

@@ -18,8 +18,9 @@ impl Coordinator {
     /// 3. Deletes the lock on every master, if a majority of the masters has the break record.
     ///
     /// Deletes only the locks that were read, not a lock that another client acquires in the meantime. Returns the state
-    /// of the lock on each master as it was first read, or the fault of a master that did not execute the last step.
-    pub(crate) async fn force_release(&self, key: Arc<[u8]>) -> Answers {
+    /// of the lock on each master as it was first read, or the fault of a master that did not execute the last step; and
+    /// whether the third step was sent.
+    pub(crate) async fn force_release(&self, key: Arc<[u8]>) -> (Answers, bool) {
         let mut first: Answers = Vec::new();
         let mut ended: Arc<[Ended]> = Arc::default();
         let mut last = loop {
@@ -35,12 +36,13 @@ impl Coordinator {
         let recorded = last.iter().enumerate();
         let recorded = recorded.filter(|(_, (state, _))| state.is_ok());
         let recorded = recorded.map(|(node, _)| node).collect();
-        if !ended.is_empty() && self.quorum.is_met_by(recorded) {
+        let deletes = !ended.is_empty() && self.quorum.is_met_by(recorded);
+        if deletes {
             last = self.force_release_step(&key, &ended, true).await;
         }
         let both = first.into_iter().zip(last);
-        both.map(|((state, latency), (done, _))| (done.and(state), latency))
-            .collect()
+        let answers = both.map(|((state, latency), (done, _))| (done.and(state), latency));
+        (answers.collect(), deletes)
     }
 
     async fn force_release_step(

@@ -26,15 +26,19 @@ if #lines > 0 then
       all = '\n' .. line .. '\n' .. all
     end
   end
+  -- Without room for these locks, refuse: a holder whose line is dropped could restore its lock.
+  if #all > 65536 then
+    return redis.error_reply('ERR quorate: the break record is full: repeat this in two days, or delete the key {broken}' ..
+      KEYS[1] .. ' if the holders of all earlier force-releases have ended')
+  end
   if left ~= -1 then
     -- When a server is out of memory, it can refuse only the first write of a script. So begin with a write that it
     -- never refuses: the unchanged expiry, which needs no memory. If there is no lock key, this write changes nothing.
     redis.pcall('PEXPIRE', KEYS[1], math.max(left, 1))
   end
-  -- Limit the record to 16 KiB, and drop the oldest values.
   -- Keep the record for two days, twice the longest TTL that a client can configure. A late renewal by the holder
   -- must still find the record.
-  redis.call('SET', '{broken}' .. KEYS[1], string.sub(all, 1, 16384), 'PX', 2 * FENCE_TTL)
+  redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', 2 * FENCE_TTL)
 end
 local holds = deletes and type(said) == 'table' and said or {}
 -- At most 100 holds are listed, and the listed holds change with every renewal. If more holds share the lock, delete it:

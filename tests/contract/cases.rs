@@ -70,6 +70,7 @@ macro_rules! all_cases {
                 force_released_holder_cannot_renew_after_the_next_holder_is_force_released
                 break_record_outlives_the_longest_ttl_of_any_client
                 first_of_hundreds_of_force_released_holders_cannot_renew_its_lock
+                force_release_is_refused_if_the_break_record_is_full
                 forced_release_of_a_foreign_lock_writes_no_break_record
                 renewal_does_not_restore_a_force_released_lock_key_that_had_no_expiry
                 forced_release_fails_and_keeps_the_lock_key_if_the_break_record_cannot_be_written

@@ -229,6 +229,36 @@ pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_renew_its
     assert!(mark.len() <= 20_000, "{} bytes", mark.len());
 }
 
+/// A break record with room for one more lock, and then for none.
+pub(crate) async fn force_release_is_refused_if_the_break_record_is_full(arm: &Arm) {
+    let lines = |count: u32| -> Vec<u8> {
+        let line = |n: u32| format!("\n{n:032x}\n").into_bytes();
+        (0..count).flat_map(line).collect()
+    };
+    let (most, of_one) = (65_536, lines(1).len());
+    let count = u32::try_from(most / of_one).expect("a small number");
+    arm.put(&mark(KEY), &lines(count - 1), Some(LONG));
+    arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    arm.smash(KEY)
+        .await
+        .expect("there must be room for one lock");
+    arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
+    let refused = arm.smash(KEY).await;
+    let said = refused.expect_err("the record must be full").to_string();
+    assert!(said.contains("the break record is full"), "{said}");
+    assert!(said.contains("quorate:broken:job"), "{said}");
+    assert_eq!(arm.read(KEY), Some(hex(2)));
+    let kept = arm.read(&mark(KEY)).expect("a break record");
+    assert_eq!(kept.len(), of_one * (most / of_one));
+    // No holder was forgotten.
+    let oldest = format!("\n{:032x}\n", count - 2).into_bytes();
+    assert!(kept.ends_with(&oldest));
+    // A lock that is in the record already can still be deleted.
+    arm.put(KEY, &hex(1), Some(LONG));
+    arm.smash(KEY).await.expect("the lock is in the record");
+    assert_eq!(arm.read(KEY), None);
+}
+
 pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_record(arm: &Arm) {
     arm.put(KEY, b"somebody", Some(LONG));
     arm.smash(KEY)

@@ -310,8 +310,14 @@ fn status_does_not_report_an_outage_if_a_majority_has_another_type_of_value() {
     masters[1].kill().expect("killed");
     masters[2].kill().expect("killed");
     let down = done(quorate(&masters).args(["status", "r"]));
-    assert!(down.out.contains("unknown: no majority answered"), "{down:?}");
-    assert!(down.err.contains("no quorum: 0 of 3 masters answered"), "{down:?}");
+    assert!(
+        down.out.contains("unknown: no majority answered"),
+        "{down:?}"
+    );
+    assert!(
+        down.err.contains("no quorum: 0 of 3 masters answered"),
+        "{down:?}"
+    );
 }
 
 #[test]
@@ -339,7 +345,10 @@ fn break_deletes_the_key_of_another_program_only_with_the_option_foreign() {
     let exists = |key| masters[1].command(&["EXISTS", key]).expect("a reply").int();
     for (key, words) in [
         ("r", &["break", "r", "--yes"][..]),
-        ("quorate:slot:2:api", &["break", "api", "--slot", "2", "--yes"]),
+        (
+            "quorate:slot:2:api",
+            &["break", "api", "--slot", "2", "--yes"],
+        ),
     ] {
         let refused = done(quorate(&masters).args(words));
         assert_eq!(refused.code, Some(64), "{refused:?}");
@@ -350,7 +359,10 @@ fn break_deletes_the_key_of_another_program_only_with_the_option_foreign() {
         assert_eq!(exists(key), Some(1), "{key} must still exist");
         let broken = done(quorate(&masters).args(words).arg("--foreign"));
         assert_eq!(broken.code, Some(0), "{broken:?}");
-        assert!(broken.out.contains("deleted an important value"), "{broken:?}");
+        assert!(
+            broken.out.contains("deleted an important value"),
+            "{broken:?}"
+        );
         assert_eq!(exists(key), Some(0), "{key} must be deleted");
     }
 }

@@ -94,10 +94,7 @@ impl Connection {
 }
 
 /// Waits for the end of `opening`. Fails earlier if the server is silent, and speaks another protocol than MySQL.
-async fn or_other_kind<T>(
-    opening: impl Future<Output = T>,
-    address: &Address,
-) -> Result<T, Fault> {
+async fn or_other_kind<T>(opening: impl Future<Output = T>, address: &Address) -> Result<T, Fault> {
     let mut opening = pin!(opening);
     if address.socket.is_some() || address.met.load(Ordering::Relaxed) {
         return Ok(opening.await);

@@ -6,12 +6,15 @@ use std::time::Duration;
 use super::group::SHOWN;
 use super::master::{Master, Outcome, parse};
 use crate::keys::{self, Family};
-use crate::node::{Ended, KeyState};
+use crate::node::{Ended, Fault, KeyState};
 use crate::protocol::fencing::COUNTER_TTL_US;
 
 /// How long the break record of a force-released lock is kept: two days, twice the longest TTL that any client can
 /// configure.
 const BROKEN_TTL_US: u64 = 2 * COUNTER_TTL_US;
+
+/// The largest size of a break record in bytes: 64 KiB, enough for 1,927 force-releases of a plain lock in two days.
+const MOST: usize = 65_536;
 
 impl Master {
     /// Executes one step of a force-release: adds the locks `ended` to the break record, and deletes the lock key if
@@ -59,7 +62,8 @@ impl Master {
     }
 
     /// Adds force-released locks to the front of the break record of their key (the list of force-released locks), and
-    /// begins the lifetime of the record again.
+    /// begins the lifetime of the record again. Fails if the record would become too large: a holder whose line is
+    /// dropped could restore its lock.
     fn record(&mut self, now: u64, key: &[u8], ended: &[Ended]) -> Outcome<()> {
         let mut ours = ended.iter().filter(|one| !one.record.is_empty()).peekable();
         if ours.peek().is_none() {
@@ -73,7 +77,14 @@ impl Master {
                 all = [line, all].concat();
             }
         }
-        all.truncate(16_384);
+        if all.len() > MOST {
+            let mark = String::from_utf8_lossy(&mark);
+            let why = format!(
+                "ERR quorate: the break record is full: repeat this in two days, or delete the key {mark} if the \
+                 holders of all earlier force-releases have ended"
+            );
+            return Err(Fault::Server(why.into()));
+        }
         let lives = Duration::from_micros(BROKEN_TTL_US);
         self.set(now, &mark, all, Some(lives));
         Ok(())

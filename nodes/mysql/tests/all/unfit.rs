@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use crate::common::{self, bare, change, of, server};
-use quorate::{Purpose, Redlock, Wait};
 use quorate::node::Fault;
 use quorate::node::store::{Session as _, Store as _, StoreNode};
+use quorate::{Purpose, Redlock, Wait};
 use quorate_mysql::{MySql, NotPrepared, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions};
 

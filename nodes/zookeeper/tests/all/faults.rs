@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::*;
 use quorate::node::Fault;
-use quorate::{Redlock, Wait};
 use quorate::node::store::{Committed, Session, Store};
+use quorate::{Redlock, Wait};
 use quorate_testbed::ZooKeeperOptions;
 use quorate_zookeeper::{ZooKeeper, node, prepare};
 
@@ -56,7 +56,9 @@ async fn server_of_another_kind_ends_an_endless_wait() {
         let fault = refusal(&url).await;
         assert_eq!(fault.kind(), "unsupported", "{fault}");
         assert!(fault.to_string().contains(remedy), "{fault}");
-        let waiter = Redlock::builder().node(node(&url).unwrap()).wait(Wait::Forever);
+        let waiter = Redlock::builder()
+            .node(node(&url).unwrap())
+            .wait(Wait::Forever);
         let waiter = waiter.build().unwrap();
         let ended = tokio::time::timeout(PATIENCE, waiter.acquire("x")).await;
         let error = ended.expect("the wait must end").unwrap_err().details();
