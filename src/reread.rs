@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::panics;
+
 /// How long [`Reread::current`] waits for the files. After this time it returns the previous value, so that a file
 /// system that hangs does not prevent connections.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -71,14 +73,19 @@ impl<T: Clone + Send + 'static> Reread<T> {
     }
 
     /// The value, after a look at the files. The files are read on another thread. If this takes too long, returns the
-    /// previous value; the next call after its end returns the new one.
+    /// previous value; the next call after its end returns the new one. Also returns the previous value if the files
+    /// cannot be read, for example because the operating system refuses another thread.
     pub fn current(self: &Arc<Self>) -> impl Future<Output = T> + Send + use<T> {
         let this = self.clone();
         async move {
             if !this.busy.swap(true, Ordering::AcqRel) {
                 let busy = Busy(this.clone());
-                let loading = tokio::task::spawn_blocking(move || busy.0.load_if_changed());
-                let _ = tokio::time::timeout(PATIENCE, loading).await;
+                let load = move || busy.0.load_if_changed();
+                // `spawn_blocking` panics if the operating system refuses another thread.
+                match panics::caught(|| tokio::task::spawn_blocking(load)) {
+                    Ok(loading) => drop(tokio::time::timeout(PATIENCE, loading).await),
+                    Err(panic) => this.state().fail(panics::text(&panic)),
+                }
             }
             this.state().value.clone()
         }
@@ -101,7 +108,10 @@ impl<T: Clone + Send + 'static> Reread<T> {
             return;
         }
         // Not under the mutex: callers must not wait for the files.
-        let loaded = (self.load)();
+        let loaded = panics::caught(|| (self.load)());
+        let loaded = loaded.unwrap_or_else(|panic| {
+            Err(format!("internal failure of the client: {}", panics::text(&panic)))
+        });
         let mut state = self.state();
         state.seen = is_settled(&stamps).then_some(stamps);
         state.loaded = Instant::now();
@@ -110,16 +120,21 @@ impl<T: Clone + Send + 'static> Reread<T> {
                 state.value = value;
                 state.warned = None;
             }
-            Err(why) => {
-                if state.warned.as_ref() != Some(&why) {
-                    tracing::warn!(
-                        why,
-                        "changed TLS files cannot be used: new connections use the previous ones"
-                    );
-                }
-                state.warned = Some(why);
-            }
+            Err(why) => state.fail(why),
         }
+    }
+}
+
+impl<T> State<T> {
+    /// Keeps the value, and logs a warning with the reason, unless the last warning had the same reason.
+    fn fail(&mut self, why: String) {
+        if self.warned.as_ref() != Some(&why) {
+            tracing::warn!(
+                why,
+                "changed TLS files cannot be used: new connections use the previous ones"
+            );
+        }
+        self.warned = Some(why);
     }
 }
 
@@ -224,6 +239,43 @@ mod tests {
         }
         assert_eq!(reads.load(Ordering::Relaxed), 1);
         let _ = std::fs::remove_file(&path);
+    }
+
+    #[tokio::test]
+    async fn panic_while_files_are_read_keeps_the_previous_value() {
+        let reads = AtomicUsize::new(0);
+        let live = Reread::new(Vec::new(), Some(Duration::ZERO), move || {
+            let read = reads.fetch_add(1, Ordering::Relaxed);
+            assert!(read != 1, "odd file with bob:s3cret@h:1");
+            Ok(read)
+        });
+        let live = live.expect("a value");
+        assert_eq!(live.current().await, 0);
+        let warned = live.state().warned.clone().unwrap_or_default();
+        assert!(warned.contains("odd file"), "{warned}");
+        assert!(!warned.contains("s3cret"), "{warned}");
+        assert_eq!(live.current().await, 2);
+        assert_eq!(live.state().warned, None);
+    }
+
+    #[test]
+    fn runtime_that_has_ended_keeps_the_previous_value() {
+        use std::task::{Context, Poll, Waker};
+
+        let live = Reread::new(Vec::new(), Some(Duration::ZERO), || Ok(1)).expect("a value");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let handle = runtime.handle().clone();
+        runtime.shutdown_background();
+        let _entered = handle.enter();
+        for _ in 0..2 {
+            let current = std::pin::pin!(live.current());
+            let polled = current.poll(&mut Context::from_waker(Waker::noop()));
+            assert_eq!(polled, Poll::Ready(1));
+            assert!(!live.busy.load(Ordering::Acquire));
+        }
     }
 
     #[tokio::test]

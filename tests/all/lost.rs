@@ -9,6 +9,7 @@ use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{
     PATIENCE, ask_server, eventually, has_key, holders, masters, ms, secs, settings, take,
 };
+use quorate::node::memory::Master;
 use quorate::node::{Node, Request};
 use quorate::{
     ExtendError, Fault, LockGuard, LossCause, NodeOutcome, Phase, Redlock, Status, StatusVerdict,
@@ -420,4 +421,51 @@ async fn force_release_that_reaches_a_minority_of_the_masters_deletes_nothing() 
         operator.break_lock("job").await.expect("a valid name");
     }
     assert_eq!(guard.lost().await, LossCause::TakenAway);
+}
+
+/// A majority gets the break records, and is lost before it executes the deletion.
+#[tokio::test]
+async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_refused() {
+    let (nodes, redlock) = three(ms(1_500));
+    let guard = take(&redlock, "job").await;
+    let held = |node: &Stubborn| {
+        let peeks = |master: &mut Master, now| master.peek(now, b"job").holder.is_some();
+        node.master.with_master(peeks)
+    };
+    eventually("every master must have the lock key", || {
+        nodes.iter().all(|node| held(node))
+    })
+    .await;
+    let fault = Fault::Timeout(ms(50));
+    for node in &nodes[1..] {
+        let fault = fault.clone();
+        node.change(move |request| match request {
+            Request::Break { delete: true, .. } => Fails(fault.clone(), Duration::ZERO),
+            _ => Honest,
+        });
+    }
+    let status = redlock.break_lock("job").await.expect("a valid name");
+    assert_eq!(status.verdict(), StatusVerdict::Unknown);
+    assert!(status.deletion_was_sent(), "{status:?}");
+    assert!(!held(&nodes[0]) && held(&nodes[1]) && held(&nodes[2]));
+    // The holder is refused, although most of its keys are still there.
+    assert_eq!(guard.lost().await, LossCause::TakenAway);
+    for node in &nodes {
+        node.change(|_| Honest);
+    }
+    let again = redlock.break_lock("job").await.expect("a valid name");
+    assert_ne!(again.verdict(), StatusVerdict::Unknown);
+    assert!(!nodes.iter().any(|node| held(node)));
+    // Without a majority for the records, nothing is sent.
+    let _guard = take(&redlock, "job").await;
+    for node in &nodes[1..] {
+        let fault = fault.clone();
+        node.change(move |request| match request {
+            Request::Break { .. } => Fails(fault.clone(), Duration::ZERO),
+            _ => Honest,
+        });
+    }
+    let status = redlock.break_lock("job").await.expect("a valid name");
+    assert!(!status.deletion_was_sent() && held(&nodes[0]));
+    assert!(!redlock.status("job").await.expect("a valid name").deletion_was_sent());
 }
