@@ -24,7 +24,10 @@ use futures::future::BoxFuture;
 pub(crate) const FORKED: &str = "this process was forked from the process that built this Redlock, whose locks and \
                                  connections stay with that process: build a new Redlock in this process";
 
-/// The process that made a value.
+/// The process that made a value, by its process id. A process that was forked as the first one of a new PID namespace
+/// has the id of its parent if the parent is the first process of its own namespace; this is not recognized. A mark that
+/// the kernel clears in a forked process (`MADV_WIPEONFORK`) or a handler of forks (`pthread_atfork`) would need `unsafe`,
+/// and a look at `/proc` at each call would be slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 

@@ -85,6 +85,10 @@
 //! lock of the parent when it is dropped. A new `Redlock` works. Starting another program, for example with
 //! `std::process::Command`, is no such fork.
 //!
+//! The library recognizes a forked process by its process id. The only forked process with the id of its parent is the
+//! first process of a new PID namespace (`CLONE_NEWPID`), if its parent is the first process of its own namespace. There,
+//! do not use a `Redlock` or a guard of the parent, and do not drop it.
+//!
 //! # Tracing
 //!
 //! Spans and events of target `quorate`:
