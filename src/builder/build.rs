@@ -240,6 +240,7 @@ impl RedlockBuilder {
     /// The masters that the caller gave as implementations of [`Node`]. If `next_masters` is set, the caller must give
     /// them in the order of the URLs in `masters` and then `next_masters`.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
+        self.check_name()?;
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {
             return Ok(Members::of(nodes));
@@ -277,11 +278,17 @@ impl RedlockBuilder {
         self.settings.masters_generation.unwrap_or_default()
     }
 
-    pub(super) fn sets(&self) -> Result<Sets, BuildError> {
+    fn check_name(&self) -> Result<(), BuildError> {
         let name = self.settings.masters_name.as_deref();
-        if let Some(name) = name.filter(|name| !is_name(name)) {
-            return Err(BuildError::BadMastersName(name.to_owned()));
+        match name.filter(|name| !is_name(name)) {
+            Some(bad) => Err(BuildError::BadMastersName(bad.to_owned())),
+            None => Ok(()),
         }
+    }
+
+    pub(super) fn sets(&self) -> Result<Sets, BuildError> {
+        self.check_name()?;
+        let name = self.settings.masters_name.as_deref();
         // Masters of other kinds count as well, if they were named before this one.
         let others = |index: usize| self.others.iter().filter(move |(at, _)| *at <= index);
         let number = |index| index + 1 + others(index).count();

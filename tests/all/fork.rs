@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid};
+use quorate::node::store::{StoreNode, Table};
 use quorate::{AcquireError, LossCause, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::Masters;
 
@@ -31,6 +32,10 @@ fn builder(urls: &str) -> RedlockBuilder {
 
 /// Starts this test program with only the test `part`.
 fn start(part: &str, masters: &Masters) -> Child {
+    start_with(part, &masters.urls().join(","))
+}
+
+fn start_with(part: &str, urls: &str) -> Child {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
     command.args([
@@ -39,7 +44,7 @@ fn start(part: &str, masters: &Masters) -> Child {
         "--nocapture",
         "--test-threads=1",
     ]);
-    command.env(MASTERS, masters.urls().join(","));
+    command.env(MASTERS, urls);
     command.stdout(Stdio::piped()).stderr(Stdio::inherit());
     command.spawn().expect("it starts")
 }
@@ -191,6 +196,10 @@ fn part_without_a_runtime() {
         assert_eq!(error, AcquireError::Forked);
         let seen = block_on(redlock.status("held")).expect("a status");
         assert!(format!("{seen:?}").contains("forked"), "{seen:?}");
+        for inspection in block_on(redlock.inspect()) {
+            let fault = inspection.fault.expect("a fault").to_string();
+            assert!(fault.contains("forked"), "{fault}");
+        }
         block_on(redlock.flush());
         assert_eq!(block_on(guard.lost()), LossCause::Forked);
         let released = block_on(guard.release());
@@ -205,6 +214,54 @@ fn part_without_a_runtime() {
         std::thread::sleep(2 * TTL);
         block_on(own.acquire("other")).is_ok()
     });
+    println!("child: {}", status.unwrap_or(-1));
+    println!("parent still holds: {}", guard.is_valid());
+    assert_eq!(status, Some(0));
+}
+
+#[test]
+fn redlock_of_the_parent_over_stores_is_refused_in_a_forked_process() {
+    let said = end(start_with("part_with_stores", "none"));
+    assert!(said.contains("child: 0"), "{said}");
+    assert!(said.contains("parent still holds: true"), "{said}");
+}
+
+/// A client whose masters are three new stores in memory.
+fn over_stores() -> Redlock {
+    let tables = (1..=3).map(|n| Table::new(&format!("table-{n}"), true));
+    let settings = Redlock::builder().ttl(TTL).wait(Wait::For(LIMIT / 3));
+    let settings = tables.fold(settings, |settings, table| {
+        settings.node(StoreNode::new(table))
+    });
+    settings.build().expect("built")
+}
+
+#[test]
+fn part_with_stores() {
+    use crate::runtimes::block_on;
+    if std::env::var(MASTERS).is_err() {
+        return;
+    }
+    let redlock = over_stores();
+    let guard = block_on(redlock.acquire("held")).expect("acquired");
+    let ((_redlock, guard), status) = in_child((redlock, guard), |(redlock, guard)| {
+        let error = block_on(redlock.acquire("other")).expect_err("refused");
+        assert_eq!(error, AcquireError::Forked);
+        let seen = block_on(redlock.status("held")).expect("a status");
+        assert!(format!("{seen:?}").contains("forked"), "{seen:?}");
+        for inspection in block_on(redlock.inspect()) {
+            let fault = inspection.fault.expect("a fault").to_string();
+            assert!(fault.contains("forked"), "{fault}");
+        }
+        block_on(redlock.flush());
+        assert_eq!(block_on(guard.lost()), LossCause::Forked);
+        let released = block_on(guard.release());
+        assert!(!released.was_valid && released.on == 0, "{released:?}");
+        drop(redlock);
+        // The child has copies of the stores of its parent, so it can only use stores of its own.
+        block_on(over_stores().acquire("other")).is_ok()
+    });
+    std::thread::sleep(2 * TTL);
     println!("child: {}", status.unwrap_or(-1));
     println!("parent still holds: {}", guard.is_valid());
     assert_eq!(status, Some(0));

@@ -109,6 +109,22 @@ fn duplicate_master_is_refused_in_any_spelling() {
 }
 
 #[test]
+fn masters_name_that_is_not_a_name_is_refused() {
+    let (long, longest) = ("n".repeat(65), "n".repeat(64));
+    let masters = || Redlock::builder().masters(["redis://10.9.9.9"]);
+    for name in ["", "two words", "orders:1", "für", "a/b", "a\nb", &long] {
+        for builder in [masters(), good()] {
+            let error = refused(builder.masters_name(name));
+            assert_eq!(error, BuildError::BadMastersName(name.into()));
+            assert_says(&error, &["masters_name", "1 to 64", "dashes"]);
+        }
+    }
+    for name in ["orders", "a.b-c_9", &longest] {
+        assert!(masters().masters_name(name).build().is_ok(), "{name}");
+    }
+}
+
+#[test]
 fn too_many_masters_are_refused() {
     let urls = (1..=65).map(|n| format!("redis://10.0.0.{n}"));
     let error = refused(Redlock::builder().masters(urls));

@@ -103,6 +103,10 @@ impl Node for RedisNode {
     }
 
     fn doubted_for(&self) -> Option<Duration> {
+        // Another thread of the parent may have held a mutex of `shared` during a fork.
+        if self.process.is_other() {
+            return None;
+        }
         self.shared.doubted_for()
     }
 
@@ -116,14 +120,26 @@ impl Node for RedisNode {
     }
 
     fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
+        if self.process.is_other() {
+            let fault = Some(Fault::forked());
+            let seen = ChangeSeen {
+                fault,
+                ..ChangeSeen::default()
+            };
+            return Box::pin(std::future::ready(seen));
+        }
         let shared = Arc::new(self.shared.for_another_connection());
         let change = async move { change::change(&shared, order).await };
         Box::pin(runtime::in_runtime(change))
     }
 
     fn inspect(&self, scope: &Scope) -> BoxFuture<Inspection> {
-        let (shared, scope) = (self.shared.for_another_connection(), scope.clone());
         let name = self.shared.address.name().clone();
+        if self.process.is_other() {
+            let failed = Inspection::failed(name, Fault::forked());
+            return Box::pin(std::future::ready(failed));
+        }
+        let (shared, scope) = (self.shared.for_another_connection(), scope.clone());
         let inspect = async move {
             let found = panics::caught_in(inspect::inspect(&Arc::new(shared), &scope)).await;
             found.unwrap_or_else(|panic| Inspection::failed(name, while_inspecting(&panic)))

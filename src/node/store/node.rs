@@ -120,6 +120,10 @@ impl<S: Store> Node for StoreNode<S> {
 
     fn inspect(&self, _: &Scope) -> BoxFuture<Inspection> {
         let shared = self.shared.clone();
+        if self.process.is_other() {
+            let failed = Inspection::failed(self.name().clone(), Fault::forked());
+            return Box::pin(std::future::ready(failed));
+        }
         Box::pin(runtime::in_runtime(async move {
             let name = shared.store.name().clone();
             let found = caught_in(inspect(shared)).await;
