@@ -290,6 +290,47 @@ async fn connected_named_client_ignores_an_emptied_master_after_it_was_marked_ag
     }
 }
 
+/// Tests clients whose masters were replaced before, and which have no name: each script checks the generation marker,
+/// which another client restores.
+#[tokio::test]
+async fn connected_client_ignores_an_emptied_master_whose_marker_another_client_has_restored() {
+    let scene = Scene::start().await;
+    scene.mark().await;
+    for server in scene.servers.iter().take(3) {
+        let mark = ask_server(server, &["GET", MARK]);
+        let mark = mark.text().expect("a marker").replacen("0 ", "4 ", 1);
+        ask_server(server, &["SET", MARK, &mark]);
+    }
+    let client = || {
+        let replaced = scene.settings().masters_generation(1);
+        replaced.build().expect("good settings")
+    };
+    let connected = client();
+    let guard = connected.acquire("other").await.expect("free");
+    guard.release().await;
+    let first = held_by_two(&scene, &client()).await;
+    ask_server(&scene.servers[1], &["FLUSHALL"]);
+    until_marked(&scene, 1, &client()).await;
+    let restored = Instant::now();
+    for _ in 0..3 {
+        assert!(!is_granted_beside(&connected, &first).await);
+    }
+    first.release().await;
+    // The connected client also raises the age record, so the master votes again after `max_ttl`.
+    let _away = scene.away(0);
+    loop {
+        if let Ok(TryAcquire::Acquired(_)) = connected.try_acquire("job").await {
+            break;
+        }
+        let age = ask_server(&scene.servers[1], &["GET", AGE]);
+        assert!(restored.elapsed() < PATIENCE, "{age:?}");
+        tokio::time::sleep(MAX_TTL / 20).await;
+    }
+    // The marker was restored a moment before `restored`.
+    let took = restored.elapsed();
+    assert!(took + secs(1) > MAX_TTL, "{took:?}");
+}
+
 #[tokio::test]
 async fn masters_are_not_marked_through_an_address_that_leads_to_several_servers() {
     let scene = Scene::start().await;

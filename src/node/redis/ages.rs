@@ -58,6 +58,11 @@ impl Ages {
         self.restores = marker;
     }
 
+    /// Requests a call of the script, which shows the present age record.
+    pub(super) fn look(&mut self) {
+        self.wanted = true;
+    }
+
     /// The time of the next command; `None` if none is due, or if the reply to the last one is outstanding.
     pub(super) fn due(&self, max_ttl: Duration) -> Option<Instant> {
         let raise = || self.watch.as_ref()?.raise_at(max_ttl);

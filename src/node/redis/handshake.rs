@@ -129,7 +129,7 @@ impl Handshake {
             asked: VecDeque::new(),
             progress: Progress::Nothing,
             second: false,
-            scripts: Scripts::of(shared.options.configuration),
+            scripts: Scripts::of(shared.options.configuration, shared.options.restart_guard),
             info: Vec::new(),
             untold: None,
             id: None,
@@ -349,7 +349,7 @@ impl Handshake {
         if self.unnamed && !options.configuration.checks_each_request() {
             // Operators find and close the connections of outdated clients by name. This connection has no name, so its
             // scripts must check the marker.
-            self.scripts = Scripts::checked(options.configuration);
+            self.scripts = Scripts::checked(options.configuration, options.restart_guard);
             let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
         }

@@ -3,14 +3,15 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::refusal::{OTHER_MASTERS, server_fault};
+use super::refusal::{OTHER_MASTERS, YOUNG, server_fault};
 use super::resp::{Command, Value};
 use super::script::{Script, Set};
-use crate::keys::MASTERS;
+use crate::keys::{AGE, MASTERS};
 use crate::node::note::{NOTE_LIVES, NOTE_SHOWN};
 use crate::node::{Fault, Request};
 use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK_US};
 use crate::protocol::marker::Configuration;
+use crate::settings::RestartGuard;
 
 /// The TTL that scripts give a fencing counter. It is the sum of:
 ///
@@ -28,6 +29,20 @@ pub(super) struct Scripts {
     shas: [Vec<u8>; Script::ALL.len()],
     /// Lua code that begins each script and checks the generation marker. Empty if no check is needed.
     check: String,
+    /// Whether scripts with a check that grant locks also check the age record. False if the restart guard is off.
+    guards: bool,
+}
+
+/// Returns Lua code that ends a script with an error if the server has lost its generation marker within the last
+/// `max_ttl`, and another client has restored it. The server may have forgotten locks, and a client that was connected
+/// before does not notice it otherwise (docs/protocol.md, "Age records").
+fn guard(max_ttl: Duration) -> String {
+    let limit = max_ttl.as_millis();
+    format!(
+        "local aged = redis.pcall('GET', '{AGE}') \
+         aged = type(aged) == 'string' and tonumber(string.match(aged, '^%S+ (%d+) lost%-%S+$') or nil) \
+         if aged and aged < {limit} then return redis.error_reply('ERR {YOUNG}' .. ({limit} - aged)) end "
+    )
 }
 
 /// Returns Lua code that ends a script with an error if the master's generation marker does not admit this client. A
@@ -59,9 +74,9 @@ impl Scripts {
     ///
     /// For such a client, the check in the handshake is enough. An operator who replaces the masters closes the
     /// client's connections, and the next handshake then refuses the client.
-    pub(super) fn of(configuration: Configuration) -> Self {
+    pub(super) fn of(configuration: Configuration, restart_guard: RestartGuard) -> Self {
         if configuration.checks_each_request() {
-            Self::checked(configuration)
+            Self::checked(configuration, restart_guard)
         } else {
             Self::default()
         }
@@ -69,9 +84,10 @@ impl Scripts {
 
     /// The scripts of a client with this configuration. They check the generation marker even if the client's masters
     /// were never replaced.
-    pub(super) fn checked(configuration: Configuration) -> Self {
+    pub(super) fn checked(configuration: Configuration, restart_guard: RestartGuard) -> Self {
         Self {
             check: check(configuration),
+            guards: restart_guard != RestartGuard::Off,
             ..Self::default()
         }
     }
@@ -90,8 +106,13 @@ impl Scripts {
             } else {
                 ""
             };
+            let guard = if self.guards && script.grants() {
+                guard(max_ttl)
+            } else {
+                String::new()
+            };
             let source = format!(
-                "{check}local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_SHOWN = {}, '{}', {NOTE_LIVES}, {NOTE_SHOWN}\n{}",
+                "{check}{guard}local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_SHOWN = {}, '{}', {NOTE_LIVES}, {NOTE_SHOWN}\n{}",
                 max_ttl.as_millis(),
                 FENCE_TTL.as_millis(),
                 script.source()
@@ -176,7 +197,7 @@ mod tests {
     fn loaded_scripts_check_no_generation_marker_if_masters_were_never_replaced() {
         let print = |name| Fingerprint::of([name]);
         let loaded = |configuration: Configuration| {
-            let (scripts, mut out) = (Scripts::of(configuration), Vec::new());
+            let (scripts, mut out) = (Scripts::of(configuration, RestartGuard::On), Vec::new());
             for set in Set::ALL {
                 let _ = scripts.load(set, Duration::from_secs(30), &mut out);
             }
@@ -198,6 +219,21 @@ mod tests {
         assert_eq!(both.matches("if mark and mark ~= '0 ").count(), checked);
         let next = loaded(Configuration::new(1, print("b"), None));
         assert_eq!(next.matches("if true and mark ~= '2 ").count(), checked);
+        // Scripts that grant locks also check the age record.
+        assert!(!never.contains(YOUNG));
+        let granting = Script::ALL.into_iter().filter(|script| script.grants());
+        let granting = granting.inspect(|script| assert!(script.checks_marker(), "{script:?}"));
+        let granting = granting.count();
+        for checking in [both, next] {
+            assert_eq!(checking.matches(YOUNG).count(), granting);
+        }
+        let off = Scripts::checked(
+            Configuration::new(1, print("b"), None),
+            RestartGuard::Off,
+        );
+        let mut out = Vec::new();
+        let _ = off.load(Set::Plain, Duration::from_secs(30), &mut out);
+        assert!(!String::from_utf8_lossy(&out).contains(YOUNG));
     }
 
     #[test]

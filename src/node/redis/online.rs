@@ -175,14 +175,9 @@ impl Online {
                         return Err(fault);
                     }
                 };
-                settle(
-                    shared,
-                    pending_releases,
-                    queued,
-                    answer,
-                    is_noscript(value),
-                    now,
-                );
+                let noscript = is_noscript(value);
+                let votes = &mut self.votes;
+                settle(shared, votes, pending_releases, queued, answer, noscript, now);
             }
             // If the scripts for combined calls cannot be loaded, each request is sent as a separate command.
             What::Script(script)
@@ -248,7 +243,8 @@ impl Online {
             if noscript && !queued.resent {
                 self.send_again(queued);
             } else if let Some(answer) = said {
-                settle(shared, pending_releases, queued, answer, noscript, now);
+                let votes = &mut self.votes;
+                settle(shared, votes, pending_releases, queued, answer, noscript, now);
             } else {
                 self.ask_apart(queued);
             }

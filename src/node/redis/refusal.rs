@@ -7,6 +7,7 @@
 //! waiting as soon as such faults make a majority impossible ([`Fault::passes_by_itself`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::denied::Denied;
 use super::raised::Raised;
@@ -19,6 +20,13 @@ use crate::protocol::marker::{Admission, Configuration, Marker};
 /// The prefix of a script's error if the master's generation marker does not admit the client. The text of the marker
 /// follows the prefix.
 pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
+
+/// The prefix of a script's error if the age record of the server is too young. The rest of `max_ttl` in milliseconds
+/// follows the prefix.
+pub(super) const YOUNG: &str = "quorate: age record too young by ";
+
+/// The longest time for which an error with [`YOUNG`] can refuse a client: one day, the largest `max_ttl`.
+const LONGEST: u64 = 86_400_000;
 
 /// How an error of the server is recognized. An error begins with a code in capitals, usually followed by a space and a
 /// text.
@@ -307,6 +315,9 @@ pub(super) fn listed(text: &str, source: Option<&str>, quoting: Quoting) -> Opti
     if let ("ERR", Some(marker)) = (code, rest.strip_prefix(OTHER_MASTERS)) {
         return Some(Fault::OtherMasters(brief(marker)));
     }
+    if let ("ERR", Some(Ok(left))) = (code, rest.strip_prefix(YOUNG).map(str::parse::<u64>)) {
+        return Some(Fault::Quarantined(Duration::from_millis(left.min(LONGEST))));
+    }
     if let Some(why) = raised.denied(source) {
         return Some(Fault::Denied(brief(&why)));
     }
@@ -385,6 +396,17 @@ mod tests {
             server_fault(b"ERR x quorate: masters 2"),
             Fault::Server(_)
         ));
+    }
+
+    #[test]
+    fn error_about_a_young_age_record_shows_when_the_votes_count_again() {
+        let left = |error: &str| server_fault(format!("ERR {YOUNG}{error}").as_bytes());
+        let quarantined = |ms| Fault::Quarantined(Duration::from_millis(ms));
+        assert_eq!(left("29500"), quarantined(29_500));
+        assert_eq!(left(&u64::MAX.to_string()), quarantined(LONGEST));
+        for malformed in ["", "-5", "1.5", "29500 x", "99999999999999999999999"] {
+            assert!(matches!(left(malformed), Fault::Server(_)), "{malformed}");
+        }
     }
 
     #[test]

@@ -409,6 +409,19 @@ impl Script {
         self.row().checks_marker
     }
 
+    /// Whether the script can grant a lock that no client holds.
+    pub(super) fn grants(self) -> bool {
+        matches!(
+            self,
+            Self::Acquire
+                | Self::AcquireFair
+                | Self::AcquireMany
+                | Self::Claim
+                | Self::Classic
+                | Self::Permit
+        )
+    }
+
     /// Whether the script accepts `keys` keys and `args` arguments.
     pub fn takes(self, keys: usize, args: usize) -> bool {
         let Row {

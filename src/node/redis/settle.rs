@@ -2,6 +2,7 @@
 
 use super::refusal::not_admitted;
 use super::shared::Shared;
+use super::votes::Votes;
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::{Answer, Fault};
@@ -12,6 +13,7 @@ use crate::protocol::marker::Marker;
 /// release is sent again later. `noscript` is true if the master did not have the script of the request.
 pub(super) fn settle(
     shared: &Shared,
+    votes: &mut Votes,
     pending_releases: &mut PendingReleases,
     queued: Queued,
     answer: Result<Answer, Fault>,
@@ -30,6 +32,7 @@ pub(super) fn settle(
         answer => answer,
     };
     match &answer {
+        Err(Fault::Quarantined(left)) => votes.handle_young_record(*left, now),
         Err(fault) if noscript || passes(fault) => {
             pending_releases.postpone(&queued, shared.options.max_ttl, now);
         }

@@ -126,6 +126,14 @@ impl Votes {
         }
     }
 
+    /// Handles the answer of a script that the age record of the server is too young: another client has restored the
+    /// lost generation marker, since this connection was opened. The votes do not count for the time `left`.
+    pub(super) fn handle_young_record(&mut self, left: Duration, now: Instant) {
+        self.doubted_until = self.doubted_until.max(Some(now + left));
+        // This connection may have counted the age of the earlier memory.
+        self.ages.look();
+    }
+
     /// The remaining time in which the master's votes do not count; zero if they count.
     pub(super) fn quarantine(&mut self, shared: &Shared, now: Instant) -> Duration {
         if self.doubted_until.is_some_and(|until| until <= now) {
