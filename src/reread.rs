@@ -110,7 +110,10 @@ impl<T: Clone + Send + 'static> Reread<T> {
         // Not under the mutex: callers must not wait for the files.
         let loaded = panics::caught(|| (self.load)());
         let loaded = loaded.unwrap_or_else(|panic| {
-            Err(format!("internal failure of the client: {}", panics::text(&panic)))
+            Err(format!(
+                "internal failure of the client: {}",
+                panics::text(&panic)
+            ))
         });
         let mut state = self.state();
         state.seen = is_settled(&stamps).then_some(stamps);

@@ -467,5 +467,11 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
     }
     let status = redlock.break_lock("job").await.expect("a valid name");
     assert!(!status.deletion_was_sent() && held(&nodes[0]));
-    assert!(!redlock.status("job").await.expect("a valid name").deletion_was_sent());
+    assert!(
+        !redlock
+            .status("job")
+            .await
+            .expect("a valid name")
+            .deletion_was_sent()
+    );
 }

@@ -227,10 +227,7 @@ mod tests {
         for checking in [both, next] {
             assert_eq!(checking.matches(YOUNG).count(), granting);
         }
-        let off = Scripts::checked(
-            Configuration::new(1, print("b"), None),
-            RestartGuard::Off,
-        );
+        let off = Scripts::checked(Configuration::new(1, print("b"), None), RestartGuard::Off);
         let mut out = Vec::new();
         let _ = off.load(Set::Plain, Duration::from_secs(30), &mut out);
         assert!(!String::from_utf8_lossy(&out).contains(YOUNG));

@@ -175,9 +175,15 @@ impl Online {
                         return Err(fault);
                     }
                 };
-                let noscript = is_noscript(value);
-                let votes = &mut self.votes;
-                settle(shared, votes, pending_releases, queued, answer, noscript, now);
+                settle(
+                    shared,
+                    &mut self.votes,
+                    pending_releases,
+                    queued,
+                    answer,
+                    is_noscript(value),
+                    now,
+                );
             }
             // If the scripts for combined calls cannot be loaded, each request is sent as a separate command.
             What::Script(script)
@@ -243,8 +249,15 @@ impl Online {
             if noscript && !queued.resent {
                 self.send_again(queued);
             } else if let Some(answer) = said {
-                let votes = &mut self.votes;
-                settle(shared, votes, pending_releases, queued, answer, noscript, now);
+                settle(
+                    shared,
+                    &mut self.votes,
+                    pending_releases,
+                    queued,
+                    answer,
+                    noscript,
+                    now,
+                );
             } else {
                 self.ask_apart(queued);
             }
