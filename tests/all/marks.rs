@@ -313,7 +313,7 @@ async fn connected_client_ignores_an_emptied_master_whose_marker_another_client_
     until_marked(&scene, 1, &client()).await;
     let restored = Instant::now();
     for _ in 0..3 {
-        assert!(!is_granted_beside(&connected, &first).await);
+        assert!(!can_share_with(&connected, &first).await);
     }
     first.release().await;
     // The connected client also raises the age record, so the master votes again after `max_ttl`.

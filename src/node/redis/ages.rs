@@ -59,7 +59,7 @@ impl Ages {
     }
 
     /// Requests a call of the script, which shows the present age record.
-    pub(super) fn look(&mut self) {
+    pub(super) fn request(&mut self) {
         self.wanted = true;
     }
 

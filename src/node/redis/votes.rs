@@ -131,7 +131,7 @@ impl Votes {
     pub(super) fn handle_young_record(&mut self, left: Duration, now: Instant) {
         self.doubted_until = self.doubted_until.max(Some(now + left));
         // This connection may have counted the age of the earlier memory.
-        self.ages.look();
+        self.ages.request();
     }
 
     /// The remaining time in which the master's votes do not count; zero if they count.
