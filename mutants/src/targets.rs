@@ -37,6 +37,7 @@ const DECIDING: &[&str] = &[
     "src/node/actor/*.rs",
     "src/node/memory/*.rs",
     "src/node/store/*.rs",
+    "src/node/store/session_task/*.rs",
     "src/node/redis/ages.rs",
     "src/node/redis/change.rs",
     "src/node/redis/link.rs",
