@@ -369,7 +369,7 @@ async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
 
 #[test]
 fn quota_hands_out_no_more_units_than_it_has_under_random_faults() {
-    const RUNS: u64 = 60;
+    const RUNS: u64 = 30;
     let first = support::seed::seed();
     let mut all = Seen::default();
     let mut taken = 0;
