@@ -339,7 +339,7 @@ mod tests {
                 let long = arg.get_long().unwrap_or_default();
                 if matches!(
                     long,
-                    "help" | "version" | "yes" | "create" | "drop" | "status" | "print"
+                    "help" | "version" | "yes" | "foreign" | "create" | "drop" | "status" | "print"
                 ) {
                     continue; // no variable: the user must type these on each call
                 }

@@ -1,4 +1,4 @@
-//! What the command must know about one kind of server, so that its servers can be masters.
+//! The trait of a kind of server that can be a master: all that the command must know about it.
 
 use std::fmt;
 

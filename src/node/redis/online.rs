@@ -163,27 +163,9 @@ impl Online {
             }
             What::Request(queued) => {
                 self.window.learn(at, now);
-                let Some(queued) = self.ask_otherwise(queued, value) else {
-                    return Ok(());
-                };
-                let answer = match decode(&queued.request, value, &self.memory) {
-                    Ok(answer) => Ok(answer),
-                    Err(NoAnswer::Fault(fault)) => Err(fault),
-                    Err(NoAnswer::Malformed(fault)) => {
-                        pending_releases.keep(&queued);
-                        queued.answer(Err(fault.clone()));
-                        return Err(fault);
-                    }
-                };
-                settle(
-                    shared,
-                    &mut self.votes,
-                    pending_releases,
-                    queued,
-                    answer,
-                    is_noscript(value),
-                    now,
-                );
+                if let Some(queued) = self.ask_otherwise(queued, value) {
+                    self.receive_one(shared, pending_releases, queued, value, now)?;
+                }
             }
             // If the scripts for combined calls cannot be loaded, each request is sent as a separate command.
             What::Script(script)
@@ -197,6 +179,37 @@ impl Online {
             What::Age => self.votes.handle_age(shared, value, now),
             What::Trial => self.deletion.tried(value),
         }
+        Ok(())
+    }
+
+    /// Passes the reply to one request to its caller.
+    fn receive_one(
+        &mut self,
+        shared: &Shared,
+        pending_releases: &mut PendingReleases,
+        queued: Queued,
+        value: &Value<'_>,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        let answer = match decode(&queued.request, value, &self.memory) {
+            Ok(answer) => Ok(answer),
+            Err(NoAnswer::Fault(fault)) => Err(fault),
+            Err(NoAnswer::Malformed(fault)) => {
+                pending_releases.keep(&queued);
+                queued.answer(Err(fault.clone()));
+                return Err(fault);
+            }
+        };
+        let (votes, noscript) = (&mut self.votes, is_noscript(value));
+        settle(
+            shared,
+            votes,
+            pending_releases,
+            queued,
+            answer,
+            noscript,
+            now,
+        );
         Ok(())
     }
 
