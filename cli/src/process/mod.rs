@@ -154,6 +154,9 @@ impl fmt::Display for Fate {
 
 /// Runs the command `job` under the lock `lease`, and ends the command before the lock expires.
 ///
+/// If this future panics or is dropped, the command is killed before the lock is released: the future borrows `lease`, so
+/// it drops its [`Watch`] before the caller can drop the guard of the lock.
+///
 /// # Errors
 ///
 /// If a helper process cannot be started or watched. A command that is missing or not executable is not an error: the
@@ -165,13 +168,15 @@ pub(crate) async fn supervise(
     signals: &mut Signals,
 ) -> io::Result<Ended> {
     let guard = Guard::start()?;
+    let terminal = Terminal::find();
+    // Nothing may fail between the start of the command and the watch, which kills the command when it is dropped.
     let pid = start(&job)?;
     let mut watch = Watch {
         pid,
         group: Group(pid),
         guard,
         plan,
-        terminal: Terminal::find(),
+        terminal,
         running: false,
         terminated: None,
         late: false,
