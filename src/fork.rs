@@ -25,9 +25,9 @@ pub(crate) const FORKED: &str = "this process was forked from the process that b
                                  connections stay with that process: build a new Redlock in this process";
 
 /// The process that made a value, by its process id. A process that was forked as the first one of a new PID namespace
-/// has the id of its parent if the parent is the first process of its own namespace; this is not recognized. A mark that
-/// the kernel clears in a forked process (`MADV_WIPEONFORK`) or a handler of forks (`pthread_atfork`) would need `unsafe`,
-/// and a look at `/proc` at each call would be slow.
+/// has the id of its parent if the parent is the first process of its own namespace; this is not recognized. A mark
+/// that the kernel clears in a forked process (`MADV_WIPEONFORK`) or a handler of forks (`pthread_atfork`) would need
+/// `unsafe`, and a look at `/proc` at each call would be slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 

@@ -86,8 +86,8 @@
 //! `std::process::Command`, is no such fork.
 //!
 //! The library recognizes a forked process by its process id. The only forked process with the id of its parent is the
-//! first process of a new PID namespace (`CLONE_NEWPID`), if its parent is the first process of its own namespace. There,
-//! do not use a `Redlock` or a guard of the parent, and do not drop it.
+//! first process of a new PID namespace (`CLONE_NEWPID`), if its parent is the first process of its own namespace.
+//! There, do not use a `Redlock` or a guard of the parent, and do not drop it.
 //!
 //! # Tracing
 //!

@@ -103,8 +103,8 @@ pub fn value(text: &str) -> Cow<'_, str> {
 /// - After a `://`, and after a known scheme with a mistyped `://`, everything up to the last `@` before the next URL is
 ///   hidden, blanks and line breaks included. If no `@` follows, a text that does not look like a host is hidden.
 /// - Words that look like `user:password@host:port` are hidden up to their last `@`.
-/// - After a parameter such as `password=`, everything before the next URL is hidden, blanks and line breaks included. If
-///   the value begins with a quote, the text after the last such quote is shown.
+/// - After a parameter such as `password=`, everything before the next URL is hidden, blanks and line breaks included.
+///   If the value begins with a quote, the text after the last such quote is shown.
 pub fn redact(text: &str) -> Cow<'_, str> {
     let has_secret = text.contains('@')
         || text.contains("//")

@@ -273,8 +273,8 @@ impl Redlock {
     /// If less than a majority of the masters can be reached, nothing is deleted: the verdict of the returned status is
     /// then [`StatusVerdict::Unknown`](crate::StatusVerdict::Unknown). If a majority is lost before the masters have
     /// confirmed the deletion, the verdict is `Unknown` as well, but the holder cannot renew its lock any more
-    /// ([`Status::deletion_was_sent`]). The call may be repeated. It never deletes the lock of a client that acquires the
-    /// lock after the call has read the masters.
+    /// ([`Status::deletion_was_sent`]). The call may be repeated. It never deletes the lock of a client that acquires
+    /// the lock after the call has read the masters.
     ///
     /// # Errors
     ///

@@ -48,8 +48,8 @@ static ROWS: [Row; 6] = [
         text: "the server speaks another protocol: correct the host and the port in the URL" },
 ];
 
-/// The line that the client sends. Redis answers an unknown command with an error, ZooKeeper answers with its state, and
-/// a web server with an error. MySQL sends its first packet without waiting for the client.
+/// The line that the client sends. Redis answers an unknown command with an error, ZooKeeper answers with its state,
+/// and a web server with an error. MySQL sends its first packet without waiting for the client.
 const QUESTION: &[u8; 6] = b"srvr\r\n";
 
 /// How many bytes of an answer are read: the longest beginning of an answer that [`Protocol::of`] compares.

@@ -113,12 +113,13 @@ impl Status {
         standing(self.majority, token, shown)
     }
 
-    /// Whether [`break_lock`](crate::Redlock::break_lock) or [`break_permit`](crate::Redlock::break_permit) has sent the
-    /// deletion of the lock to the masters. False in the status that another method returned.
+    /// Whether [`break_lock`](crate::Redlock::break_lock) or [`break_permit`](crate::Redlock::break_permit) has sent
+    /// the deletion of the lock to the masters. False in the status that another method returned.
     ///
     /// If true, a majority of the masters refuses from now on to renew the lock that was read. If the verdict is
-    /// [`Unknown`](StatusVerdict::Unknown) nevertheless, less than a majority of the masters has confirmed the deletion:
-    /// the lock key still exists on some masters, perhaps, until its TTL expires. Repeat the call to delete it.
+    /// [`Unknown`](StatusVerdict::Unknown) nevertheless, less than a majority of the masters has confirmed the
+    /// deletion: the lock key still exists on some masters, perhaps, until its TTL expires. Repeat the call to delete
+    /// it.
     pub fn deletion_was_sent(&self) -> bool {
         self.deletion_sent
     }

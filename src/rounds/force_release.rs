@@ -18,8 +18,8 @@ impl Coordinator {
     /// 3. Deletes the lock on every master, if a majority of the masters has the break record.
     ///
     /// Deletes only the locks that were read, not a lock that another client acquires in the meantime. Returns the state
-    /// of the lock on each master as it was first read, or the fault of a master that did not execute the last step; and
-    /// whether the third step was sent.
+    /// of the lock on each master as it was first read, or the fault of a master that did not execute the last step;
+    /// and whether the third step was sent.
     pub(crate) async fn force_release(&self, key: Arc<[u8]>) -> (Answers, bool) {
         let mut first: Answers = Vec::new();
         let mut ended: Arc<[Ended]> = Arc::default();

@@ -154,8 +154,8 @@ impl fmt::Display for Fate {
 
 /// Runs the command `job` under the lock `lease`, and ends the command before the lock expires.
 ///
-/// If this future panics or is dropped, the command is killed before the lock is released: the future borrows `lease`, so
-/// it drops its [`Watch`] before the caller can drop the guard of the lock.
+/// If this future panics or is dropped, the command is killed before the lock is released: the future borrows `lease`,
+/// so it drops its [`Watch`] before the caller can drop the guard of the lock.
 ///
 /// # Errors
 ///
