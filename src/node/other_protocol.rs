@@ -85,7 +85,10 @@ pub async fn other_protocol(
     expected: Protocol,
 ) -> Option<&'static str> {
     let spoken = spoken_by(server).await.ok().flatten()?;
-    (spoken != expected).then(|| spoken.text())
+    // A client of Redis understands the answers of other servers that begin with text. A part of an answer of Redis may
+    // look like one of them.
+    let is_unclear = expected == Protocol::Redis && spoken == Protocol::Text;
+    (spoken != expected && !is_unclear).then(|| spoken.text())
 }
 
 async fn spoken_by(server: impl ToSocketAddrs) -> io::Result<Option<Protocol>> {
