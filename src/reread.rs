@@ -254,6 +254,10 @@ mod tests {
         });
         let live = live.expect("a value");
         assert_eq!(live.current().await, 0);
+        // Printing the panic may take longer than `PATIENCE`.
+        while live.busy.load(Ordering::Acquire) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let warned = live.state().warned.clone().unwrap_or_default();
         assert!(warned.contains("odd file"), "{warned}");
         assert!(!warned.contains("s3cret"), "{warned}");

@@ -2,7 +2,6 @@
 //! use such a connection. It is separate from the connection that the link uses for locks.
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::buffers::{Input, Output};
@@ -79,7 +78,7 @@ impl Conversation {
             Ok(()) => Ok((talk, handshake.done())),
             Err(fault) => {
                 let fault = greeted.ended(handshake.progress(), fault);
-                shared.unanswered.store(greeted.probes(), Ordering::Relaxed);
+                shared.count_unanswered(greeted.probes());
                 Err(fault)
             }
         }

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -55,7 +54,7 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
             if shared.address.tls {
                 return tls(&shared, host, stream).await;
             }
-            if shared.unanswered.load(Ordering::Relaxed) {
+            if shared.may_be_of_another_kind() {
                 check_kind(&shared, &stream).await?;
             }
             Ok(Socket::new(stream))

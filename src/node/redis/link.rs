@@ -31,7 +31,6 @@
 //! some goals are missed").
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::buffers::{Input, Output};
@@ -444,17 +443,19 @@ impl Link {
         let stalled = matches!(fault, Fault::Stalled);
         let mut lived = None;
         let fault = match &self.state {
-            State::Handshaking { handshake, .. } => self.greeted.ended(handshake.progress(), fault),
-            // The driver has found a server of another kind. Ask it again before the next handshake.
-            State::Dialing { .. } if matches!(fault, Fault::Unsupported(_)) => fault,
-            State::Dialing { .. } => {
-                self.greeted.forget();
+            State::Handshaking { handshake, .. } => {
+                let fault = self.greeted.ended(handshake.progress(), fault);
+                self.shared.count_unanswered(self.greeted.probes());
                 fault
             }
-            _ => fault,
+            // The driver has found a server of another kind. It finds out again before the next handshake.
+            State::Dialing { .. } if matches!(fault, Fault::Unsupported(_)) => fault,
+            _ => {
+                self.greeted.forget();
+                self.shared.count_unanswered(false);
+                fault
+            }
         };
-        let unanswered = self.greeted.probes();
-        self.shared.unanswered.store(unanswered, Ordering::Relaxed);
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             let text = format!("connection lost: {fault}");
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "connection lost");

@@ -1,6 +1,6 @@
 //! The state of one Redis master that its handle, its actor and its inspections share.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -66,8 +66,9 @@ pub(super) struct Shared {
     pub(super) repeats: Repeats,
     /// The receiver of the master's wake-ups for waiters. Not set if this process uses no queues.
     pub(super) subscriber: OnceLock<Subscriber>,
-    /// Whether the server closed the last connection before it answered anything. It may be a server of another kind.
-    pub(super) unanswered: AtomicBool,
+    /// How many connections in a row the server has closed before it answered anything. It may be a server of another
+    /// kind.
+    pub(super) unanswered: AtomicU32,
     /// The origin of the times in the master's link and in `acquaintance`. Set by the first actor.
     pub(super) origin: OnceLock<tokio::time::Instant>,
 }
@@ -82,9 +83,24 @@ impl Shared {
             lookup: Lookup::default(),
             repeats: Repeats::default(),
             subscriber: OnceLock::new(),
-            unanswered: AtomicBool::new(false),
+            unanswered: AtomicU32::new(0),
             origin: OnceLock::new(),
         }
+    }
+
+    /// Counts a connection that has ended. `unanswered` is whether the server closed it before it answered anything.
+    pub(super) fn count_unanswered(&self, unanswered: bool) {
+        if unanswered {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether to find out before the next handshake which protocol the server speaks. True after 1, 2, 4, 8, ..
+    /// unanswered connections, because the server may be a load balancer that is waited for.
+    pub(super) fn may_be_of_another_kind(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed).is_power_of_two()
     }
 
     /// If the votes of this master are ignored because it lost its generation marker, returns `max_ttl`: the longest
