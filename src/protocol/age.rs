@@ -18,7 +18,7 @@
 //! the age records accept this disadvantage.
 //!
 //! Not solved: a master without a marker is still judged by its uptime, and the first marker takes the age from the
-//! uptime once. If the masters have no name, a connected client does not notice `FLUSHALL`.
+//! uptime once. A connected client with `masters_generation` 0 and without a name does not notice `FLUSHALL`.
 
 use std::fmt;
 use std::time::Duration;
