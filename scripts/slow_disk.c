@@ -1,5 +1,5 @@
-/* Delays every flush of a file by 5 ms (QUORATE_FLUSH_MS), as a slow disk would, and counts the flushes in the 8-byte
- * file QUORATE_FLUSH_COUNT. Files in memory (tmpfs) are neither delayed nor counted. Loaded with LD_PRELOAD by
+/* Delays every flush of a file by 5 ms (SLOW_DISK_MS), as a slow disk would, and counts the flushes in the 8-byte
+ * file SLOW_DISK_COUNT. Files in memory (tmpfs) are neither delayed nor counted. Loaded with LD_PRELOAD by
  * scripts/slow-disk. The true flush is a raw system call, so that the functions below never call themselves. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -16,7 +16,7 @@ static struct timespec delay = {0, 5000000};
 static uint64_t *count;
 
 __attribute__((constructor)) static void read_settings(void) {
-    const char *millis = getenv("QUORATE_FLUSH_MS"), *path = getenv("QUORATE_FLUSH_COUNT");
+    const char *millis = getenv("SLOW_DISK_MS"), *path = getenv("SLOW_DISK_COUNT");
     if (millis) {
         long wait = strtol(millis, NULL, 10);
         delay = (struct timespec){wait / 1000, wait % 1000 * 1000000};
