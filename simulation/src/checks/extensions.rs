@@ -2,7 +2,7 @@
 //! the lock. Also checks that no extension shortens the time for which a master keeps the lock key.
 
 use super::{Check, Moment};
-use crate::facts::{Fact, Verb};
+use crate::facts::{Believer, Fact, Verb};
 use crate::kind::Scope;
 use crate::locker::PLACES;
 use crate::process::LONGEST_READING;
@@ -21,6 +21,8 @@ pub(crate) struct Extensions {
 struct Last {
     /// The number of the event at which the hold was obtained.
     event: u64,
+    /// The earliest true time at which the client can have sent the first request of the attempt.
+    sent: u64,
     /// The true time at which the hold was obtained.
     at: u64,
     client: usize,
@@ -29,13 +31,14 @@ struct Last {
 }
 
 impl Last {
-    /// Whether this hold is later than a hold with the fencing token `mine`. A force-released client may report a lock
-    /// only after a later client has reported its lock, because the answers to the earlier client were late. The fencing
-    /// tokens show the right order.
-    fn is_later_than(&self, mine: Option<u64>) -> bool {
-        self.fencing
-            .zip(mine)
-            .is_none_or(|(last, mine)| last >= mine)
+    /// Whether this hold is certainly later than the hold `mine`. A force-released client may report a lock only after a
+    /// later client has reported its lock, because the answers to the earlier client were late. The fencing tokens show
+    /// the right order. Without tokens, this hold is later if its attempt began after `mine` was obtained.
+    fn is_later_than(&self, mine: &Believer) -> bool {
+        match self.fencing.zip(mine.fencing) {
+            Some((last, mine)) => last >= mine,
+            None => self.sent > mine.obtained,
+        }
     }
 }
 
@@ -49,6 +52,12 @@ impl Extensions {
             judged: 0,
         }
     }
+
+    /// The earliest true time at which the client can have sent the request that gave its hold the present validity.
+    fn earliest_start(&self, believer: &Believer) -> u64 {
+        let began = believer.until.saturating_sub(self.longest);
+        believer.clock.when(began).unwrap_or(0)
+    }
 }
 
 impl Check for Extensions {
@@ -57,9 +66,11 @@ impl Check for Extensions {
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::Obtained { believer } => {
+                let sent = self.earliest_start(believer);
                 for resource in believer.scope.resources() {
                     self.last[resource] = Some(Last {
                         event: at.event,
+                        sent,
                         at: at.now,
                         client: believer.client,
                         scope: believer.scope,
@@ -85,16 +96,10 @@ impl Check for Extensions {
                 let later = last.filter(|last| {
                     last.event > believer.since && !last.scope.is_compatible_with(mine)
                 });
-                // The earliest time at which the client can have sent this extension.
-                let sent = believer
-                    .clock
-                    .when(believer.until.saturating_sub(self.longest));
-                let sent = sent.unwrap_or(0);
+                let sent = self.earliest_start(believer);
                 let mut later = later.filter(|last| {
                     at.promises.exclusion
-                        || at.promises.no_return
-                            && sent > last.at
-                            && last.is_later_than(believer.fencing)
+                        || at.promises.no_return && sent > last.at && last.is_later_than(believer)
                 });
                 if let Some(Last { client, .. }) = later.next() {
                     return Err(format!(
