@@ -22,8 +22,9 @@
 //! | [`usual_node_timeout`] | 1/10 | time for the answer of a master, if 50 ms are longer |
 //! | [`longest_node_timeout`] | 1/4 | longest time for the answer of a master: leaves room for both rounds of an acquire |
 //!
-//! The command has two of its own, for the end of the job (`cli/src/deadline.rs`): SIGTERM comes in the second half of the
-//! TTL, and a twentieth of it, 200 ms at most, remains for SIGKILL.
+//! The command has some of its own. For the end of the job (`cli/src/deadline.rs`): SIGTERM comes in the second half of the
+//! TTL, and a twentieth of it, 200 ms at most, remains for SIGKILL. `cli/src/patience.rs` and `cli/src/watch.rs` repeat
+//! the tenth and the third for calls that do not take a lock.
 
 use std::time::Duration;
 

@@ -5,39 +5,22 @@ use futures::future::BoxFuture;
 use quorate::RedlockBuilder;
 
 use super::backend::{Backend, StartedServer};
+use super::names::Names;
 use crate::exit::Failure;
 
 #[derive(Debug)]
-pub(super) struct Absent {
-    /// The name of the kind on the command line, which is also the name of its feature.
-    pub(super) name: &'static str,
-    pub(super) aliases: &'static [&'static str],
-    pub(super) help: &'static str,
-    pub(super) schemes: &'static [&'static str],
-}
+pub(super) struct Absent(pub(super) &'static Names);
 
 impl Absent {
     fn why(&self) -> String {
-        let Self { name, help, .. } = self;
+        let Names { name, help, .. } = self.0;
         format!("this build does not support {help} masters: rebuild it with --features {name}")
     }
 }
 
 impl Backend for Absent {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn aliases(&self) -> &'static [&'static str] {
-        self.aliases
-    }
-
-    fn help(&self) -> &'static str {
-        self.help
-    }
-
-    fn schemes(&self) -> &'static [&'static str] {
-        self.schemes
+    fn names(&self) -> &'static Names {
+        self.0
     }
 
     fn add(&self, _builder: RedlockBuilder, _url: &str) -> Result<RedlockBuilder, String> {
@@ -58,7 +41,7 @@ impl Backend for Absent {
     }
 
     fn program(&self) -> String {
-        self.name.to_owned()
+        self.0.name.to_owned()
     }
 
     fn start(&self) -> Result<Box<dyn StartedServer>, String> {

@@ -5,24 +5,12 @@ use std::fmt;
 use futures::future::BoxFuture;
 use quorate::RedlockBuilder;
 
+use super::names::Names;
 use crate::exit::Failure;
 
 /// One kind of server that can be a master.
 pub(crate) trait Backend: fmt::Debug + Sync {
-    /// The name of the kind on the command line, such as `mysql`.
-    fn name(&self) -> &'static str;
-
-    /// Other names of the kind on the command line.
-    fn aliases(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    /// The servers of this kind, for help texts.
-    fn help(&self) -> &'static str;
-
-    /// The schemes of URLs that lead to servers of this kind, in lower case. Also wrong ones, if the error of
-    /// [`add`](Self::add) then says which scheme is correct.
-    fn schemes(&self) -> &'static [&'static str];
+    fn names(&self) -> &'static Names;
 
     /// Adds the master with this URL to the builder. Opens no connection.
     ///
@@ -64,7 +52,7 @@ pub(crate) trait Backend: fmt::Debug + Sync {
 /// Two kinds are the same if they have the same name.
 impl PartialEq for dyn Backend {
     fn eq(&self, other: &Self) -> bool {
-        self.name() == other.name()
+        self.names().name == other.names().name
     }
 }
 
@@ -82,6 +70,16 @@ pub(crate) trait StartedServer: Send + Sync {
     /// Starts the killed server again. A Redis server then has no data. All other servers have the data that they had
     /// before.
     fn restart(&self) -> Result<(), quorate_testbed::Error>;
+}
+
+/// How the report of a preparation says whether anything was created.
+#[cfg(any(feature = "mysql", feature = "zookeeper"))]
+pub(super) fn prepared(made: bool) -> &'static str {
+    if made {
+        "prepared"
+    } else {
+        "was already prepared"
+    }
 }
 
 /// The failure of a server that could not be prepared.

@@ -1,13 +1,14 @@
-//! The kinds of servers that can be masters. All that the command knows about one kind is in the file of this kind: which
-//! URLs lead to it, how its masters are opened and prepared, and how `demo` and `bench` start a server.
+//! The kinds of servers that can be masters. The file of a kind says how its masters are opened and prepared, and how
+//! `demo` and `bench` start a server. `names.rs` says which names and URLs lead to it.
 //!
-//! To add a kind, write such a file, and add the kind to [`ALL`].
+//! To add a kind, write such a file, and add the kind to `names.rs` and to [`ALL`].
 
 #[cfg(not(all(feature = "mysql", feature = "zookeeper")))]
 mod absent;
 mod backend;
 #[cfg(feature = "mysql")]
 mod mysql;
+mod names;
 mod redis;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
@@ -30,22 +31,12 @@ pub(crate) const REDIS: &dyn Backend = &redis::Redis;
 #[cfg(feature = "mysql")]
 const MYSQL: &dyn Backend = &mysql::MySql;
 #[cfg(not(feature = "mysql"))]
-const MYSQL: &dyn Backend = &absent::Absent {
-    name: "mysql",
-    aliases: &["mariadb"],
-    help: "MySQL or MariaDB",
-    schemes: &["mysql", "mysqls", "mysql2", "mysqlx", "mariadb", "mariadbs"],
-};
+const MYSQL: &dyn Backend = &absent::Absent(&names::MYSQL);
 
 #[cfg(feature = "zookeeper")]
 const ZOOKEEPER: &dyn Backend = &zookeeper::ZooKeeper;
 #[cfg(not(feature = "zookeeper"))]
-const ZOOKEEPER: &dyn Backend = &absent::Absent {
-    name: "zookeeper",
-    aliases: &["zk"],
-    help: "ZooKeeper",
-    schemes: &["zk", "zks", "zookeeper", "zookeepers"],
-};
+const ZOOKEEPER: &dyn Backend = &absent::Absent(&names::ZOOKEEPER);
 
 /// The kind of the server behind a URL.
 pub(crate) fn of_url(url: &str) -> &'static dyn Backend {
@@ -54,7 +45,7 @@ pub(crate) fn of_url(url: &str) -> &'static dyn Backend {
     // Accept an incorrect addition, as in `jdbc:mysql`: the MySQL driver reports the correct scheme.
     let is = |kind: &&dyn Backend| {
         let mut words = name.split(['+', ':']);
-        words.any(|word| kind.schemes().contains(&word))
+        words.any(|word| kind.names().schemes.contains(&word))
     };
     ALL.into_iter().find(is).unwrap_or(REDIS)
 }
@@ -63,16 +54,15 @@ pub(crate) fn of_url(url: &str) -> &'static dyn Backend {
 pub(crate) fn of_name(name: &str) -> Option<&'static dyn Backend> {
     let is = |one: &str| one.eq_ignore_ascii_case(name);
     ALL.into_iter()
-        .find(|kind| is(kind.name()) || kind.aliases().iter().any(|alias| is(alias)))
+        .find(|kind| is(kind.names().name) || kind.names().aliases.iter().any(|alias| is(alias)))
 }
 
 /// Parses the name of a kind on the command line.
 pub(crate) fn parser() -> impl TypedValueParser<Value = &'static dyn Backend> {
     let values = ALL.map(|kind| {
-        let value = PossibleValue::new(kind.name());
-        value
-            .aliases(kind.aliases().iter().copied())
-            .help(kind.help())
+        let names = kind.names();
+        let value = PossibleValue::new(names.name).help(names.help);
+        value.aliases(names.aliases.iter().copied())
     });
     PossibleValuesParser::new(values).map(|name| of_name(&name).unwrap_or(REDIS))
 }
@@ -92,6 +82,14 @@ pub(crate) fn add(
         let shown = quorate::redact::url(url);
         Failure::usage(format!("master number {number} ({shown}): {error}"))
     })
+}
+
+/// Prepares the server with this URL, if servers of its kind need a preparation.
+pub(crate) async fn prepare(url: &str) -> Result<(), Failure> {
+    if let Some(preparation) = of_url(url).prepare(url) {
+        preparation.await?;
+    }
+    Ok(())
 }
 
 /// Starts one server for each entry of `kinds`, all at the same time. If one server fails to start, stops the others.
@@ -143,13 +141,13 @@ mod tests {
             ("zk+tls://h/locks", "zookeeper"),
             ("zk://h1+h2/locks", "zookeeper"),
         ] {
-            assert_eq!(of_url(url).name(), wanted, "{url}");
+            assert_eq!(of_url(url).names().name, wanted, "{url}");
         }
     }
 
     #[test]
     fn kind_is_found_by_its_name_and_its_aliases() {
-        let found = |name| of_name(name).map(Backend::name);
+        let found = |name| of_name(name).map(|kind| kind.names().name);
         assert_eq!(found("MariaDB"), Some("mysql"));
         assert_eq!(found("zk"), Some("zookeeper"));
         assert_eq!(found("oracle"), None);

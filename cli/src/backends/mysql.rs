@@ -6,27 +6,16 @@ use quorate::RedlockBuilder;
 use quorate::node::store::StoreNode;
 use quorate_testbed::{Error, MariaDb, MariaDbOptions};
 
-use super::backend::{Backend, StartedServer, failed};
+use super::backend::{Backend, StartedServer, failed, prepared};
+use super::names::{self, Names};
 use crate::exit::Failure;
 
 #[derive(Debug)]
 pub(super) struct MySql;
 
 impl Backend for MySql {
-    fn name(&self) -> &'static str {
-        "mysql"
-    }
-
-    fn aliases(&self) -> &'static [&'static str] {
-        &["mariadb"]
-    }
-
-    fn help(&self) -> &'static str {
-        "MySQL or MariaDB"
-    }
-
-    fn schemes(&self) -> &'static [&'static str] {
-        &["mysql", "mysqls", "mysql2", "mysqlx", "mariadb", "mariadbs"]
+    fn names(&self) -> &'static Names {
+        &names::MYSQL
     }
 
     fn add(&self, builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, String> {
@@ -63,12 +52,7 @@ impl Backend for MySql {
 async fn prepare(url: &str) -> Result<String, Failure> {
     let report = quorate_mysql::prepare(url).await;
     let report = report.map_err(failed)?;
-    let how = if report.made {
-        "prepared"
-    } else {
-        "was already prepared"
-    };
-    let mut text = format!("{}: {how}\n", report.name);
+    let mut text = format!("{}: {}\n", report.name, prepared(report.made));
     for repaired in &report.repaired {
         text.push_str(&format!("  repaired: {repaired}\n"));
     }

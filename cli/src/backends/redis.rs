@@ -4,22 +4,14 @@ use quorate::RedlockBuilder;
 use quorate_testbed::{Error, Server, ServerOptions};
 
 use super::backend::{Backend, StartedServer};
+use super::names::{self, Names};
 
 #[derive(Debug)]
 pub(super) struct Redis;
 
 impl Backend for Redis {
-    fn name(&self) -> &'static str {
-        "redis"
-    }
-
-    fn help(&self) -> &'static str {
-        "Redis or Valkey"
-    }
-
-    /// Not used: a URL without the scheme of another kind leads to Redis.
-    fn schemes(&self) -> &'static [&'static str] {
-        &["redis", "rediss", "unix"]
+    fn names(&self) -> &'static Names {
+        &names::REDIS
     }
 
     fn add(&self, builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, String> {

@@ -5,27 +5,16 @@ use futures::future::BoxFuture;
 use quorate::RedlockBuilder;
 use quorate_testbed::{Error, ZooKeeper as Server};
 
-use super::backend::{Backend, StartedServer, failed};
+use super::backend::{Backend, StartedServer, failed, prepared};
+use super::names::{self, Names};
 use crate::exit::Failure;
 
 #[derive(Debug)]
 pub(super) struct ZooKeeper;
 
 impl Backend for ZooKeeper {
-    fn name(&self) -> &'static str {
-        "zookeeper"
-    }
-
-    fn aliases(&self) -> &'static [&'static str] {
-        &["zk"]
-    }
-
-    fn help(&self) -> &'static str {
-        "ZooKeeper"
-    }
-
-    fn schemes(&self) -> &'static [&'static str] {
-        &["zk", "zks", "zookeeper", "zookeepers"]
+    fn names(&self) -> &'static Names {
+        &names::ZOOKEEPER
     }
 
     fn add(&self, builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, String> {
@@ -56,25 +45,19 @@ impl Backend for ZooKeeper {
 }
 
 async fn prepare(url: &str) -> Result<String, Failure> {
-    let prepared = quorate_zookeeper::prepare(url).await;
-    let prepared = prepared.map_err(failed)?;
-    let how = if prepared.made {
-        "prepared"
-    } else {
-        "was already prepared"
-    };
-    let mut text = format!("{}: {how}\n", prepared.path);
-    if prepared.changed > 0 {
+    let report = quorate_zookeeper::prepare(url).await.map_err(failed)?;
+    let mut text = format!("{}: {}\n", report.path, prepared(report.made));
+    if report.changed > 0 {
         text.push_str(&format!(
             "  {} znodes below the path got the ACL of the path\n",
-            prepared.changed
+            report.changed
         ));
     }
-    if prepared.refused > 0 {
+    if report.refused > 0 {
         text.push_str(&format!(
             "  {} znodes below the path kept their old ACL, because this account has no right to change it: run this \
              command again as the account that created these znodes\n",
-            prepared.refused
+            report.refused
         ));
     }
     Ok(text)

@@ -81,10 +81,8 @@ impl Ground {
             .collect();
         let others = backends::start_all(&wanted)?;
         let urls: Vec<String> = others.iter().map(|server| server.url()).collect();
-        for (kind, url) in wanted.iter().zip(&urls) {
-            if let Some(preparation) = kind.prepare(url) {
-                preparation.await?;
-            }
+        for url in &urls {
+            backends::prepare(url).await?;
         }
         let parties = quorums.iter().map(|quorum| {
             let mut left = urls.clone();

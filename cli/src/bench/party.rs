@@ -58,7 +58,7 @@ fn count(kinds: &[&'static dyn Backend]) -> String {
         .into_iter()
         .map(|kind| (kind, kinds.iter().filter(|one| **one == kind).count()))
         .filter(|(_, count)| *count > 0)
-        .map(|(kind, count)| format!("{count} {}", kind.name()))
+        .map(|(kind, count)| format!("{count} {}", kind.names().name))
         .collect();
     words.join(" + ")
 }
@@ -75,7 +75,7 @@ impl FromStr for Kinds {
             .split(',')
             .map(|name| {
                 backends::of_name(name.trim()).ok_or_else(|| {
-                    let names = backends::ALL.map(Backend::name).join(", ");
+                    let names = backends::ALL.map(|kind| kind.names().name).join(", ");
                     format!("{name:?} is not a kind of master: give one of {names}")
                 })
             })

@@ -65,7 +65,7 @@ impl Stage {
         let missing: Vec<Option<String>> = named.iter().map(|kind| kind.missing()).collect();
         for (n, (kind, why)) in named.iter().zip(&missing).enumerate() {
             if let Some(why) = why {
-                let (n, kind) = (n + 1, kind.name());
+                let (n, kind) = (n + 1, kind.names().name);
                 output::say(format!(
                     "master {n} runs in memory instead of {kind}: {why}"
                 ));
@@ -91,10 +91,8 @@ impl Stage {
     /// Prepares each real master, as `quorate prepare-server` does.
     pub(super) async fn prepare(&self) -> Result<(), Failure> {
         for actor in &self.0 {
-            if let Actor::Real(kind, server) = actor
-                && let Some(preparation) = kind.prepare(&server.url())
-            {
-                preparation.await?;
+            if let Actor::Real(_, server) = actor {
+                backends::prepare(&server.url()).await?;
             }
         }
         Ok(())

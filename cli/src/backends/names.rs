@@ -1,0 +1,38 @@
+//! How the kinds of servers are named. A build without the feature of a kind needs its names as well, to say what is
+//! missing.
+
+/// The names of one kind of server.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// The name of the kind on the command line, such as `mysql`, which is also the name of its feature.
+    pub(crate) name: &'static str,
+    /// Other names of the kind on the command line.
+    pub(crate) aliases: &'static [&'static str],
+    /// The servers of this kind, for help texts.
+    pub(crate) help: &'static str,
+    /// The schemes of URLs that lead to servers of this kind, in lower case. Also wrong ones, if the error of
+    /// [`add`](super::Backend::add) then says which scheme is correct.
+    pub(crate) schemes: &'static [&'static str],
+}
+
+/// A URL without the scheme of another kind leads to Redis.
+pub(super) const REDIS: Names = Names {
+    name: "redis",
+    aliases: &[],
+    help: "Redis or Valkey",
+    schemes: &[],
+};
+
+pub(super) const MYSQL: Names = Names {
+    name: "mysql",
+    aliases: &["mariadb"],
+    help: "MySQL or MariaDB",
+    schemes: &["mysql", "mysqls", "mysql2", "mysqlx", "mariadb", "mariadbs"],
+};
+
+pub(super) const ZOOKEEPER: Names = Names {
+    name: "zookeeper",
+    aliases: &["zk"],
+    help: "ZooKeeper",
+    schemes: &["zk", "zks", "zookeeper", "zookeepers"],
+};
