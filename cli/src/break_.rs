@@ -14,7 +14,7 @@ use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output;
 use crate::patience::patient;
-use crate::status::{ResourceStatus, holder_lines, no_quorum, wrong_name};
+use crate::status::{ResourceStatus, holder_lines, no_quorum, status_of, wrong_name};
 
 /// The text below the options of `quorate break --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -115,8 +115,8 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
 }
 
 /// Force-releases the lock of this name, or the permit in this slot, and returns the state before the force-release. If
-/// the verdict of this state is [`StatusVerdict::Unknown`], nothing was deleted. `foreign`: delete the key even if
-/// another program wrote it.
+/// the verdict of this state is [`StatusVerdict::Unknown`], nothing was deleted, unless
+/// [`Status::deletion_was_sent`]. `foreign`: delete the key even if another program wrote it.
 async fn force_release(
     redlock: &Redlock,
     (resource, slot): (&OsStr, Option<usize>),
@@ -125,11 +125,7 @@ async fn force_release(
     let name = resource.as_bytes();
     let wrong = |why: InvalidResource| wrong_name(resource, why);
     if !foreign {
-        let status = match slot {
-            Some(slot) => redlock.permit_status(name, slot).await,
-            None => redlock.status(name).await,
-        };
-        let status = status.map_err(wrong)?;
+        let status = status_of(redlock, resource, slot).await?;
         check_foreign(name, &status)?;
         if status.verdict() == StatusVerdict::Unknown {
             return Ok(status);

@@ -7,14 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use futures::future::try_join_all;
-use quorate::{InvalidResource, Redlock, Status, TokenVerdict};
+use quorate::{Redlock, Status, TokenVerdict};
 
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind;
 use crate::output;
 use crate::patience::{Patience, patient};
-use crate::status::{ResourceStatus, holder_lines, no_quorum, wrong_name};
+use crate::status::{ResourceStatus, holder_lines, no_quorum, status_of};
 
 /// The text below the options of `quorate check --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -125,13 +125,8 @@ impl Subject {
 
     /// The status of each name.
     async fn read(&self, redlock: &Redlock) -> Result<Vec<Status>, Failure> {
-        let each = self.names.iter().map(|name| async move {
-            let status: Result<Status, InvalidResource> = match self.slot {
-                Some(slot) => redlock.permit_status(name.as_bytes(), slot).await,
-                None => redlock.status(name.as_bytes()).await,
-            };
-            status.map_err(|why| wrong_name(name, why))
-        });
+        let names = self.names.iter();
+        let each = names.map(|name| status_of(redlock, name, self.slot));
         try_join_all(each).await
     }
 

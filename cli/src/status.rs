@@ -350,6 +350,19 @@ async fn statuses_of(
     Ok(statuses)
 }
 
+/// The status of the lock of this name, or of the permit in this slot.
+pub(crate) async fn status_of(
+    redlock: &Redlock,
+    name: &OsStr,
+    slot: Option<usize>,
+) -> Result<Status, Failure> {
+    let status = match slot {
+        Some(slot) => redlock.permit_status(name.as_bytes(), slot).await,
+        None => redlock.status(name.as_bytes()).await,
+    };
+    status.map_err(|why| wrong_name(name, why))
+}
+
 /// The failure if `name` cannot be the name of a lock, for the reason `why`.
 pub(crate) fn wrong_name(name: &OsStr, why: impl std::fmt::Display) -> Failure {
     let mut shown = output::bytes(name.as_bytes());
