@@ -21,7 +21,7 @@ use crate::node::{Fault, KeyState, NodeName, Phase, Request, Scope, Subscriber};
 use crate::options::Options;
 use crate::resource::{InvalidResource, check_resource};
 use crate::rounds::coordinator::Coordinator;
-use crate::waiting::local_line::LocalLines;
+use crate::waiting::local_queue::LocalQueues;
 
 /// Acquires locks on one set of masters. A `Redlock` is cheap to clone. Use one `Redlock` per process: all its locks
 /// share the connections and the renewal task.
@@ -73,11 +73,11 @@ impl Redlock {
         faults.dedup();
         let names = coordinator.names().map(NodeName::shared);
         metrics::register(names, &phases, &faults);
-        let lines = LocalLines::new();
+        let local_queues = LocalQueues::new();
         if options.fair {
             for (node, master) in coordinator.nodes().iter().enumerate() {
                 let process = options.process.clone();
-                let sink = lines.clone();
+                let sink = local_queues.clone();
                 master.subscribe(Subscriber {
                     process,
                     node,
@@ -89,7 +89,7 @@ impl Redlock {
             core: Arc::new(Core {
                 coordinator: Arc::new(coordinator),
                 renewal: Renewal::new(),
-                lines,
+                local_queues,
                 waiters: AtomicU64::new(0),
                 options,
             }),

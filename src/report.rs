@@ -120,21 +120,21 @@ pub(crate) struct Replies {
     faults: Option<Box<Faults>>,
 }
 
-/// For each master whose reply is [`Outcome::Fault`]: its index, and the fault.
+/// For each master whose reply is [`ReplyKind::Fault`]: its index, and the fault.
 #[derive(Clone, Debug, Default)]
 struct Faults(Vec<(usize, Fault)>);
 
 /// The reply of one master, in 8 bytes of memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct OneReply {
-    said: Outcome,
+    kind: ReplyKind,
     late: bool,
     /// Microseconds from the first request of the round to the reply, at most `u32::MAX` (about 71 minutes).
     micros: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Outcome {
+enum ReplyKind {
     #[default]
     Silent,
     Yes,
@@ -162,23 +162,23 @@ impl Replies {
         let Some(reply) = self.each.get_mut(node) else {
             return;
         };
-        let before = reply.said;
-        reply.said = match answer {
+        let before = reply.kind;
+        reply.kind = match answer {
             Ok(
                 Answer::Granted { .. }
                 | Answer::Confirmed
                 | Answer::Released(true)
                 | Answer::Extended(_)
                 | Answer::State(_),
-            ) => Outcome::Yes,
-            Ok(_) => Outcome::No,
-            Err(_) => Outcome::Fault,
+            ) => ReplyKind::Yes,
+            Ok(_) => ReplyKind::No,
+            Err(_) => ReplyKind::Fault,
         };
         let micros = now.saturating_since(started).as_micros();
         reply.micros = u32::try_from(micros).unwrap_or(u32::MAX);
         reply.late = late;
-        if let (Outcome::Fault, Some(faults)) = (before, &mut self.faults) {
-            faults.0.retain(|(of, _)| *of != node);
+        if let (ReplyKind::Fault, Some(faults)) = (before, &mut self.faults) {
+            faults.0.retain(|(index, _)| *index != node);
         }
         if let Err(fault) = answer {
             let faults = self.faults.get_or_insert_default();
@@ -209,17 +209,17 @@ impl Replies {
     fn report(&self, node: usize, reply: OneReply, name: &NodeName, phase: Phase) -> NodeReport {
         let fault = || {
             let mut faults = self.faults.iter().flat_map(|faults| &faults.0);
-            faults.find(|(of, _)| *of == node)
+            faults.find(|(index, _)| *index == node)
         };
-        let outcome = match reply.said {
-            Outcome::Silent => NodeOutcome::Silent,
-            Outcome::Yes => NodeOutcome::Yes,
-            Outcome::No => NodeOutcome::No,
-            Outcome::Fault => fault().map_or(NodeOutcome::Silent, |(_, fault)| {
+        let outcome = match reply.kind {
+            ReplyKind::Silent => NodeOutcome::Silent,
+            ReplyKind::Yes => NodeOutcome::Yes,
+            ReplyKind::No => NodeOutcome::No,
+            ReplyKind::Fault => fault().map_or(NodeOutcome::Silent, |(_, fault)| {
                 NodeOutcome::Fault(fault.clone())
             }),
         };
-        let silent = reply.said == Outcome::Silent;
+        let silent = reply.kind == ReplyKind::Silent;
         NodeReport {
             node: name.clone(),
             phase,
@@ -255,14 +255,13 @@ pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
     reports
 }
 
-/// The masters that failed with a fault for which `such` returns true.
-pub(crate) fn failed_with(reports: &[NodeReport], such: impl Fn(&Fault) -> bool) -> MasterSet {
-    let is_such =
-        |report: &NodeReport| matches!(&report.outcome, NodeOutcome::Fault(fault) if such(fault));
+/// The masters that failed with a fault for which `is_wanted` returns true.
+pub(crate) fn failed_with(reports: &[NodeReport], is_wanted: impl Fn(&Fault) -> bool) -> MasterSet {
+    let matches_fault = |report: &NodeReport| matches!(&report.outcome, NodeOutcome::Fault(fault) if is_wanted(fault));
     let failed = reports
         .iter()
         .enumerate()
-        .filter(|(_, report)| is_such(report));
+        .filter(|(_, report)| matches_fault(report));
     failed.map(|(node, _)| node).collect()
 }
 
@@ -293,12 +292,12 @@ pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 impl OneLine<'_> {
     fn decided(&self) -> bool {
         let quorum = Quorum::of(self.0.len());
-        let those = |is: fn(&NodeReport) -> bool| -> MasterSet {
-            let those = self.0.iter().enumerate().filter(|(_, report)| is(report));
-            those.map(|(node, _)| node).collect()
+        let indices_of = |is: fn(&NodeReport) -> bool| -> MasterSet {
+            let matching = self.0.iter().enumerate().filter(|(_, report)| is(report));
+            matching.map(|(node, _)| node).collect()
         };
-        let said = those(NodeReport::is_vote);
-        quorum.is_met_by(said) || !quorum.possible_without(those(NodeReport::failed))
+        let votes = indices_of(NodeReport::is_vote);
+        quorum.is_met_by(votes) || !quorum.possible_without(indices_of(NodeReport::failed))
     }
 }
 

@@ -36,7 +36,7 @@ const NO_QUORATE: &str =
 
 /// The result of a run.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct RunResult {
     /// The scenario as it was requested, including faults that this machine does not support.
     pub scenario: Scenario,
     /// The recorded history.
@@ -59,7 +59,7 @@ pub fn run(
     out: &Path,
     progress: &mut Progress,
     stop: &AtomicBool,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<RunResult> {
     scenario.check()?;
     for (index, node) in scenario.nodes().into_iter().enumerate() {
         if let Some(why) = node.lack() {
@@ -75,7 +75,7 @@ pub fn run(
     driven?;
     let findings = checks::all::check(scenario, &history);
     report::write(scenario, &history, &findings, out)?;
-    Ok(Outcome {
+    Ok(RunResult {
         scenario: scenario.clone(),
         history,
         findings,

@@ -11,7 +11,7 @@ use clap::Args;
 use quorate::{InvalidResource, KeyState, NodeStatus, Redlock, Status, StatusVerdict};
 
 use crate::config::{self, MasterOptions};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output;
 use crate::patience::patient;
 use crate::status::{ResourceStatus, holder_lines, no_quorum, status_of, wrong_name};
@@ -85,7 +85,7 @@ pub(crate) struct BreakArgs {
 }
 
 /// Force-releases the lock, and prints its state before the force-release.
-pub(crate) fn run(args: BreakArgs) -> Outcome {
+pub(crate) fn run(args: BreakArgs) -> CommandResult {
     let name = args.resource.as_bytes();
     if !args.yes {
         return Err(Failure::usage(format!(

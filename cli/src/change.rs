@@ -11,7 +11,7 @@ use quorate::{
 };
 
 use crate::config::{self, MasterOptions};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 use crate::process;
 use crate::run::leaving_nothing;
@@ -153,7 +153,7 @@ struct PassArgs {
 }
 
 /// Runs one step of a change of the masters.
-pub(crate) fn run(args: ChangeArgs) -> Outcome {
+pub(crate) fn run(args: ChangeArgs) -> CommandResult {
     let (step, allow_unknown_clients) = match &args.step {
         Step::Close(pass) | Step::Open(pass) => (&pass.step, pass.allow_unknown_clients),
         Step::Status(status) => (&status.step, false),
@@ -168,7 +168,11 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
     config::block_on(leaving_nothing(&redlock, masters.parting(), work))
 }
 
-async fn take_step(args: &ChangeArgs, redlock: &Redlock, allow_unknown_clients: bool) -> Outcome {
+async fn take_step(
+    args: &ChangeArgs,
+    redlock: &Redlock,
+    allow_unknown_clients: bool,
+) -> CommandResult {
     let change = || {
         let change = redlock.change().map_err(Failure::usage);
         change.map(|change| change.allow_unknown_clients(allow_unknown_clients))
@@ -184,7 +188,7 @@ async fn take_step(args: &ChangeArgs, redlock: &Redlock, allow_unknown_clients: 
     }
 }
 
-async fn status(redlock: &Redlock, json: bool) -> Outcome {
+async fn status(redlock: &Redlock, json: bool) -> CommandResult {
     let survey = redlock.survey().await.map_err(Failure::usage)?;
     if json {
         output::print_json(&SurveyStatus::new(&survey))?;
@@ -239,7 +243,7 @@ fn refusal(survey: &Survey) -> Option<String> {
     })
 }
 
-async fn marked(redlock: &Redlock, watch: bool) -> Outcome {
+async fn marked(redlock: &Redlock, watch: bool) -> CommandResult {
     match redlock.mark_masters().await {
         Ok(survey) => {
             show(&survey)?;
@@ -289,14 +293,14 @@ async fn still_guarded(redlock: &Redlock) -> Option<Duration> {
     masters.iter().filter_map(|master| master.quarantined).max()
 }
 
-async fn begun(change: &MastersChange<'_>) -> Outcome {
+async fn begun(change: &MastersChange<'_>) -> CommandResult {
     let survey = taken(change, change.begin().await).await?;
     show(&survey)?;
     show_values(&survey)?;
     done("the change has begun: set next_masters for all clients, then run quorate masters close")
 }
 
-async fn closed(change: &MastersChange<'_>) -> Outcome {
+async fn closed(change: &MastersChange<'_>) -> CommandResult {
     let survey = taken(change, change.close().await).await?;
     show(&survey)?;
     show_values(&survey)?;
@@ -306,7 +310,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
     ))
 }
 
-async fn opened(change: &MastersChange<'_>) -> Outcome {
+async fn opened(change: &MastersChange<'_>) -> CommandResult {
     if change.survey().await.stage() >= ChangeStage::Open {
         // An earlier `quorate masters open` has opened a majority of the next masters. Open the rest of them.
         let survey = taken(change, change.open_again().await).await?;
@@ -325,7 +329,7 @@ async fn opened(change: &MastersChange<'_>) -> Outcome {
     )
 }
 
-async fn finished(change: &MastersChange<'_>) -> Outcome {
+async fn finished(change: &MastersChange<'_>) -> CommandResult {
     let survey = taken(change, change.finish().await).await?;
     show(&survey)?;
     let left: Vec<String> = survey
@@ -343,7 +347,7 @@ async fn finished(change: &MastersChange<'_>) -> Outcome {
     done("finished: the next masters have replaced the old masters")
 }
 
-async fn left(change: &MastersChange<'_>) -> Outcome {
+async fn left(change: &MastersChange<'_>) -> CommandResult {
     let survey = change.survey().await;
     show(&survey)?;
     match survey.stage() {
@@ -402,7 +406,7 @@ async fn wait(time: Duration) {
     }
 }
 
-fn done(line: &str) -> Outcome {
+fn done(line: &str) -> CommandResult {
     output::print(&format!("{GREEN}{line}{GREEN:#}\n"))?;
     Ok(exit::OK)
 }

@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use quorate::{Redlock, Status, TokenVerdict};
 
 use crate::config::{self, MasterOptions};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::kind;
 use crate::output;
 use crate::patience::{Patience, patient};
@@ -159,7 +159,7 @@ fn number<T: std::str::FromStr>(name: &str, value: OsString) -> Result<T, Failur
 }
 
 /// Reads the lock from the masters, and prints the verdict on the token.
-pub(crate) fn run(args: CheckArgs) -> Outcome {
+pub(crate) fn run(args: CheckArgs) -> CommandResult {
     let subject = Subject::new(&args)?;
     let (mut masters, _) = args.masters.complete()?;
     let statuses = config::block_on(read_patiently(&mut masters, &subject))?;

@@ -4,7 +4,7 @@
 use clap::Args;
 use clap_complete::Shell;
 
-use crate::exit::{self, Outcome};
+use crate::exit::{self, CommandResult};
 use crate::output;
 
 /// The text below the options of `quorate completions --help`.
@@ -57,7 +57,7 @@ pub(crate) struct CompletionArgs {
 }
 
 /// Prints the completion script for the given shell.
-pub(crate) fn run(args: &CompletionArgs, mut commands: clap::Command) -> Outcome {
+pub(crate) fn run(args: &CompletionArgs, mut commands: clap::Command) -> CommandResult {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut commands, "quorate", &mut script);
     output::print_raw(&script)?;

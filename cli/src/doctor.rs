@@ -12,7 +12,7 @@ use quorate::{Fault, Inspection, RestartGuard};
 use serde::Serialize;
 
 use crate::config::{self, MasterOptions, Origin};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::finding::{Finding, Rules, Severity};
 use crate::findings::{addresses, judge, values};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
@@ -128,7 +128,7 @@ enum State {
 }
 
 /// Inspects all masters concurrently, and prints the findings.
-pub(crate) fn run(args: DoctorArgs) -> Outcome {
+pub(crate) fn run(args: DoctorArgs) -> CommandResult {
     let (masters, file) = args.masters.complete()?;
     let origins = masters.origins(&file);
     let redlock = config::redlock(&masters, None)?;

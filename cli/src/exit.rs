@@ -108,7 +108,7 @@ pub(crate) struct Failure {
 }
 
 /// The result of every subcommand of `quorate`: the exit code, or a failure that `main` reports.
-pub(crate) type Outcome = Result<u8, Failure>;
+pub(crate) type CommandResult = Result<u8, Failure>;
 
 impl Failure {
     /// Creates a failure with this exit code. `line` is the message, which names the cause and the remedy.

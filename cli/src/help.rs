@@ -10,7 +10,7 @@ use clap::builder::{Resettable, StyledStr};
 use clap::{Arg, Args, Command};
 
 use crate::config::MasterOptions;
-use crate::exit::{self, Outcome};
+use crate::exit::{self, CommandResult};
 use crate::settings::HEADING;
 use crate::{layout, output, variables};
 
@@ -225,7 +225,7 @@ impl Topic {
     }
 
     /// Prints the page of this topic.
-    pub(crate) fn print(&self) -> Outcome {
+    pub(crate) fn print(&self) -> CommandResult {
         let width = layout::page_width();
         let text = layout::page(&(self.text)(), width);
         let page = self.page().mut_args(explained);

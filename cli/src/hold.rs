@@ -9,7 +9,7 @@ use quorate::LockGuard;
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::{Action, Deadline};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::input;
 use crate::kind::KindArgs;
 use crate::lock::{Lock, LockArgs, said};
@@ -84,7 +84,7 @@ impl HoldArgs {
 }
 
 /// Acquires the lock, and holds it until a signal or the end of standard input.
-pub(crate) fn run(args: HoldArgs) -> Outcome {
+pub(crate) fn run(args: HoldArgs) -> CommandResult {
     let conflict = args.lock.conflict_exit_code();
     let end = take_and_hold(args).map_err(|failure| failure.on_conflict(conflict))?;
     Ok(end.map_or(exit::OK, process::die_of))

@@ -12,7 +12,7 @@ use quorate::{Election, Leadership, LockGuard, Redlock, Wait};
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
 use crate::errors::not_acquired;
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::kind::{Kind, Place};
 use crate::lock::said;
 use crate::output::{self, human};
@@ -127,7 +127,7 @@ impl LeadArgs {
 }
 
 /// Campaigns, and runs the command each time this machine becomes the leader, until `lead` ends.
-pub(crate) fn run(mut args: LeadArgs) -> Outcome {
+pub(crate) fn run(mut args: LeadArgs) -> CommandResult {
     let (mut masters, mut file) = std::mem::take(&mut args.masters).complete()?;
     config::fill!(args from file: grace);
     args.command = words(args.shell.take(), std::mem::take(&mut args.command));

@@ -5,13 +5,13 @@ use std::os::unix::ffi::OsStrExt;
 use quorate::Listing;
 
 use crate::config;
-use crate::exit::{self, Outcome};
+use crate::exit::{self, CommandResult};
 use crate::output::{self, Cell};
 use crate::patience::{Patience, may_be_up, patient};
 use crate::status::{ResourceStatus, StatusArgs, unanswered};
 
 /// Lists the held locks and prints them.
-pub(crate) fn run(args: StatusArgs) -> Outcome {
+pub(crate) fn run(args: StatusArgs) -> CommandResult {
     let (mut masters, _) = args.masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
     let beginning = args.starting_with.unwrap_or_default();

@@ -59,7 +59,7 @@ mod wrong_usage;
 use std::process::ExitCode;
 
 use args::Command;
-use exit::Outcome;
+use exit::CommandResult;
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(panic));
@@ -128,7 +128,7 @@ fn begin() -> ExitCode {
 }
 
 /// Prints the page of a topic, or the help of a command.
-fn explain(args: help::HelpArgs) -> Outcome {
+fn explain(args: help::HelpArgs) -> CommandResult {
     if let Some(topic) = args.topic() {
         return topic.print();
     }
@@ -139,7 +139,7 @@ fn explain(args: help::HelpArgs) -> Outcome {
 }
 
 /// Prints the failure, if there is one, and returns the exit code.
-fn finish(outcome: Outcome) -> ExitCode {
+fn finish(outcome: CommandResult) -> ExitCode {
     ExitCode::from(match outcome {
         Ok(code) => code,
         Err(failure) => {

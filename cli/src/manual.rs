@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap_mangen::Man;
 
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{self, CommandResult, Failure};
 use crate::help::{self, TOPICS, Topic};
 use crate::layout::{self, Block, Line};
 use crate::output;
@@ -71,7 +71,7 @@ pub(crate) struct ManArgs {
 }
 
 /// Prints the main manual page, or writes all manual pages to a directory.
-pub(crate) fn man(args: &ManArgs, mut commands: clap::Command) -> Outcome {
+pub(crate) fn man(args: &ManArgs, mut commands: clap::Command) -> CommandResult {
     commands = commands.disable_help_subcommand(true);
     commands.build();
     if let Some(dir) = &args.out {

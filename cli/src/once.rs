@@ -13,7 +13,7 @@ use quorate::{AcquireError, LockGuard, Redlock, StatusVerdict, Wait};
 use crate::calendar::{self, Per, Schedule};
 use crate::config;
 use crate::errors::{VALUE_CUT_SHORT, no_record, not_acquired};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::kind::{KindArgs, Place, check_ancestors_of_value};
 use crate::last_run::OnceStatus;
 use crate::output;
@@ -145,7 +145,7 @@ const SHORT_HOLDS: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs a command once per period. With `--create`, `--drop` or `--status`, creates, drops or shows the once record.
-pub(crate) fn run(args: OnceArgs) -> Outcome {
+pub(crate) fn run(args: OnceArgs) -> CommandResult {
     // Read the clock first, because this time selects the period.
     let now = SystemTime::now();
     let schedule = |per| Schedule::new(per, args.at, args.tz.clone());
@@ -174,7 +174,7 @@ enum Verb {
     Status,
 }
 
-fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> Outcome {
+fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> CommandResult {
     let (verb, sure, json) = match &args {
         OnceArgs { create: true, .. } => (Verb::Create, true, false),
         OnceArgs {

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::backends;
 use crate::config;
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output;
 
 /// The text below the options of `quorate prepare-server --help`.
@@ -53,7 +53,7 @@ pub(crate) struct PrepareArgs {
     print: bool,
 }
 
-pub(crate) fn run(args: PrepareArgs) -> Outcome {
+pub(crate) fn run(args: PrepareArgs) -> CommandResult {
     for url in &args.urls {
         let kind = backends::of_url(url);
         let report = if args.print {

@@ -8,7 +8,7 @@ use quorate::{Quota, Take, ValueError, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::errors::{VALUE_CUT_SHORT, no_quota};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::kind::{Place, check_ancestors_of_value};
 use crate::output;
 use crate::patience::{Patience, is_undecided, patient};
@@ -151,7 +151,7 @@ impl Count {
 }
 
 /// Runs the subcommand (create, take, left or drop) on the quota.
-pub(crate) fn run(args: QuotaArgs) -> Outcome {
+pub(crate) fn run(args: QuotaArgs) -> CommandResult {
     if let Verb::Drop { of, yes: false } = &args.verb {
         return Err(Failure::usage(format!(
             "refusing to drop the quota '{}' without --yes, because the number of units left would be lost",
@@ -187,7 +187,7 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
 
 impl Of {
     /// Connects to the masters, runs `ask` on the quota, and prints the result.
-    fn with(self, ask: impl AsyncFn(&Quota) -> Result<Count, ValueError>) -> Outcome {
+    fn with(self, ask: impl AsyncFn(&Quota) -> Result<Count, ValueError>) -> CommandResult {
         let (mut masters, file) = self.masters.complete()?;
         let wait = self.wait.or(file.settings.wait);
         let redlock = match wait {

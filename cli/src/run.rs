@@ -13,7 +13,7 @@ use quorate::{LockGuard, Redlock};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::exporter::{Exporter, ExporterArgs};
 use crate::kind::KindArgs;
 use crate::lock::{Lock, LockArgs, said};
@@ -181,12 +181,12 @@ impl Plan {
 pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
-pub(crate) fn run(args: RunArgs) -> Outcome {
+pub(crate) fn run(args: RunArgs) -> CommandResult {
     run_once(args.job, args.kind, None)
 }
 
 /// Runs a command under a lock. If `once` is given, runs the command only if it has not run in the current period.
-pub(crate) fn run_once(args: JobArgs, kind: KindArgs, once: Option<Period>) -> Outcome {
+pub(crate) fn run_once(args: JobArgs, kind: KindArgs, once: Option<Period>) -> CommandResult {
     let conflict = args.lock.conflict_exit_code();
     let end = plan_and_run(args, kind, once).map_err(|failure| failure.on_conflict(conflict))?;
     Ok(match end {

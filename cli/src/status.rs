@@ -16,7 +16,7 @@ use quorate::{
 use serde::Serialize;
 
 use crate::config::{self, MasterOptions};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::kind::holder_words;
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 use crate::patience::{Patience, may_be_up, patient};
@@ -292,7 +292,7 @@ impl StatusArgs {
 }
 
 /// Reads the state of each resource and prints it.
-pub(crate) fn run(args: StatusArgs) -> Outcome {
+pub(crate) fn run(args: StatusArgs) -> CommandResult {
     let (mut masters, _) = args.masters.complete()?;
     let statuses = config::block_on(look_patiently(&mut masters, &args.resource))?;
     if args.json {

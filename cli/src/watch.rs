@@ -8,7 +8,7 @@ use clap::Args;
 use quorate::{Leader, Redlock};
 
 use crate::config::{self, MasterOptions};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output;
 use crate::status::{NoteStatus, ResourceStatus, no_quorum, wrong_name};
 
@@ -52,7 +52,7 @@ pub(crate) struct WatchArgs {
 
 /// Prints the leader and every change of the leader. Ends when a signal arrives, or when stdout is a pipe without a
 /// reader.
-pub(crate) fn run(args: WatchArgs) -> Outcome {
+pub(crate) fn run(args: WatchArgs) -> CommandResult {
     let (masters, file) = args.masters.complete()?;
     let redlock = config::redlock(&masters, file.settings.ttl)?;
     let name = args.name.as_bytes();

@@ -4,12 +4,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use quorate::redact;
 
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{self, CommandResult, Failure};
 use crate::{output, variables};
 
 /// Prints help or version if the user asked for it. Turns every other error of the argument parser into a one-line
 /// error about wrong usage. `commands` is the whole command line interface.
-pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> Outcome {
+pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> CommandResult {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = error.print();

@@ -33,7 +33,7 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["store_faults::"])),
     ("all", Part::Only(&["sweep::"])),
     ("all", Part::Only(&["wakes::"])),
-    ("all", Part::Only(&["local_line::"])),
+    ("all", Part::Only(&["local_queue::"])),
     ("all", Part::Only(&["progress::"])),
     ("all", Part::Only(&["acquire::"])),
     ("all", Part::Only(&["waiting::"])),

@@ -128,7 +128,7 @@ pub use happening::Happening;
 pub use kind::{Kind, ValueStep};
 pub use play::Play;
 pub use rng::Rng;
-pub use run::{Outcome, run};
+pub use run::{RunResult, run};
 pub use scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Refusal, Scenario, Settings,
     Step,

@@ -17,7 +17,7 @@ use crate::world::{Event, Shared};
 
 /// The result of one run of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunResult {
     /// The first rule that was broken; `None` if the run kept all rules.
     pub violation: Option<Violation>,
     /// How often each counted event happened in the run.
@@ -35,13 +35,13 @@ pub struct Outcome {
 
 impl Play {
     /// Plays `scenario` with these options.
-    pub fn run(self, scenario: &Scenario) -> Outcome {
+    pub fn run(self, scenario: &Scenario) -> RunResult {
         Run::new(scenario, self).finish()
     }
 }
 
 /// Plays a scenario with the real library.
-pub fn run(scenario: &Scenario) -> Outcome {
+pub fn run(scenario: &Scenario) -> RunResult {
     Play::default().run(scenario)
 }
 
@@ -145,13 +145,13 @@ impl Run {
         drop((self.executor.take(client), holds));
     }
 
-    fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> RunResult {
         let healing = Healing::new(&self.scenario);
         let late = self.play(healing.deadline);
         let mut outcome = {
             let mut world = self.shared.world();
             world.watch.coverage.sim_ms = (world.now - BEGIN) / MS;
-            Outcome {
+            RunResult {
                 violation: world.watch.checkers.violation.take(),
                 coverage: world.watch.coverage.clone(),
                 judged: world.watch.checkers.judged(),

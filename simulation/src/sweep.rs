@@ -9,7 +9,7 @@ use crate::checks::{Healing, Judged, Lateness, OF_STORES, RULES, Violation};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
 use crate::play::Play;
-use crate::run::Outcome;
+use crate::run::RunResult;
 use crate::scenario::Scenario;
 use crate::seeded_bugs::Flaw;
 
@@ -107,7 +107,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn add(&mut self, seed: u64, outcome: Outcome) {
+    fn add(&mut self, seed: u64, outcome: RunResult) {
         self.seeds += 1;
         self.coverage.add(&outcome.coverage);
         self.crossings.add(&outcome.crossings);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queue_place::{Delays, QueuePlace, UnqueuedHolder, looks_at};
+use super::queue_place::{Delays, QueuePlace, UnqueuedHolder, next_poll_at};
 use crate::hold::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
@@ -20,11 +20,11 @@ use crate::rounds::attempt::{FailedAttempt, Won};
 use crate::rounds::wanted::Wanted;
 use crate::waiting::Waiting;
 use crate::waiting::last_finding::LastFinding;
-use crate::waiting::local_line::place::Place;
-use crate::waiting::own::Asked;
+use crate::waiting::local_queue::place::LocalPlace;
+use crate::waiting::own::SlotReservation;
 
 /// How long an attempt that began before the acquire's deadline may continue after that deadline.
-const LAST_LOOK: Duration = Duration::from_millis(2);
+const LAST_ATTEMPT_GRACE: Duration = Duration::from_millis(2);
 
 /// The caller's callback (`LockRequest::waiting`). It receives the state of the caller's waiting acquire.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
@@ -36,7 +36,7 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) wanted: Wanted,
     /// The reservation of the semaphore slot that the next attempt asks for, so that other tasks of this process prefer
     /// other slots. `None` if no slot is reserved.
-    pub(crate) asked: Option<Asked>,
+    pub(crate) reservation: Option<SlotReservation>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
     pub(crate) once: bool,
@@ -63,9 +63,9 @@ impl Collisions {
 
 /// The state that one acquire keeps between its attempts.
 #[derive(Default)]
-struct Tries<'a> {
+struct AttemptState<'a> {
     /// This acquire's place in the queue of waiters in this process; `None` if it does not queue in this process.
-    local: Option<Place>,
+    local: Option<LocalPlace>,
     /// This acquire's entry in the queue on the masters; `None` while it is not queued there.
     remote: Option<Box<QueuePlace<'a>>>,
     delays: Option<Delays>,
@@ -78,18 +78,18 @@ struct Tries<'a> {
 
 /// When an acquire that enters the local queue may send its first request to the masters.
 enum Turn {
-    Now(Option<Place>),
+    Now(Option<LocalPlace>),
     /// When all waiters of this process that are ahead in the local queue have left it.
-    After(Place),
+    After(LocalPlace),
 }
 
 /// An acquired lock, with its place in the local queue.
 pub(crate) struct Acquired {
     pub(crate) won: Won,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<LocalPlace>,
     /// For a semaphore: the reservation of the acquired slot in this process. It must last until this process has
     /// registered the lock as held.
-    pub(crate) asked: Option<Asked>,
+    pub(crate) reservation: Option<SlotReservation>,
     pub(crate) attempts: u32,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct NotAcquired {
 
 impl<'a> AcquireLoop<'a> {
     pub(crate) async fn run(&mut self) -> Result<Acquired, NotAcquired> {
-        let mut tries = Tries::default();
+        let mut state = AttemptState::default();
         if self.core.options.fair {
             let local_turn = self.wanted.shape().local_turn();
             let turn = self.turn(local_turn);
@@ -125,17 +125,17 @@ impl<'a> AcquireLoop<'a> {
             if let (LocalTurn::QueueAndShare, Some(place)) = (local_turn, &mut place) {
                 place.leave_queues();
             }
-            tries.last_finding = place.as_ref().and_then(Place::shared_finding);
-            tries.local = place;
+            state.last_finding = place.as_ref().and_then(LocalPlace::shared_finding);
+            state.local = place;
         }
         // Box the future that handles a failed attempt, so that the caller's future stays small. Most acquires succeed
         // with the first attempt, and allocate no box.
         loop {
             let began = self.core.coordinator.now();
-            match self.next_attempt(&mut tries).await {
-                Ok(won) => return Ok(self.acquired(won, tries)),
+            match self.next_attempt(&mut state).await {
+                Ok(won) => return Ok(self.acquired(won, state)),
                 Err(failed) => {
-                    Box::pin(self.prepare_next_attempt(&mut tries, failed, began)).await?;
+                    Box::pin(self.prepare_next_attempt(&mut state, failed, began)).await?;
                 }
             }
         }
@@ -143,38 +143,38 @@ impl<'a> AcquireLoop<'a> {
 
     /// Makes the next attempt. If this waiter is queued on the masters, the attempt contains the ticket of its queue
     /// entry.
-    async fn next_attempt(&mut self, tries: &mut Tries<'a>) -> Result<Won, FailedAttempt> {
-        tries.attempts += 1;
-        if let Some(place) = &tries.local {
+    async fn next_attempt(&mut self, state: &mut AttemptState<'a>) -> Result<Won, FailedAttempt> {
+        state.attempts += 1;
+        if let Some(place) = &state.local {
             place.forget_wakes();
         }
-        self.choose_slot(tries.local.as_mut(), tries.remote.is_some());
+        self.choose_slot(state.local.as_mut(), state.remote.is_some());
         let fairness = if self.core.options.fair {
-            let ticket = tries.remote.as_ref().map(|entry| entry.ticket.clone());
+            let ticket = state.remote.as_ref().map(|entry| entry.ticket.clone());
             Fairness::Fair(ticket.map(Box::new))
         } else {
             Fairness::Unordered
         };
-        self.attempt(fairness, tries.attempts).await
+        self.attempt(fairness, state.attempts).await
     }
 
     /// Handles a failed attempt, which began at `began`. Returns when it is time for the next attempt, or with the
     /// error of this acquire.
     async fn prepare_next_attempt(
         &mut self,
-        tries: &mut Tries<'a>,
+        state: &mut AttemptState<'a>,
         failed: FailedAttempt,
         began: Instant,
     ) -> Result<(), NotAcquired> {
-        LastFinding::add(&mut tries.last_finding, failed.finding, &failed.round);
-        if let Some(place) = &tries.local {
-            place.share_finding(tries.last_finding.clone());
+        LastFinding::add(&mut state.last_finding, failed.finding, &failed.round);
+        if let Some(place) = &state.local {
+            place.share_finding(state.last_finding.clone());
             self.learn_slots(place, &failed);
         }
-        self.show(&failed, tries.attempts);
-        let queued = tries.remote.is_some();
+        self.show(&failed, state.attempts);
+        let queued = state.remote.is_some();
         if self
-            .asks_for_another_slot(&failed, &mut tries.in_a_row, queued)
+            .asks_for_another_slot(&failed, &mut state.in_a_row, queued)
             .await
         {
             return Ok(());
@@ -183,17 +183,17 @@ impl<'a> AcquireLoop<'a> {
         // next attempt because of these keys.
         if !self.is_over() && self.wait_for_undo(&failed).await {
             let hopeless = failed.round.answers().is_hopeless();
-            let first = match &mut tries.local {
+            let first = match &mut state.local {
                 Some(place) => !hopeless && self.is_first(place).await,
                 None => true,
             };
             if first {
-                self.wait_before_retry(tries, &failed, began).await;
+                self.wait_before_retry(state, &failed, began).await;
             }
         }
         if self.is_over() || failed.round.answers().is_hopeless() {
-            let last_finding = tries.last_finding.take();
-            return Err(self.not_acquired(last_finding, Some(failed), tries.attempts));
+            let last_finding = state.last_finding.take();
+            return Err(self.not_acquired(last_finding, Some(failed), state.attempts));
         }
         Ok(())
     }
@@ -205,15 +205,15 @@ impl<'a> AcquireLoop<'a> {
     /// - In unordered mode, or if the attempt failed for another reason: removes the entry, if any, and pauses.
     async fn wait_before_retry(
         &self,
-        tries: &mut Tries<'a>,
+        state: &mut AttemptState<'a>,
         failed: &FailedAttempt,
         began: Instant,
     ) {
         let collided = self.has_collided(failed);
         let contended = failed.failure == Some(Failure::Contention) && !collided;
-        match (&tries.local, &mut tries.remote) {
+        match (&state.local, &mut state.remote) {
             (Some(_), None) if contended => {
-                tries.remote = Some(Box::new(self.behind_all(failed)));
+                state.remote = Some(Box::new(self.behind_all(failed)));
                 return;
             }
             (Some(place), Some(entry)) if contended => {
@@ -222,28 +222,28 @@ impl<'a> AcquireLoop<'a> {
             // The attempt failed for another reason than a held lock. Remove this waiter's queue entry, so that no
             // other waiter stays behind it during the pause.
             (_, Some(entry)) => {
-                self.until_deadline().wait(entry.step_out()).await;
+                self.until_deadline().wait(entry.leave_remote_queue()).await;
             }
             (_, None) => {}
         }
         if collided {
-            self.pause_after_collision(&mut tries.collisions, began)
+            self.pause_after_collision(&mut state.collisions, began)
                 .await;
         } else {
-            self.pause_by_retry_settings(&mut tries.delays).await;
+            self.pause_by_retry_settings(&mut state.delays).await;
         }
     }
 
-    fn acquired(&mut self, won: Won, tries: Tries<'_>) -> Acquired {
-        let Tries {
+    fn acquired(&mut self, won: Won, state: AttemptState<'_>) -> Acquired {
+        let AttemptState {
             local: mut place,
             remote,
             attempts,
             ..
-        } = tries;
-        if let Some(asked) = &self.asked {
+        } = state;
+        if let Some(reservation) = &self.reservation {
             if let Some(place) = &place {
-                place.got(asked.permit.slot());
+                place.got(reservation.permit.slot());
             }
             // This waiter has a slot. Leave both queues, so that the next waiter can ask for one of the other slots.
             place = None;
@@ -254,7 +254,7 @@ impl<'a> AcquireLoop<'a> {
         Acquired {
             won,
             place,
-            asked: self.asked.take(),
+            reservation: self.reservation.take(),
             attempts,
         }
     }
@@ -275,15 +275,15 @@ impl<'a> AcquireLoop<'a> {
     /// A `try_acquire` never waits. If other local waiters are ahead, returns an error with the known reason why the
     /// lock is not available. If no reason is known, the `try_acquire` asks the masters.
     fn turn(&self, local_turn: LocalTurn) -> Result<Turn, LastFinding> {
-        let lines = &self.core.lines;
+        let local_queues = &self.core.local_queues;
         if local_turn == LocalTurn::Pass {
             // A hold of an owner does not queue here, because the owner may already hold the lock.
-            return Ok(Turn::Now(Some(lines.place_unqueued(&self.wanted))));
+            return Ok(Turn::Now(Some(local_queues.place_unqueued(&self.wanted))));
         }
         if self.once {
-            return Ok(Turn::Now(lines.enter_if_free(&self.wanted)?));
+            return Ok(Turn::Now(local_queues.enter_if_free(&self.wanted)?));
         }
-        let place = lines.enter(&self.wanted);
+        let place = local_queues.enter(&self.wanted);
         Ok(if place.is_front() {
             Turn::Now(Some(place))
         } else {
@@ -292,7 +292,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Waits behind other waiters of this process until this waiter may ask the masters.
-    async fn wait_for_local_turn(&self, place: Place) -> Result<Place, NotAcquired> {
+    async fn wait_for_local_turn(&self, place: LocalPlace) -> Result<LocalPlace, NotAcquired> {
         metrics::ahead(|| Some(place.ahead()));
         if let Some(observer) = self.observer {
             observer(&self.behind(&place));
@@ -315,8 +315,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes one attempt, which ends at most [`LAST_LOOK`] after the acquire's deadline. A first attempt, and the
-    /// attempt of a `try_acquire`, may end later: at most [`LAST_LOOK`] after the masters' timeout.
+    /// Makes one attempt, which ends at most [`LAST_ATTEMPT_GRACE`] after the acquire's deadline. A first attempt, and the
+    /// attempt of a `try_acquire`, may end later: at most [`LAST_ATTEMPT_GRACE`] after the masters' timeout.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -324,7 +324,7 @@ impl<'a> AcquireLoop<'a> {
         } else {
             self.deadline
         };
-        let until = self.deadline.max(full) + LAST_LOOK;
+        let until = self.deadline.max(full) + LAST_ATTEMPT_GRACE;
         coordinator
             .attempt(&self.wanted, self.ttl, fairness, until)
             .await
@@ -349,7 +349,7 @@ impl<'a> AcquireLoop<'a> {
     /// when the next heartbeat is due, or when this waiter must poll.
     async fn wait_for_wake_up(
         &self,
-        place: &Place,
+        place: &LocalPlace,
         entry: &mut QueuePlace<'_>,
         failed: &FailedAttempt,
     ) {
@@ -366,15 +366,15 @@ impl<'a> AcquireLoop<'a> {
                 refusals.and_then(|refusals| refusals.holder.clone()),
             )
         };
-        let mut timer = looks_at(now, free_in, ahead, entry.ticket.heartbeat);
+        let mut timer = next_poll_at(now, free_in, ahead, entry.ticket.heartbeat);
         if !coordinator.wakes {
-            timer = timer.min(now + entry.look_again());
+            timer = timer.min(now + entry.pause_before_poll());
         }
         // `ahead` includes the holder. If it is 0, the holder has no queue entry, and may not wake this waiter: poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut entry.unqueued_holder;
-                let again = UnqueuedHolder::look_again(known, holder, now, || self.delays());
+                let again = UnqueuedHolder::pause_before_poll(known, holder, now, || self.delays());
                 timer = timer.min(now + again);
             }
             None => entry.unqueued_holder = None,
@@ -411,8 +411,8 @@ impl<'a> AcquireLoop<'a> {
         let now = coordinator.now();
         let mut drawn = [0];
         coordinator.runtime.random(&mut drawn);
-        let most = collisions.next(now.saturating_since(began)).min(self.ttl);
-        let pause = most / 256 * u32::from(drawn[0]);
+        let longest = collisions.next(now.saturating_since(began)).min(self.ttl);
+        let pause = longest / 256 * u32::from(drawn[0]);
         let again = (now + pause).min(self.deadline);
         coordinator.runtime.sleep_until(again).await;
     }
@@ -501,7 +501,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// The state that the observer sees while this waiter is behind other waiters of its own process.
-    fn behind(&self, place: &Place) -> Waiting {
+    fn behind(&self, place: &LocalPlace) -> Waiting {
         let coordinator = &self.core.coordinator;
         Waiting {
             ahead: Some(place.ahead()),
@@ -535,9 +535,9 @@ impl<'a> AcquireLoop<'a> {
             Some(last_finding) => (last_finding.finding.into(), last_finding.round),
             None => (Failure::Outage, last.map(|failed| failed.round)),
         };
-        let said = round.as_ref().filter(|_| names_holder);
-        let note = said.and_then(|round| round.answers().holder_note());
-        let foreign = said.is_some_and(|round| round.answers().is_foreign());
+        let known_round = round.as_ref().filter(|_| names_holder);
+        let note = known_round.and_then(|round| round.answers().holder_note());
+        let foreign = known_round.is_some_and(|round| round.answers().is_foreign());
         let held_here = failure == Failure::Contention && self.is_held_here();
         NotAcquired {
             failure,
@@ -551,8 +551,8 @@ impl<'a> AcquireLoop<'a> {
     }
 
     fn is_held_here(&self) -> bool {
-        let lines = &self.core.lines;
-        self.wanted.keys().any(|key| lines.is_held(key))
+        let local_queues = &self.core.local_queues;
+        self.wanted.keys().any(|key| local_queues.is_held(key))
     }
 
     /// A random seed for the jitter of the retry pauses, used if the user has set no seed.

@@ -43,9 +43,9 @@ const BEATS: u32 = 3;
 const PATIENCE: u32 = 20;
 
 /// The first pause between two polls if less than a majority of the masters sends wake-ups. Later pauses are longer, up
-/// to `LONGEST_LOOK`.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
-const LONGEST_LOOK: Duration = Duration::from_millis(200);
+/// to `LONGEST_POLL_PAUSE`.
+const FIRST_POLL_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_POLL_PAUSE: Duration = Duration::from_millis(200);
 
 /// The retry pauses of one waiter. The iterator is created when the first pause is needed.
 pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
@@ -60,7 +60,7 @@ pub(super) struct QueuePlace<'a> {
     /// polls, because the holder's release may not wake it. `None` in all other cases.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
     /// How many times this waiter has asked the masters again only because a timer fired.
-    looks: u32,
+    polls: u32,
     kept: bool,
 }
 
@@ -80,7 +80,7 @@ impl UnqueuedHolder {
     ///
     /// The pause follows the retry settings, but is at least [`STAGGER`]. The longer this waiter has seen the same
     /// holder, the longer is the pause: at least this time divided by [`PATIENCE`].
-    pub(super) fn look_again(
+    pub(super) fn pause_before_poll(
         known: &mut Option<Self>,
         value: Vec<u8>,
         now: Instant,
@@ -102,7 +102,7 @@ impl UnqueuedHolder {
 /// waiter ahead, but not later than the next heartbeat.
 ///
 /// `free_in` is the time until the lock may be free on a majority of the masters; `None` if it is unknown.
-pub(super) fn looks_at(
+pub(super) fn next_poll_at(
     now: Instant,
     free_in: Option<Duration>,
     ahead: u64,
@@ -117,10 +117,10 @@ pub(super) fn looks_at(
 
 impl<'a> QueuePlace<'a> {
     /// The pause before asking the masters again if too few masters send wake-ups.
-    pub(super) fn look_again(&mut self) -> Duration {
-        self.looks += 1;
-        let pause = FIRST_LOOK * 2u32.pow((self.looks / 4).min(4));
-        pause.min(LONGEST_LOOK)
+    pub(super) fn pause_before_poll(&mut self) -> Duration {
+        self.polls += 1;
+        let pause = FIRST_POLL_PAUSE * 2u32.pow((self.polls / 4).min(4));
+        pause.min(LONGEST_POLL_PAUSE)
     }
 
     /// Makes a queue entry with the ticket `number`. The entry shows this waiter's host, its process and `since`, the
@@ -154,7 +154,7 @@ impl<'a> QueuePlace<'a> {
             ticket,
             claim: Arc::new(claim),
             unqueued_holder: None,
-            looks: 0,
+            polls: 0,
             kept: false,
         }
     }
@@ -165,7 +165,7 @@ impl<'a> QueuePlace<'a> {
 
     /// Removes the queue entry from all masters, and waits until that is done. Afterwards, the waiter can queue again
     /// with the same ticket.
-    pub(super) fn step_out(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(super) fn leave_remote_queue(&self) -> impl Future<Output = ()> + Send + use<> {
         self.coordinator.leave(&self.claim).done()
     }
 }
@@ -203,7 +203,7 @@ mod tests {
             (None, 0, ms(240), ms(80)),
             (None, 7, ms(240), ms(80)),
         ] {
-            let at = looks_at(NOW, free_in, ahead, heartbeat);
+            let at = next_poll_at(NOW, free_in, ahead, heartbeat);
             let case = (free_in, ahead, heartbeat);
             assert_eq!(at.saturating_since(NOW), after, "{case:?}");
         }
@@ -212,21 +212,21 @@ mod tests {
     #[test]
     fn poll_pause_grows_until_the_holder_changes() {
         let mut known = None;
-        let mut look = |value: &[u8], after: Duration| {
+        let mut pause = |value: &[u8], after: Duration| {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;
-            UnqueuedHolder::look_again(&mut known, value.to_vec(), NOW + after, delays)
+            UnqueuedHolder::pause_before_poll(&mut known, value.to_vec(), NOW + after, delays)
         };
         // The pauses follow the retry settings, but are never shorter than `STAGGER`.
-        assert_eq!(look(b"a", ms(0)), STAGGER);
-        assert_eq!(look(b"a", ms(20)), ms(50));
-        assert_eq!(look(b"a", ms(2_000)), ms(100));
+        assert_eq!(pause(b"a", ms(0)), STAGGER);
+        assert_eq!(pause(b"a", ms(20)), ms(50));
+        assert_eq!(pause(b"a", ms(2_000)), ms(100));
         // The list of pauses is used up. The pause is the time since `a` was first seen (2.1 s), divided by `PATIENCE`.
-        assert_eq!(look(b"a", ms(2_100)), ms(105));
+        assert_eq!(pause(b"a", ms(2_100)), ms(105));
         assert_eq!(
-            look(b"b", ms(9_000)),
+            pause(b"b", ms(9_000)),
             STAGGER,
             "if the holder changes, the next pause must be the shortest again"
         );
-        assert_eq!(look(b"b", ms(9_000)), ms(50));
+        assert_eq!(pause(b"b", ms(9_000)), ms(50));
     }
 }

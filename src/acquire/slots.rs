@@ -7,7 +7,7 @@ use crate::outcome::Failure;
 use crate::protocol::permits::NextSlot;
 use crate::rounds::attempt::FailedAttempt;
 use crate::rounds::wanted::Wanted;
-use crate::waiting::local_line::place::Place;
+use crate::waiting::local_queue::place::LocalPlace;
 
 /// How many slots of a semaphore an acquire tries in a row before it waits for a wake-up. A `try_acquire` ends after
 /// this number of slots.
@@ -19,31 +19,31 @@ impl AcquireLoop<'_> {
     /// within a `try_acquire`.
     pub(super) async fn asks_for_another_slot(
         &mut self,
-        missed: &FailedAttempt,
+        failed: &FailedAttempt,
         in_a_row: &mut u32,
         queued: bool,
     ) -> bool {
-        let Some(asked) = &self.asked else {
+        let Some(reservation) = &self.reservation else {
             return false;
         };
         let tried = std::mem::take(in_a_row) + 1;
-        let may = tried < SLOTS_IN_A_ROW && (self.once || !self.is_over());
-        if !may || missed.failure != Some(Failure::Contention) {
+        let may_try = tried < SLOTS_IN_A_ROW && (self.once || !self.is_over());
+        if !may_try || failed.failure != Some(Failure::Contention) {
             return false;
         }
         let coordinator = &self.core.coordinator;
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
-        let permit = &asked.permit;
-        let (held, others) = self.core.lines.own_slots(permit, Some(asked));
+        let permit = &reservation.permit;
+        let (held, others) = self.core.local_queues.own_slots(permit, Some(reservation));
         // A queued waiter avoids only held slots, and may ask for a slot that another local waiter asks for.
         let taken = if queued { held } else { held | others };
-        let certain = missed
+        let certain = failed
             .round
             .until(|answers| answers.next_slot(permit, taken));
         let Some(NextSlot::Ask(slot)) = limit.wait(certain).await else {
             return false;
         };
-        limit.wait(missed.undo.done()).await;
+        limit.wait(failed.undo.done()).await;
         self.wanted = Wanted::slot(permit.at(slot));
         *in_a_row = tried;
         true
@@ -54,30 +54,36 @@ impl AcquireLoop<'_> {
     /// slot.
     ///
     /// A waiter that is queued on the masters stays in the local queue.
-    pub(super) fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
+    pub(super) fn choose_slot(&mut self, place: Option<&mut LocalPlace>, queued: bool) {
         let Some(permit) = self.wanted.shape().permit() else {
             return;
         };
         // Free the reservation of the slot that this waiter asked for last.
-        self.asked = None;
-        let asked = self.core.lines.ask(permit, place.as_deref(), queued);
-        if let (Some(place), true) = (place, asked.alone && !queued) {
+        self.reservation = None;
+        let reservation = self
+            .core
+            .local_queues
+            .reserve_slot(permit, place.as_deref(), queued);
+        if let (Some(place), true) = (place, reservation.alone && !queued) {
             place.step_aside();
         }
-        if asked.permit != *permit {
-            self.wanted = Wanted::slot(asked.permit.clone());
+        if reservation.permit != *permit {
+            self.wanted = Wanted::slot(reservation.permit.clone());
         }
-        self.asked = Some(asked);
+        self.reservation = Some(reservation);
     }
 
     /// Records which slots other processes hold, according to the masters' answers.
-    pub(super) fn learn_slots(&self, place: &Place, missed: &FailedAttempt) {
-        let Some(asked) = &self.asked else {
+    pub(super) fn learn_slots(&self, place: &LocalPlace, failed: &FailedAttempt) {
+        let Some(reservation) = &self.reservation else {
             return;
         };
-        if let Some(free) = missed.round.answers().free_slots() {
-            let (held, others) = self.core.lines.own_slots(&asked.permit, Some(asked));
-            let all = u64::MAX >> (64 - asked.permit.permits().clamp(1, 64));
+        if let Some(free) = failed.round.answers().free_slots() {
+            let (held, others) = self
+                .core
+                .local_queues
+                .own_slots(&reservation.permit, Some(reservation));
+            let all = u64::MAX >> (64 - reservation.permit.permits().clamp(1, 64));
             place.learn(all & !(free | held | others));
         }
     }
@@ -87,14 +93,14 @@ impl AcquireLoop<'_> {
     /// If the waiter is then the first in the local queue, returns true: the waiter can queue on the masters. Otherwise
     /// waits until the waiter is the first, and returns false: a slot may be free by then, so the waiter must ask
     /// again.
-    pub(super) async fn is_first(&mut self, place: &mut Place) -> bool {
-        if self.asked.is_none() {
+    pub(super) async fn is_first(&mut self, place: &mut LocalPlace) -> bool {
+        if self.reservation.is_none() {
             return true;
         }
         place.step_back();
         let first = place.is_first();
         if !first {
-            self.asked = None;
+            self.reservation = None;
             self.until_deadline().wait(place.first()).await;
         }
         first

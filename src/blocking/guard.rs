@@ -38,7 +38,7 @@ impl LockGuard {
 
     /// Why the lock ended; `None` while it is held. This call does not wait.
     pub fn loss(&self) -> Option<LossCause> {
-        self.kept.get().ended()
+        self.kept.get().end_cause()
     }
 
     /// Waits for at most `within` until the lock is lost. Returns `None` if the lock is still held at the end of that

@@ -6,7 +6,7 @@ use crate::outcome::LossCause;
 use crate::rounds::coordinator::Coordinator;
 
 /// Ends a lost lock, and releases its remaining keys, so that no other client has to wait until they expire.
-pub(crate) fn end(
+pub(crate) fn end_lost_lock(
     renewal: &Renewal,
     coordinator: &Coordinator,
     held: &Held,
@@ -20,6 +20,6 @@ pub(crate) fn end(
     coordinator.release_in_background(&held.claim);
     held.end(cause);
     let resource = String::from_utf8_lossy(held.claim.resource());
-    let said = held.trouble(coordinator.names());
-    tracing::warn!(%resource, cause = cause.as_str(), said, "lock lost");
+    let trouble = held.trouble(coordinator.names());
+    tracing::warn!(%resource, cause = cause.as_str(), said = trouble, "lock lost");
 }

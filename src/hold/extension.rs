@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::core::Core;
-use super::end::end;
+use super::end::end_lost_lock;
 use super::held::Held;
 use crate::error::ExtendError;
 use crate::limit::Limit;
@@ -142,7 +142,7 @@ impl ExtendAnswers {
             _ => self.held.ended(now).unwrap_or(LossCause::Expired),
         };
         if let Some(core) = self.core.upgrade() {
-            end(&core.renewal, &core.coordinator, &self.held, self.id, cause);
+            end_lost_lock(&core.renewal, &core.coordinator, &self.held, self.id, cause);
         }
     }
 }

@@ -77,18 +77,18 @@ impl LockGuard {
             Either::Left((value, _)) => value,
             Either::Right((cause, _)) => return Err((cause, None)),
         };
-        match self.ended() {
+        match self.end_cause() {
             None => Ok(value),
             Some(cause) => Err((cause, Some(value))),
         }
     }
 
     /// Why the lock ended; `None` while it is held.
-    pub(crate) fn ended(&self) -> Option<LossCause> {
+    pub(crate) fn end_cause(&self) -> Option<LossCause> {
         if self.is_forked() {
             return Some(LossCause::Forked);
         }
-        self.held.ended(self.core.coordinator.now())
+        self.held.end_cause(self.core.coordinator.now())
     }
 
     /// Whether this process was forked from the one that holds the lock.
@@ -206,7 +206,7 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn remaining(&self) -> Duration {
-        if self.ended().is_some() {
+        if self.end_cause().is_some() {
             return Duration::ZERO;
         }
         let now = self.core.coordinator.now();

@@ -13,8 +13,8 @@ use crate::protocol::instant::Instant;
 use crate::report::{LateAnswers, NodeReport, OneLine, Replies};
 use crate::rounds::attempt::Won;
 use crate::runtime::Runtime;
-use crate::waiting::local_line::LocalLines;
-use crate::waiting::local_line::place::Place;
+use crate::waiting::local_queue::LocalQueues;
+use crate::waiting::local_queue::place::LocalPlace;
 
 /// The properties of a held lock that the caller requested.
 pub(crate) struct Holding {
@@ -56,7 +56,7 @@ struct State {
     ttl: u64,
     /// The local queues of this process, in which an entry shows that this lock is held. `None` after the lock has
     /// ended and the entry was removed.
-    lines: Option<Arc<LocalLines>>,
+    local_queues: Option<Arc<LocalQueues>>,
     /// Whether the lock was acquired through a local queue. If so, the end of this lock lets the next waiter of that
     /// queue request the lock from the masters.
     queued: bool,
@@ -70,8 +70,8 @@ struct State {
 }
 
 impl State {
-    fn take_lines(&mut self) -> Option<(Arc<LocalLines>, bool)> {
-        Some((self.lines.take()?, self.queued))
+    fn take_local_queues(&mut self) -> Option<(Arc<LocalQueues>, bool)> {
+        Some((self.local_queues.take()?, self.queued))
     }
 }
 
@@ -79,14 +79,14 @@ impl Held {
     pub(crate) fn new(
         won: Won,
         holding: Holding,
-        lines: &Arc<LocalLines>,
-        place: Option<Place>,
+        local_queues: &Arc<LocalQueues>,
+        place: Option<LocalPlace>,
     ) -> Arc<Self> {
-        let place = place.filter(Place::is_queued);
+        let place = place.filter(LocalPlace::is_queued);
         let queued = place.is_some();
-        let lines = match place {
+        let local_queues = match place {
             Some(place) => place.hold(),
-            None => lines.hold(won.claim.keys()),
+            None => local_queues.hold(won.claim.keys()),
         };
         let Holding {
             ttl,
@@ -109,7 +109,7 @@ impl Held {
                 renews,
                 valid_until: won.valid_until.min(hold_end),
                 ttl: nanos(ttl),
-                lines: Some(lines),
+                local_queues: Some(local_queues),
                 queued,
                 replies: Replies::default(),
                 phase: Phase::Acquire,
@@ -224,12 +224,16 @@ impl Held {
     /// removed.
     ///
     /// Never call this while the mutex of the lock's state is held.
-    fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
+    fn let_go(&self, ended: Option<(Arc<LocalQueues>, bool)>) {
         match ended {
-            Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
-            Some((lines, false)) => {
+            Some((local_queues, true)) => {
+                self.claim.keys().for_each(|key| local_queues.pass_on(key))
+            }
+            Some((local_queues, false)) => {
                 let permit = self.claim.permit();
-                self.claim.keys().for_each(|key| lines.let_go(key, permit));
+                self.claim
+                    .keys()
+                    .for_each(|key| local_queues.lock_ended(key, permit));
             }
             None => {}
         }
@@ -251,22 +255,22 @@ impl Held {
     }
 
     /// Why the lock ended; `None` while it is held. If the validity has expired at `now`, this call ends the lock.
-    pub(crate) fn ended(&self, now: Instant) -> Option<LossCause> {
-        let (end, lines) = {
+    pub(crate) fn end_cause(&self, now: Instant) -> Option<LossCause> {
+        let (end, local_queues) = {
             let mut state = self.state();
             if state.end.is_none() && now >= state.valid_until {
                 let cause = self.deadline_cause(now);
                 state.end = Some(cause);
                 self.hold.end(cause);
             }
-            let lines = if state.end.is_some() {
-                state.take_lines()
+            let local_queues = if state.end.is_some() {
+                state.take_local_queues()
             } else {
                 None
             };
-            (state.end, lines)
+            (state.end, local_queues)
         };
-        self.let_go(lines);
+        self.let_go(local_queues);
         end
     }
 
@@ -281,13 +285,13 @@ impl Held {
     /// Ends the lock unless it has ended already. Then lets the next local waiter request the lock from the masters.
     /// Queue the lock's releases before this call, so that they are sent before the waiter's requests.
     pub(crate) fn end(&self, cause: LossCause) {
-        let (first, lines) = {
+        let (first, local_queues) = {
             let mut state = self.state();
             let first = state.end.is_none();
             state.end.get_or_insert(cause);
-            (first, state.take_lines())
+            (first, state.take_local_queues())
         };
-        self.let_go(lines);
+        self.let_go(local_queues);
         if first {
             self.hold.end(cause);
             self.changed.notify_waiters();
@@ -323,7 +327,7 @@ impl Held {
             // Register for the notification first. If the lock ends right after the call of `ended` below, the
             // notification wakes this future.
             changed.as_mut().enable();
-            if let Some(cause) = self.ended(runtime.now()) {
+            if let Some(cause) = self.end_cause(runtime.now()) {
                 return cause;
             }
             let deadline = runtime.sleep_until(self.valid_until());
@@ -334,8 +338,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let lines = self.state().take_lines();
-        self.let_go(lines);
+        let local_queues = self.state().take_local_queues();
+        self.let_go(local_queues);
     }
 }
 

@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::end::end;
+use super::end::end_lost_lock;
 use super::held::Held;
 use super::schedule::{Due, OPEN, Renewal, SOON, ScheduleId, What, next_due};
 use crate::metrics;
@@ -62,7 +62,7 @@ pub(crate) fn watch(
         (start, due < schedule.wakes_at)
     };
     if start {
-        let task = run(Ends::new(renewal, coordinator));
+        let task = run(RenewalTask::new(renewal, coordinator));
         let spawned = coordinator.runtime.spawn(Box::pin(task));
         renewal.schedule().running &= spawned;
         return spawned;
@@ -75,12 +75,12 @@ pub(crate) fn watch(
 
 /// Owned by the renewal task. If a runtime shuts down and drops the task, `Drop` starts a new renewal task in the
 /// background runtime. If there is no background runtime, the next acquired lock starts the task.
-struct Ends {
+struct RenewalTask {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
 }
 
-impl Ends {
+impl RenewalTask {
     fn new(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>) -> Self {
         Self {
             renewal: Arc::downgrade(renewal),
@@ -89,17 +89,17 @@ impl Ends {
     }
 }
 
-impl Drop for Ends {
+impl Drop for RenewalTask {
     fn drop(&mut self) {
         let Some(renewal) = self.renewal.upgrade() else {
             return;
         };
         let coordinator = self.coordinator.upgrade();
         if let Some(coordinator) = coordinator.filter(|_| !std::thread::panicking()) {
-            let ends = (self.renewal.clone(), self.coordinator.clone());
+            let handles = (self.renewal.clone(), self.coordinator.clone());
             let task = move || -> BoxFuture<()> {
-                let (renewal, coordinator) = ends;
-                Box::pin(run(Ends {
+                let (renewal, coordinator) = handles;
+                Box::pin(run(RenewalTask {
                     renewal,
                     coordinator,
                 }))
@@ -112,25 +112,25 @@ impl Drop for Ends {
     }
 }
 
-async fn run(mut ends: Ends) {
-    let Some(sooner) = ends.renewal.upgrade().map(|renewal| renewal.sooner.clone()) else {
+async fn run(mut task: RenewalTask) {
+    let Some(sooner) = task.renewal.upgrade().map(|renewal| renewal.sooner.clone()) else {
         return;
     };
     loop {
-        let (owner, driver) = (ends.renewal.upgrade(), ends.coordinator.upgrade());
-        let (Some(owner), Some(driver)) = (owner, driver) else {
+        let (renewal, coordinator) = (task.renewal.upgrade(), task.coordinator.upgrade());
+        let (Some(renewal), Some(coordinator)) = (renewal, coordinator) else {
             return;
         };
-        let now = driver.now();
-        let due = owner.schedule().take_due(now);
+        let now = coordinator.now();
+        let due = renewal.schedule().take_due(now);
         // A panic must not end the renewal of all other locks. The locks of this batch expire if it was not sent, and
         // their holders notice this by their own timers.
-        if let Err(panic) = panics::caught(|| send(&owner, &driver, due, now)) {
+        if let Err(panic) = panics::caught(|| send(&renewal, &coordinator, due, now)) {
             let why = panics::text(&panic);
             tracing::error!(%why, "internal failure: locks that were due are not renewed");
         }
         let next = {
-            let mut schedule = owner.schedule();
+            let mut schedule = renewal.schedule();
             let next = schedule.next(now);
             schedule.wakes_at = next.unwrap_or(Instant::NEVER);
             // Set `running` before the schedule is unlocked. If `running` is false, this task ends, and the next lock
@@ -140,21 +140,21 @@ async fn run(mut ends: Ends) {
         };
         let Some(next) = next else {
             // `Drop` must not reset the `running` flag, because a new task may already have set it.
-            ends.renewal = Weak::new();
+            task.renewal = Weak::new();
             return;
         };
         if next <= now {
-            drop((owner, driver));
+            drop((renewal, coordinator));
             pause().await;
             continue;
         }
-        let nap = driver.runtime.sleep_until(next.max(now + SOON));
-        drop((owner, driver));
+        let nap = coordinator.runtime.sleep_until(next.max(now + SOON));
+        drop((renewal, coordinator));
         futures::future::select(nap, std::pin::pin!(sooner.notified())).await;
     }
 }
 
-/// Ends the expired locks among those that are due. Sends the renewals of the other locks to every node, and does not
+/// RenewalTask the expired locks among those that are due. Sends the renewals of the other locks to every node, and does not
 /// wait for the replies.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
     // Groups (locks on several keys, locks of readers and of owners) are renewed by a slower script than plain locks
@@ -163,8 +163,8 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();
     for Due { held, id, what } in due {
-        if let Some(cause) = held.ended(now) {
-            end(renewal, coordinator, &held, id, cause);
+        if let Some(cause) = held.end_cause(now) {
+            end_lost_lock(renewal, coordinator, &held, id, cause);
             continue;
         }
         let keeps = what != What::Note && held.keeps_note();
@@ -377,10 +377,10 @@ fn conclude(
             held.extend_lease(until, lock.ttl, now);
             tracing::trace!(resource = %resource(), "lock renewed");
         }
-        Extension::Lost => end(renewal, coordinator, held, lock.id, LossCause::TakenAway),
+        Extension::Lost => end_lost_lock(renewal, coordinator, held, lock.id, LossCause::TakenAway),
         Extension::TooLate => {
-            let cause = held.ended(now).unwrap_or(LossCause::Expired);
-            end(renewal, coordinator, held, lock.id, cause);
+            let cause = held.end_cause(now).unwrap_or(LossCause::Expired);
+            end_lost_lock(renewal, coordinator, held, lock.id, cause);
         }
         Extension::Unknown => {
             let said = held.trouble(coordinator.names());

@@ -125,7 +125,7 @@ impl Election {
         let key = self.redlock.key(&self.name)?;
         let core = &self.redlock.core;
         Ok(Observation {
-            called: core.lines.watchers.begin(&key),
+            called: core.local_queues.watchers.begin(&key),
             every: observe_every(self.ttl.unwrap_or(core.options.ttl)),
             due: core.coordinator.now(),
             known_until: core.coordinator.now(),
@@ -405,7 +405,7 @@ enum Found {
 impl Drop for Observation {
     fn drop(&mut self) {
         let core = &self.redlock.core;
-        let last = core.lines.watchers.end(&self.key, &self.called);
+        let last = core.local_queues.watchers.end(&self.key, &self.called);
         if last && core.options.fair {
             self.watch(false);
         }

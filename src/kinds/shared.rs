@@ -67,7 +67,7 @@ impl LockGuard {
             return Err(DowngradeError::NeedsFencing);
         }
         let coordinator = &core.coordinator;
-        if let Some(cause) = self.ended() {
+        if let Some(cause) = self.end_cause() {
             return Err(DowngradeError::Lost(cause));
         }
         // Stop the writer's renewals. After the conversion to a reader, they would restore the writer's lock.
@@ -101,7 +101,7 @@ impl LockGuard {
             renews,
             says: old.says().cloned(),
         };
-        let held = Held::new(won, holding, &core.lines, None);
+        let held = Held::new(won, holding, &core.local_queues, None);
         let id = ScheduleId::default();
         renewal::watch(&core.renewal, coordinator, &held, &id, started);
         // Dropping the writer's guard sends releases to all masters. These releases delete only keys that were not

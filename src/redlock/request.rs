@@ -178,7 +178,7 @@ impl IntoFuture for LockRequest {
         // Boxed: otherwise this large future would take up memory in the caller's task for the whole life of the task.
         Box::pin(async move {
             let guard = request.attempts().instrument(request.span()).await?;
-            guard.map_err(|missed| request.error(&missed))
+            guard.map_err(|failed| request.error(&failed))
         })
     }
 }
@@ -322,12 +322,12 @@ impl LockRequest {
     /// is returned as an error.
     fn held(&self, lost: NotAcquired) -> Result<Refusal, AcquireError> {
         match self.error(&lost) {
-            AcquireError::HeldByOther(missed) => Ok(Refusal {
+            AcquireError::HeldByOther(failed) => Ok(Refusal {
                 ttl_left: lost.round.and_then(|round| round.answers().ttl_left()),
-                held_here: missed.held_here,
-                foreign: missed.foreign,
-                note: missed.note,
-                reports: missed.reports,
+                held_here: failed.held_here,
+                foreign: failed.foreign,
+                note: failed.note,
+                reports: failed.reports,
             }),
             error => Err(error),
         }
@@ -447,10 +447,10 @@ impl LockRequest {
         let core = &self.core;
         let began = core.coordinator.now();
         let wanted = self.wanted();
-        let mut attempts = AcquireLoop {
+        let mut acquire = AcquireLoop {
             core,
             wanted,
-            asked: None,
+            reservation: None,
             ttl: self.ttl,
             once: self.wait == Wait::None,
             described: self.note.is_some(),
@@ -458,15 +458,15 @@ impl LockRequest {
             deadline: self.wait.deadline(began),
             observer: self.observer.as_ref(),
         };
-        let outcome = attempts.run().await;
-        let failure = outcome.as_ref().err().map(|missed| missed.failure);
+        let outcome = acquire.run().await;
+        let failure = outcome.as_ref().err().map(|failed| failed.failure);
         metrics::acquired(failure, || core.coordinator.now().saturating_since(began));
         Ok(outcome
             .map(|acquired| self.won(acquired))
-            .inspect_err(|missed| {
+            .inspect_err(|failed| {
                 let span = tracing::Span::current();
-                span.record("attempts", missed.attempts)
-                    .record("outcome", missed.failure.as_str());
+                span.record("attempts", failed.attempts)
+                    .record("outcome", failed.failure.as_str());
             }))
     }
 
@@ -475,7 +475,7 @@ impl LockRequest {
         let Acquired {
             won,
             place,
-            asked,
+            reservation,
             attempts,
         } = acquired;
         let span = tracing::Span::current();
@@ -486,21 +486,21 @@ impl LockRequest {
         }
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
         let started = won.started;
-        let leads = won.fencing.filter(|_| self.announce);
+        let term = won.fencing.filter(|_| self.announce);
         let mut says = core.options.says(&self.note);
-        if let Some(term) = leads {
-            says = Some(note::leads(&says.unwrap_or_else(note::unsaid), term));
+        if let Some(term) = term {
+            note_text = Some(note::leads(&note_text.unwrap_or_else(note::unsaid), term));
         }
         let holding = Holding {
             ttl: self.ttl,
             max_hold: self.max_hold,
             renews: self.renew,
-            says,
+            says: note_text,
         };
-        let held = Held::new(won, holding, &core.lines, place);
+        let held = Held::new(won, holding, &core.local_queues, place);
         // End the reservation of the semaphore slot only now that `held` has recorded the slot. Before that, another
         // task could have asked for the same slot.
-        drop(asked);
+        drop(reservation);
         if self.announce {
             let runtime = &core.coordinator.runtime;
             let note = held.note(true, runtime.now(), runtime.wall_micros());
@@ -517,7 +517,7 @@ impl LockRequest {
             .round
             .as_ref()
             .map(|round| round.answers().reports(coordinator.names()));
-        let missed = Missed {
+        let failed = Missed {
             resource: String::from_utf8_lossy(&self.resource).into_owned(),
             waited: ended.waited,
             attempts: ended.attempts,
@@ -528,11 +528,11 @@ impl LockRequest {
             majority: coordinator.quorum,
         };
         match ended.failure {
-            Failure::Contention => AcquireError::HeldByOther(missed),
-            Failure::NotJoinable => AcquireError::NotJoinable(missed),
-            Failure::Outage if missed.is_outdated() => AcquireError::OtherMasters(missed),
-            Failure::Outage => AcquireError::NoQuorum(missed),
-            Failure::Late => AcquireError::TooLate(missed),
+            Failure::Contention => AcquireError::HeldByOther(failed),
+            Failure::NotJoinable => AcquireError::NotJoinable(failed),
+            Failure::Outage if failed.is_outdated() => AcquireError::OtherMasters(failed),
+            Failure::Outage => AcquireError::NoQuorum(failed),
+            Failure::Late => AcquireError::TooLate(failed),
         }
     }
 }

@@ -318,7 +318,7 @@ impl BegunWrite {
         tracing::debug!(resource = %name, ?writing, "value written");
         let reports = answers.reports(coordinator.names());
         let trouble = ValueTrouble { name, reports };
-        match (writing, held.ended(coordinator.now())) {
+        match (writing, held.end_cause(coordinator.now())) {
             (Writing::Written, _) => Ok(()),
             (Writing::Unknown, _) => Err(ValueError::Unknown(trouble)),
             (Writing::Nowhere, None | Some(LossCause::Released)) => {

@@ -1,7 +1,7 @@
 //! Waiting for a lock: the state of a waiter that is reported to its caller, and the local queue of each resource.
 
 pub(crate) mod last_finding;
-pub(crate) mod local_line;
+pub(crate) mod local_queue;
 pub(crate) mod own;
 pub(crate) mod watchers;
 

@@ -19,7 +19,7 @@ struct Counts {
     /// For each key, the number of locks that this process holds without a place in the local queue of the key.
     held: HashMap<Arc<[u8]>, u32>,
     /// For each slot, by its key, the number of tasks that ask for it.
-    asked: HashMap<Arc<[u8]>, u32>,
+    requested: HashMap<Arc<[u8]>, u32>,
 }
 
 fn count_off(counts: &mut HashMap<Arc<[u8]>, u32>, key: &[u8]) {
@@ -40,7 +40,7 @@ impl OwnLocks {
         self.counts().held.contains_key(key)
     }
 
-    /// Records a lock on these keys. The record of a key lasts until [`let_go`](Self::let_go) is called for it.
+    /// Records a lock on these keys. The record of a key lasts until [`lock_ended`](Self::lock_ended) is called for it.
     pub(super) fn hold<'a>(&self, keys: impl Iterator<Item = &'a Arc<[u8]>>) {
         let mut counts = self.counts();
         for key in keys {
@@ -49,7 +49,7 @@ impl OwnLocks {
     }
 
     /// Records that a lock recorded by [`hold`](Self::hold) has ended.
-    pub(super) fn let_go(&self, key: &[u8]) {
+    pub(super) fn lock_ended(&self, key: &[u8]) {
         count_off(&mut self.counts().held, key);
     }
 
@@ -59,7 +59,12 @@ impl OwnLocks {
     ///
     /// - `elsewhere`: a bit mask of the slots that other processes are known to hold.
     /// - `passes`: whether to ignore the reservations of other tasks of this process.
-    pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
+    pub(super) fn reserve_slot(
+        self: &Arc<Self>,
+        permit: &Permit,
+        elsewhere: u64,
+        passes: bool,
+    ) -> SlotReservation {
         let (first, permits) = (permit.slot(), permit.permits().max(1));
         let slots = (0..permits).map(|step| (first % permits + step) % permits);
         let mut counts = self.counts();
@@ -69,11 +74,11 @@ impl OwnLocks {
             if counts.held.contains_key(&key) {
                 continue;
             }
-            let asked = counts.asked.contains_key(&key) && !passes;
-            let hope = match (asked, elsewhere >> slot & 1 == 1) {
+            let requested = counts.requested.contains_key(&key) && !passes;
+            let hope = match (requested, elsewhere >> slot & 1 == 1) {
                 (false, false) => Hope::Free,
                 (false, true) => Hope::Elsewhere,
-                (true, _) => Hope::Asked,
+                (true, _) => Hope::SlotReservation,
             };
             if best.as_ref().is_none_or(|(known, ..)| *known < hope) {
                 best = Some((hope, slot, key));
@@ -83,9 +88,9 @@ impl OwnLocks {
             }
         }
         let (hope, slot, key) = best.unwrap_or_else(|| (Hope::Held, first, permit.key()));
-        *counts.asked.entry(key.clone()).or_default() += 1;
+        *counts.requested.entry(key.clone()).or_default() += 1;
         drop(counts);
-        Asked {
+        SlotReservation {
             own: self.clone(),
             key,
             permit: permit.at(slot),
@@ -95,23 +100,23 @@ impl OwnLocks {
 
     /// Bit masks of the slots of a semaphore: first the slots that this process holds, then the slots that its tasks
     /// other than `except` ask for.
-    pub(super) fn slots(&self, permit: &Permit, except: Option<&Asked>) -> (u64, u64) {
+    pub(super) fn slots(&self, permit: &Permit, except: Option<&SlotReservation>) -> (u64, u64) {
         let counts = self.counts();
-        let (mut held, mut asked) = (0, 0);
+        let (mut held, mut requested) = (0, 0);
         for slot in 0..permit.permits().min(64) {
             let key = permit.at(slot).key();
             let own = u32::from(except.is_some_and(|except| except.key == key));
-            let others = counts.asked.get(&key).is_some_and(|asked| *asked > own);
+            let others = counts.requested.get(&key).is_some_and(|tasks| *tasks > own);
             held |= u64::from(counts.held.contains_key(&key)) << slot;
-            asked |= u64::from(others) << slot;
+            requested |= u64::from(others) << slot;
         }
-        (held, asked)
+        (held, requested)
     }
 
     #[cfg(all(test, not(quorate_loom)))]
     pub(super) fn is_empty(&self) -> bool {
         let counts = self.counts();
-        counts.held.is_empty() && counts.asked.is_empty()
+        counts.held.is_empty() && counts.requested.is_empty()
     }
 }
 
@@ -121,14 +126,14 @@ enum Hope {
     /// This process holds the slot. Chosen only if this process holds every slot of the semaphore.
     Held,
     /// Another task of this process is requesting the slot, and will probably get it.
-    Asked,
+    SlotReservation,
     /// Another process held the slot when the masters were last asked.
     Elsewhere,
     Free,
 }
 
 /// The reservation of a slot that a task of this process asks for. Dropping this value ends the reservation.
-pub(crate) struct Asked {
+pub(crate) struct SlotReservation {
     own: Arc<OwnLocks>,
     key: Arc<[u8]>,
     /// The reserved slot, with its semaphore.
@@ -138,9 +143,9 @@ pub(crate) struct Asked {
     pub(crate) alone: bool,
 }
 
-impl Drop for Asked {
+impl Drop for SlotReservation {
     fn drop(&mut self) {
-        count_off(&mut self.own.counts().asked, &self.key);
+        count_off(&mut self.own.counts().requested, &self.key);
     }
 }
 
@@ -159,27 +164,27 @@ mod tests {
         own
     }
 
-    fn asks(own: &Arc<OwnLocks>, slot: u8, elsewhere: u64) -> Asked {
-        own.ask(&api(slot), elsewhere, false)
+    fn reserves(own: &Arc<OwnLocks>, slot: u8, elsewhere: u64) -> SlotReservation {
+        own.reserve_slot(&api(slot), elsewhere, false)
     }
 
     #[test]
     fn task_requests_the_first_slot_that_is_not_known_to_be_occupied() {
         let own = holding(&[2]);
-        let one = asks(&own, 2, 0);
+        let one = reserves(&own, 2, 0);
         assert_eq!(
             (one.permit.slot(), one.alone),
             (3, true),
             "slot 3 must be asked for, because this process holds slot 2"
         );
-        let two = asks(&own, 3, 0b0001);
+        let two = reserves(&own, 3, 0b0001);
         assert_eq!(
             (two.permit.slot(), two.alone),
             (1, true),
             "slot 1 must be asked for, because another task asks for slot 3 and another process holds slot 0"
         );
         drop(one);
-        let one = asks(&own, 0, 0b0001);
+        let one = reserves(&own, 0, 0b0001);
         assert_eq!(
             (one.permit.slot(), one.alone),
             (3, true),
@@ -190,17 +195,17 @@ mod tests {
     #[test]
     fn task_requests_the_slot_most_likely_to_become_free_if_none_is_free() {
         let own = holding(&[0]);
-        let one = asks(&own, 0, 0b1100);
+        let one = reserves(&own, 0, 0b1100);
         assert_eq!((one.permit.slot(), one.alone), (1, true));
-        let two = asks(&own, 1, 0b1100);
+        let two = reserves(&own, 1, 0b1100);
         assert_eq!(
             (two.permit.slot(), two.alone),
             (2, false),
             "slot 2 must be asked for, because another process may have released it"
         );
-        let three = asks(&own, 1, 0b1100);
+        let three = reserves(&own, 1, 0b1100);
         assert_eq!(three.permit.slot(), 3);
-        let four = asks(&own, 3, 0b1100);
+        let four = reserves(&own, 3, 0b1100);
         assert_eq!(
             (four.permit.slot(), four.alone),
             (3, false),
@@ -208,11 +213,11 @@ mod tests {
         );
         drop(three);
         assert!(
-            !asks(&own, 3, 0).alone,
+            !reserves(&own, 3, 0).alone,
             "`alone` must be false if another task also asks for slot 3"
         );
         let all = holding(&[0, 1, 2, 3]);
-        let none = asks(&all, 2, 0);
+        let none = reserves(&all, 2, 0);
         assert_eq!(
             (none.permit.slot(), none.alone),
             (2, false),
@@ -223,28 +228,28 @@ mod tests {
     #[test]
     fn first_waiter_requests_a_slot_even_if_another_task_requests_the_same_slot() {
         let own = holding(&[0]);
-        let _others = [asks(&own, 1, 0), asks(&own, 2, 0)];
-        let passing = own.ask(&api(0), 0b1000, true);
+        let _others = [reserves(&own, 1, 0), reserves(&own, 2, 0)];
+        let passing = own.reserve_slot(&api(0), 0b1000, true);
         assert_eq!(passing.permit.slot(), 1);
-        let passing = own.ask(&api(2), 0b1000, true);
+        let passing = own.reserve_slot(&api(2), 0b1000, true);
         assert_eq!(passing.permit.slot(), 2);
     }
 
     #[test]
     fn own_request_of_a_task_is_left_out_of_the_requested_slots() {
         let own = holding(&[1]);
-        let mine = asks(&own, 3, 0);
-        let other = asks(&own, 2, 0);
+        let mine = reserves(&own, 3, 0);
+        let other = reserves(&own, 2, 0);
         assert_eq!(own.slots(&api(0), Some(&mine)), (0b0010, 0b0100));
         assert_eq!(own.slots(&api(0), None), (0b0010, 0b1100));
-        let twice = own.ask(&api(3), 0b0001, true);
+        let twice = own.reserve_slot(&api(3), 0b0001, true);
         assert_eq!(
             own.slots(&api(0), Some(&mine)),
             (0b0010, 0b1100),
             "{}",
             twice.permit.slot()
         );
-        own.let_go(&api(1).key());
+        own.lock_ended(&api(1).key());
         drop((mine, other, twice));
         assert_eq!(own.slots(&api(0), None), (0, 0));
         assert!(own.is_empty());
@@ -255,12 +260,12 @@ mod tests {
         let own = Arc::<OwnLocks>::default();
         for (slot, permits) in [(0, 0), (63, 64), (7, 3)] {
             let permit = Permit::new(Arc::from(&b"api"[..]), slot, permits);
-            let asked = own.ask(&permit, 0, false);
+            let reservation = own.reserve_slot(&permit, 0, false);
             assert!(
-                asked.alone && asked.permit.slot() < permits.max(1),
+                reservation.alone && reservation.permit.slot() < permits.max(1),
                 "{slot} of {permits}"
             );
-            drop(asked);
+            drop(reservation);
         }
     }
 }

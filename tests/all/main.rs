@@ -29,7 +29,7 @@ mod language;
 mod lease;
 mod limits;
 mod list;
-mod local_line;
+mod local_queue;
 mod lost;
 mod marking;
 mod marks;

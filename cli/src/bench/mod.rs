@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 
 use crate::config::{self, MasterOptions};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output;
 use crate::process::Signals;
 use crate::progress::Progress;
@@ -147,7 +147,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Runs the benchmark, prints the results, and writes the report if `--out` is given.
-pub(crate) fn run(args: BenchArgs) -> Outcome {
+pub(crate) fn run(args: BenchArgs) -> CommandResult {
     let began = Instant::now();
     if args.tasks == 0 {
         return Err(Failure::usage("--tasks 0: give at least 1"));

@@ -16,7 +16,7 @@ use serde::Serialize;
 use tokio::sync::{Mutex, Notify};
 
 use crate::backends::{self, Backend};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output::{self, Cell, GREEN, RED, human};
 use crate::process::Signals;
 use crate::{config, progress::Progress};
@@ -124,7 +124,7 @@ struct Sale {
 }
 
 /// Runs the demo, and prints its result.
-pub(crate) fn run(args: DemoArgs) -> Outcome {
+pub(crate) fn run(args: DemoArgs) -> CommandResult {
     let stage = Arc::new(Stage::set(args.nodes.as_deref())?);
     output::say(format!(
         "{}; {WORKERS} workers sell {PRIZES} prizes under one lock",

@@ -44,7 +44,7 @@ pub(crate) struct Connection {
 
 /// The result of one of the SQL statements in a packet.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct StatementResult {
     /// The number of rows that the statement changed.
     pub(crate) changed: u64,
     /// The value that the statement gave to `LAST_INSERT_ID`; `None` if it set none.
@@ -78,7 +78,7 @@ impl Connection {
 
     /// Runs all statements of one packet, and returns one outcome for each statement. If a statement fails, returns its
     /// error; the statements after it did not run.
-    pub(crate) async fn ask(&mut self, packet: &str) -> Result<Vec<Outcome>, Fault> {
+    pub(crate) async fn ask(&mut self, packet: &str) -> Result<Vec<StatementResult>, Fault> {
         let conn = self.conn.as_mut().filter(|_| !self.asked);
         let conn = conn.ok_or_else(|| {
             Fault::Disconnected(
@@ -121,7 +121,7 @@ fn no_plugin(panic: &Panic) -> Fault {
     )
 }
 
-async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>> {
+async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<StatementResult>> {
     let mut said = conn.query_iter(packet).await?;
     let mut outcomes = Vec::new();
     loop {
@@ -129,7 +129,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
         // statement.
         let (changed, number) = (said.affected_rows(), said.last_insert_id());
         let rows = said.collect().await?;
-        outcomes.push(Outcome {
+        outcomes.push(StatementResult {
             changed,
             number,
             rows,

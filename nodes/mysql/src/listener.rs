@@ -27,7 +27,7 @@ use quorate::node::Fault;
 use quorate::node::store::{Listener, Pace, Pacer};
 use tokio::time::Instant;
 
-use crate::connection::{Connection, Outcome};
+use crate::connection::{Connection, StatementResult};
 use crate::schema::suits;
 use crate::session::{bytes, number, word};
 use crate::sql::{CLOCK, SETTINGS, hex, listening, settings, wait_lock};
@@ -135,7 +135,7 @@ impl MySqlListener {
     }
 
     /// Returns the messages of the wake-ups in the last result, and updates `last_received`.
-    fn words(&mut self, said: &mut Vec<Outcome>) -> Vec<Vec<u8>> {
+    fn words(&mut self, said: &mut Vec<StatementResult>) -> Vec<Vec<u8>> {
         let mut words = Vec::new();
         for mut row in said.pop().map(|one| one.rows).unwrap_or_default() {
             if let (Some(id), Some(word)) = (number(&row, 0), bytes(&mut row, 1)) {
@@ -146,7 +146,7 @@ impl MySqlListener {
         words
     }
 
-    async fn ask(&mut self, packet: &str, lasts: Duration) -> Result<Vec<Outcome>, Fault> {
+    async fn ask(&mut self, packet: &str, lasts: Duration) -> Result<Vec<StatementResult>, Fault> {
         let limit = lasts + PATIENCE;
         let asking = tokio::time::timeout(limit, self.connection.ask(packet));
         asking.await.unwrap_or(Err(Fault::Timeout(limit)))
@@ -213,7 +213,7 @@ impl MySqlListener {
         Ok(self.words_of_block(said.split_off(at)))
     }
 
-    fn words_of_block(&mut self, mut said: Vec<Outcome>) -> Vec<Vec<u8>> {
+    fn words_of_block(&mut self, mut said: Vec<StatementResult>) -> Vec<Vec<u8>> {
         // Drop results without rows: they contain no wake-ups.
         said.retain(|one| !one.rows.is_empty());
         self.words(&mut said)
@@ -293,7 +293,7 @@ fn has_enough_threads(variables: &HashMap<String, String>) -> bool {
 }
 
 /// The value of the first column of the first row, as a number; `None` if there is no row.
-fn first(one: &Outcome) -> Option<u64> {
+fn first(one: &StatementResult) -> Option<u64> {
     one.rows.first().and_then(|row| number(row, 0))
 }
 

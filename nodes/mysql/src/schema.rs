@@ -9,7 +9,7 @@ use quorate::node::store::Greeting;
 use quorate::node::{Fault, ServerRun};
 use rand::RngExt;
 
-use crate::connection::{Connection, Outcome};
+use crate::connection::{Connection, StatementResult};
 use crate::fault::{plain, unprepared};
 use crate::run::{FirstSight, Names, QUESTION, Run, RunReport};
 use crate::session::{number, word};
@@ -237,7 +237,7 @@ async fn version_of(connection: &mut Connection) -> Result<Option<u64>, Fault> {
     Ok(first_number(&said))
 }
 
-fn first_number(said: &[Outcome]) -> Option<u64> {
+fn first_number(said: &[StatementResult]) -> Option<u64> {
     said.first()?.rows.first().and_then(|row| number(row, 0))
 }
 
@@ -446,7 +446,7 @@ async fn fit(connection: &mut Connection, timeout: Duration) -> Result<Option<St
     }
 }
 
-fn row(said: &mut [Outcome], at: usize) -> Option<mysql_async::Row> {
+fn row(said: &mut [StatementResult], at: usize) -> Option<mysql_async::Row> {
     let rows = &mut said.get_mut(at)?.rows;
     (!rows.is_empty()).then(|| rows.swap_remove(0))
 }

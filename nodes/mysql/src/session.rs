@@ -12,7 +12,7 @@ use quorate::node::store::{
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use crate::connection::{Connection, Outcome};
+use crate::connection::{Connection, StatementResult};
 use crate::sql::{self, CLOCK, Packet};
 
 /// A session with one server, in which the client reads and changes the records of locks.
@@ -209,7 +209,7 @@ impl MySqlSession {
 }
 
 /// Returns the outcome of a commit and the server's clock. The clock is `None` if the result does not contain it.
-fn became(proof: Proof, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fault> {
+fn became(proof: Proof, said: &[StatementResult]) -> Result<(Committed, Option<u64>), Fault> {
     let at = |at: usize| said.get(at).ok_or_else(unreadable);
     let (done, clock, versions) = match proof {
         Proof::ByChange(change, version) => {
@@ -246,7 +246,7 @@ fn became(proof: Proof, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fa
     Ok((committed, clock))
 }
 
-fn by_row(outcome: &Outcome) -> Result<(bool, Option<u64>), Fault> {
+fn by_row(outcome: &StatementResult) -> Result<(bool, Option<u64>), Fault> {
     let row = outcome.rows.first().ok_or_else(unreadable)?;
     let done = number(row, 0).ok_or_else(unreadable)?;
     Ok((done == 1, number(row, 1)))
@@ -346,7 +346,7 @@ impl Session for MySqlSession {
 
 /// Returns the server's clock and the existing records in the result of a read. Returns an error if the clock is
 /// missing, so the clock is never `None`.
-fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
+fn records(said: Vec<StatementResult>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
     let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
     let clock = rows.first().and_then(|row| number(row, 0));
     clock.ok_or_else(unreadable)?;

@@ -26,9 +26,9 @@ const TURNS: usize = 20;
 /// The number of rounds. Each round measures every implementation once.
 const ROUNDS: usize = 3;
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+type BenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
-fn main() -> Outcome<()> {
+fn main() -> BenchResult<()> {
     let named = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let peers: Vec<(String, String)> = named
         .filter_map(|arg| {
@@ -85,7 +85,7 @@ fn middle(mut all: Vec<u64>) -> u64 {
     all.get(all.len() / 2).copied().unwrap_or_default()
 }
 
-fn client(url: &str) -> Outcome<Redlock> {
+fn client(url: &str) -> BenchResult<Redlock> {
     let redlock = Redlock::builder()
         .node(quorate_zookeeper::node(url)?)
         .restart_guard(RestartGuard::Off)
@@ -95,7 +95,7 @@ fn client(url: &str) -> Outcome<Redlock> {
     Ok(redlock.build()?)
 }
 
-async fn cycles(url: &str) -> Outcome<Vec<u64>> {
+async fn cycles(url: &str) -> BenchResult<Vec<u64>> {
     let redlock = client(url)?;
     let mut took = Vec::new();
     for _ in 0..2 * CYCLES {
@@ -106,13 +106,13 @@ async fn cycles(url: &str) -> Outcome<Vec<u64>> {
     Ok(took.split_off(CYCLES))
 }
 
-async fn hands(url: &str) -> Outcome<Vec<u64>> {
+async fn hands(url: &str) -> BenchResult<Vec<u64>> {
     static GIVEN: AtomicU64 = AtomicU64::new(0);
     let taken = Mutex::new(Vec::new());
     let began = Instant::now();
     let now = || began.elapsed().as_micros() as u64;
     GIVEN.store(0, Ordering::SeqCst);
-    let one = async || -> Outcome<()> {
+    let one = async || -> BenchResult<()> {
         let redlock = client(url)?;
         for _ in 0..TURNS {
             let guard = redlock.acquire("hand").await?;
@@ -127,11 +127,11 @@ async fn hands(url: &str) -> Outcome<Vec<u64>> {
         Ok(())
     };
     let all = futures::future::join_all((0..CLIENTS).map(|_| one())).await;
-    all.into_iter().collect::<Outcome<()>>()?;
+    all.into_iter().collect::<BenchResult<()>>()?;
     Ok(taken.into_inner()?.split_off(CLIENTS))
 }
 
-fn ask(command: &str, host: &str, mode: &str) -> Outcome<Vec<u64>> {
+fn ask(command: &str, host: &str, mode: &str) -> BenchResult<Vec<u64>> {
     let mut words = command.split_whitespace();
     let program = words
         .next()

@@ -61,7 +61,7 @@ fn strange() -> Record {
 }
 
 /// The outcome of one transaction on the ensemble.
-enum Outcome {
+enum TransactionResult {
     Done(Vec<u64>),
     Stale,
     /// Nothing was applied, because one wake-up is for a process that has no wake-up znode any more. The field is the
@@ -241,7 +241,7 @@ impl ZooKeeperSession {
         commit: &Commit,
         steps: &[Vec<Step>],
         messages: &[Message],
-    ) -> BoxFuture<'_, Result<Outcome, Fault>> {
+    ) -> BoxFuture<'_, Result<TransactionResult, Fault>> {
         if let ([change], [only], []) = (&*commit.changes, steps, messages)
             && let [Step::Set(life, at)] = **only
         {
@@ -252,9 +252,9 @@ impl ZooKeeperSession {
                 match set.await {
                     Ok(stat) => {
                         self.learn_date(date_of(&stat, self.client.session_id()));
-                        Ok(Outcome::Done(vec![version(life, stat.version)]))
+                        Ok(TransactionResult::Done(vec![version(life, stat.version)]))
                     }
-                    Err(Error::BadVersion | Error::NoNode) => Ok(Outcome::Stale),
+                    Err(Error::BadVersion | Error::NoNode) => Ok(TransactionResult::Stale),
                     Err(error) => Err(self.fault(&error, &path)),
                 }
             }
@@ -325,21 +325,27 @@ impl ZooKeeperSession {
         &self,
         said: Result<Vec<MultiWriteResult>, MultiWriteError>,
         sent: &Sent,
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<TransactionResult, Fault> {
         let of_records: usize = sent.steps.iter().map(Vec::len).sum();
         match said {
             Ok(results) if results.len() == of_records + sent.messages => {
                 self.learn_date(date_of_all(&results, self.client.session_id()));
-                Ok(Outcome::Done(versions(&results, &sent.steps, &sent.before)))
+                Ok(TransactionResult::Done(versions(
+                    &results,
+                    &sent.steps,
+                    &sent.before,
+                )))
             }
             Ok(_) => Err(Fault::Disconnected("an incomplete answer".into())),
             Err(MultiWriteError::OperationFailed { index, source }) => {
                 let created = sent.step(index).is_some_and(|(_, step)| step == Step::Room);
                 match source {
-                    _ if index >= of_records => Ok(Outcome::ReaderGone(index - of_records)),
-                    Error::BadVersion | Error::NodeExists => Ok(Outcome::Stale),
+                    _ if index >= of_records => {
+                        Ok(TransactionResult::ReaderGone(index - of_records))
+                    }
+                    Error::BadVersion | Error::NodeExists => Ok(TransactionResult::Stale),
                     // The record's znode or its parent znode does not exist.
-                    Error::NoNode if !created => Ok(Outcome::Stale),
+                    Error::NoNode if !created => Ok(TransactionResult::Stale),
                     error => Err(self.fault(&error, &self.decided_by(sent, index))),
                 }
             }
@@ -414,14 +420,14 @@ impl ZooKeeperSession {
         commit: &Commit,
         steps: &[Vec<Step>],
         mut messages: Vec<Message>,
-        first: BoxFuture<'_, Result<Outcome, Fault>>,
+        first: BoxFuture<'_, Result<TransactionResult, Fault>>,
     ) -> Result<Committed, Fault> {
         let mut outcome = first.await?;
         loop {
             match outcome {
-                Outcome::Done(versions) => return Ok(Committed::Done(versions)),
-                Outcome::Stale => return Ok(Committed::Stale),
-                Outcome::ReaderGone(gone) => messages.remove(gone),
+                TransactionResult::Done(versions) => return Ok(Committed::Done(versions)),
+                TransactionResult::Stale => return Ok(Committed::Stale),
+                TransactionResult::ReaderGone(gone) => messages.remove(gone),
             };
             outcome = self.send(commit, steps, &messages).await?;
         }

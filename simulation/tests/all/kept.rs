@@ -4,12 +4,12 @@
 //! A seed would not preserve a bug: when the random generator changes, the seed gives a different scenario.
 
 use quorate_simulation::{
-    ChangePlan, Disk, Fault, FaultKind, Kind, Outcome, Play, Scenario, Step, ValueStep,
+    ChangePlan, Disk, Fault, FaultKind, Kind, Play, RunResult, Scenario, Step, ValueStep,
 };
 
 const MS: u64 = 1_000_000;
 
-fn passes(scenario: &Scenario) -> Outcome {
+fn passes(scenario: &Scenario) -> RunResult {
     let outcome = Play::default().run(scenario);
     if let Some(violation) = &outcome.violation {
         let play = Play {

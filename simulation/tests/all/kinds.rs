@@ -2,7 +2,7 @@
 //! scenarios rarely contain these cases.
 
 use quorate_simulation::{
-    Fault, FaultKind, Flaw, Kind, Outcome, Play, Refusal, Scenario, Step, Violation,
+    Fault, FaultKind, Flaw, Kind, Play, Refusal, RunResult, Scenario, Step, Violation,
 };
 
 const MS: u64 = 1_000_000;
@@ -20,7 +20,7 @@ fn step(kind: Kind) -> Step {
     Step { kind, ..first }
 }
 
-fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
+fn play(scenario: &Scenario, flaw: Option<Flaw>) -> RunResult {
     let play = Play {
         flaw,
         ..Play::default()
@@ -108,7 +108,7 @@ fn twelve_of_sixteen_acquires_by_one_owner_succeed_despite_different_fencing_cou
 }
 
 /// Plays a scenario with a seeded bug, and checks only the rules whose violation harms users.
-fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
+fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> RunResult {
     let play = Play {
         flaw,
         harm: true,

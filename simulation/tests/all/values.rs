@@ -1,7 +1,7 @@
 //! Tests values under locks in hand-written scenarios, because randomly drawn scenarios rarely contain these cases.
 
 use quorate_simulation::{
-    Fault, FaultKind, Flaw, Kind, Outcome, Play, Refusal, Scenario, Step, ValueStep,
+    Fault, FaultKind, Flaw, Kind, Play, Refusal, RunResult, Scenario, Step, ValueStep,
 };
 
 const MS: u64 = 1_000_000;
@@ -58,7 +58,7 @@ fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
 }
 
 /// Plays the scenario, and checks only the rules whose violation harms users.
-fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
+fn play(scenario: &Scenario, flaw: Option<Flaw>) -> RunResult {
     let play = Play {
         flaw,
         harm: true,

@@ -7,7 +7,7 @@ use crate::rounds::acquire::AcquireAnswers;
 use crate::rounds::attempt::Won;
 use crate::rounds::fan_out::FanOut;
 use crate::runtime::Tokio;
-use crate::waiting::local_line::LocalLines;
+use crate::waiting::local_queue::LocalQueues;
 
 const TTL: Duration = Duration::from_secs(9);
 const BEGAN: Instant = Instant::from_nanos(1_000_000_000);
@@ -33,7 +33,7 @@ fn held(max_hold: Option<Duration>, renews: bool) -> Arc<Held> {
         renews,
         says: None,
     };
-    Held::new(won, holding, &LocalLines::new(), None)
+    Held::new(won, holding, &LocalQueues::new(), None)
 }
 
 /// A schedule with `count` locks whose renewals are due at 3 s.
@@ -206,7 +206,7 @@ fn extension_lengthens_the_validity_up_to_max_hold() {
     assert_eq!(held.valid_until(), at(15_000));
     assert_eq!(next_due(&held, at(14_000)), at(15_000));
     assert!(!held.extend_lease(at(30_000), TTL, at(15_000)));
-    assert_eq!(held.ended(at(15_000)), Some(LossCause::MaxHold));
+    assert_eq!(held.end_cause(at(15_000)), Some(LossCause::MaxHold));
     assert!(!held.extend_lease(at(30_000), TTL, at(1)));
 }
 

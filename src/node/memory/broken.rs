@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::group::SHOWN;
-use super::master::{Master, Outcome, parse};
+use super::master::{Master, parse};
 use crate::keys::{self, Family};
 use crate::node::{Ended, Fault, KeyState};
 use crate::protocol::fencing::COUNTER_TTL_US;
@@ -26,7 +26,7 @@ impl Master {
         ended: &[Ended],
         delete: bool,
         was: KeyState,
-    ) -> Outcome<KeyState> {
+    ) -> Result<KeyState, Fault> {
         self.record(now, key, ended)?;
         let is_held = |one: &Ended| was.holder.as_deref() == Some(&one.value[..]);
         if delete && ended.iter().any(is_held) && self.are_ended(now, key, &was)? {
@@ -49,7 +49,7 @@ impl Master {
 
     /// Whether the break record contains every listed hold of the lock. True if the lock lists 100 holds, because only
     /// the 100 holds with the longest remaining TTL are listed, and these change with every renewal.
-    fn are_ended(&mut self, now: u64, key: &[u8], was: &KeyState) -> Outcome<bool> {
+    fn are_ended(&mut self, now: u64, key: &[u8], was: &KeyState) -> Result<bool, Fault> {
         if was.holds.len() >= SHOWN {
             return Ok(true);
         }
@@ -64,7 +64,7 @@ impl Master {
     /// Adds force-released locks to the front of the break record of their key (the list of force-released locks), and
     /// begins the lifetime of the record again. Fails if the record would become too large: a holder whose line is
     /// dropped could restore its lock.
-    fn record(&mut self, now: u64, key: &[u8], ended: &[Ended]) -> Outcome<()> {
+    fn record(&mut self, now: u64, key: &[u8], ended: &[Ended]) -> Result<(), Fault> {
         let mut ours = ended.iter().filter(|one| !one.record.is_empty()).peekable();
         if ours.peek().is_none() {
             return Ok(());
@@ -92,7 +92,7 @@ impl Master {
 
     /// Whether a force-release has ended the lock with the value `ours`. This is so if the break record contains this
     /// value.
-    pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
+    pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Result<bool, Fault> {
         let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
         let line = [b"\n", ours, b"\n"].concat();
         Ok(mark.windows(line.len()).any(|piece| piece == line))
@@ -109,7 +109,7 @@ impl Master {
         key: &[u8],
         marker: &[u8],
         (value, number): (&[u8], u64),
-    ) -> Outcome<bool> {
+    ) -> Result<bool, Fault> {
         if self.is_broken(now, key, value)? {
             return Ok(true);
         }

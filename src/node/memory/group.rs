@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Member, Outcome, granted_before, raised, shown_value};
+use super::master::{Master, Member, granted_before, raised, shown_value};
 use super::note::shown_of;
 use crate::keys;
 use crate::node::shape::is_reader;
@@ -59,7 +59,7 @@ impl Master {
         group: &Group,
         ttl: Duration,
         proposal: u64,
-    ) -> Outcome<Answer> {
+    ) -> Result<Answer, Fault> {
         // Read all keys first: the claim gets all of them or none.
         let value = claim.token().to_hex();
         let mut held = Vec::new();
@@ -212,7 +212,7 @@ impl Master {
         held: Option<&[u8]>,
         claim: &Claim,
         group: &Group,
-    ) -> Outcome<Option<Obstacle>> {
+    ) -> Result<Option<Obstacle>, Fault> {
         let free = held.is_none_or(|holder| {
             holder == claim.token().to_hex()
                 || is_replaced(group, held)
@@ -274,7 +274,7 @@ impl Master {
         claim: &Claim,
         group: &Group,
         token: u64,
-    ) -> Outcome<Answer> {
+    ) -> Result<Answer, Fault> {
         let value = claim.token().to_hex();
         let mut above = token;
         for part in group.parts() {
@@ -305,7 +305,7 @@ impl Master {
         claim: &Claim,
         group: &Group,
         leave: bool,
-    ) -> Outcome<Answer> {
+    ) -> Result<Answer, Fault> {
         let value = claim.token().to_hex();
         let mut held = Vec::new();
         for part in group.parts() {
@@ -398,7 +398,7 @@ impl Master {
         number: u64,
         part: &Part,
         ttl: Duration,
-    ) -> Outcome<Extended> {
+    ) -> Result<Extended, Fault> {
         let (key, value) = (&part.key, claim.token().to_hex());
         if claim.is_withdrawn() {
             return Ok(Extended::Withdrawn);

@@ -133,15 +133,13 @@ enum Value {
 /// One of the holds that share a lock: its value, and when it expires, in milliseconds on the master's clock.
 pub(super) type Member = ([u8; 32], u64);
 
-pub(super) type Outcome<T> = Result<T, Fault>;
-
 impl Master {
     /// Executes `request` at the time `now` (microseconds on the master's clock), and returns the answer.
     ///
     /// # Errors
     ///
     /// The fault that a real master would report, for example [`Fault::WrongType`].
-    pub fn apply(&mut self, now: u64, request: &Request) -> Outcome<Answer> {
+    pub fn apply(&mut self, now: u64, request: &Request) -> Result<Answer, Fault> {
         let shape = request.shape();
         match request {
             Request::Acquire {
@@ -293,7 +291,7 @@ impl Master {
         claim: &Claim,
         ttl: Duration,
         proposal: u64,
-    ) -> Outcome<Answer> {
+    ) -> Result<Answer, Fault> {
         if let Fairness::Fair(ticket) = claim.fairness() {
             return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
@@ -342,7 +340,7 @@ impl Master {
         ticket: Option<&Ticket>,
         ttl: Duration,
         proposal: u64,
-    ) -> Outcome<Answer> {
+    ) -> Result<Answer, Fault> {
         let ms = now / 1000;
         let me = ticket.map(|ticket| &ticket.waiter);
         if let Some(ticket) = ticket {
@@ -421,7 +419,7 @@ impl Master {
         std::mem::take(&mut self.announced)
     }
 
-    fn confirm(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
+    fn confirm(&mut self, now: u64, claim: &Claim, token: u64) -> Result<Answer, Fault> {
         if !self.is_ours(now, claim)? {
             return Ok(Answer::NotOurs);
         }
@@ -433,7 +431,7 @@ impl Master {
         Ok(Answer::Confirmed)
     }
 
-    fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
+    fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Result<Answer, Fault> {
         let ours = self.is_ours(now, claim)?;
         if ours {
             if claim.is_noted() {
@@ -512,7 +510,7 @@ impl Master {
         }
     }
 
-    fn key_state(&mut self, now: u64, key: &[u8]) -> Outcome<KeyState> {
+    fn key_state(&mut self, now: u64, key: &[u8]) -> Result<KeyState, Fault> {
         let holder = self.text(now, key)?.map(shown_value);
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
@@ -564,11 +562,11 @@ impl Master {
         self.published.push((process, key.to_vec()));
     }
 
-    pub(super) fn is_ours(&mut self, now: u64, claim: &Claim) -> Outcome<bool> {
+    pub(super) fn is_ours(&mut self, now: u64, claim: &Claim) -> Result<bool, Fault> {
         Ok(self.text(now, claim.key())? == Some(&claim.token().to_hex()[..]))
     }
 
-    pub(super) fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
+    pub(super) fn counter(&mut self, now: u64, key: &[u8]) -> Result<u64, Fault> {
         match self.text(now, &Family::Fence.of(key))?.map(parse) {
             None => Ok(0),
             Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
@@ -676,7 +674,7 @@ impl Master {
         }
     }
 
-    pub(super) fn text(&mut self, now: u64, key: &[u8]) -> Outcome<Option<&[u8]>> {
+    pub(super) fn text(&mut self, now: u64, key: &[u8]) -> Result<Option<&[u8]>, Fault> {
         match self.entry(now, key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
@@ -786,7 +784,7 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
 
 /// Returns the answer to a repeated acquire of a lock that the client already holds: granted, with the current fencing
 /// counter. If the counter does not exist, returns an error.
-pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
+pub(super) fn granted_before(key: &[u8], counter: u64) -> Result<Answer, Fault> {
     if counter == 0 {
         let fence = Family::Fence.of(key);
         let why = format!("ERR quorate: {} is gone", String::from_utf8_lossy(&fence));

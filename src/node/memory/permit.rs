@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::master::{Master, Outcome, granted_before};
-use crate::node::{Answer, Claim, Permit, QueueInfo};
+use super::master::{Master, granted_before};
+use crate::node::{Answer, Claim, Fault, Permit, QueueInfo};
 
 impl Master {
     pub(super) fn permit(
@@ -13,7 +13,7 @@ impl Master {
         permit: &Permit,
         ttl: Duration,
         proposal: u64,
-    ) -> Outcome<Answer> {
+    ) -> Result<Answer, Fault> {
         let (key, name) = (permit.key(), permit.line());
         let value = claim.token().to_hex();
         let held = self.text(now, &key)?.map(<[u8]>::to_vec);
@@ -78,7 +78,7 @@ impl Master {
         claim: &Claim,
         permit: &Permit,
         leave: bool,
-    ) -> Outcome<Answer> {
+    ) -> Result<Answer, Fault> {
         let (key, name) = (permit.key(), permit.line());
         let mine = self.text(now, &key)? == Some(&claim.token().to_hex()[..]);
         if mine {

@@ -1,12 +1,17 @@
 //! Reads and writes the application's value that is stored under a lock, on the master in memory.
 
-use super::master::{Master, Outcome, parse};
+use super::master::{Master, parse};
 use crate::keys::Family;
 use crate::node::numbers::LARGEST_COUNTER;
 use crate::node::{Answer, Claim, Fault, StoredValue};
 
 impl Master {
-    pub(super) fn read_value(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
+    pub(super) fn read_value(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        token: u64,
+    ) -> Result<Answer, Fault> {
         let stored = self.stored(now, claim.key())?;
         if !self.is_ours(now, claim)? {
             return Ok(Answer::NotOurs);
@@ -30,7 +35,7 @@ impl Master {
         claim: &Claim,
         token: u64,
         bytes: Option<&[u8]>,
-    ) -> Outcome<Answer> {
+    ) -> Result<Answer, Fault> {
         let stored = self.stored(now, claim.key())?;
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
             return Ok(Answer::CounterAbove(above));
@@ -55,13 +60,13 @@ impl Master {
         key: &[u8],
         stored: Option<&StoredValue>,
         token: u64,
-    ) -> Outcome<Option<u64>> {
+    ) -> Result<Option<u64>, Fault> {
         let number = stored.map_or(0, |stored| stored.number);
         let largest = self.counter(now, key)?.max(number);
         Ok(Some(largest).filter(|largest| *largest > token))
     }
 
-    fn stored(&mut self, now: u64, key: &[u8]) -> Outcome<Option<StoredValue>> {
+    fn stored(&mut self, now: u64, key: &[u8]) -> Result<Option<StoredValue>, Fault> {
         let run = self.run().clone();
         let key = Family::Value.of(key);
         let Some(text) = self.text(now, &key)? else {

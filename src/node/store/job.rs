@@ -75,7 +75,7 @@ impl Asked {
 }
 
 /// The result of deciding a job.
-pub(super) enum Outcome {
+pub(super) enum Decision {
     /// The requests change no record, so nothing is committed and they are answered immediately.
     Same,
     /// The commit to send, and for each of its records the items after the commit.
@@ -136,12 +136,12 @@ impl Job {
     }
 
     /// Decides all requests of the job, based on the cached state of its records.
-    pub(super) fn decide(&mut self, cache: &RecordCache, setting: &Setting<'_>) -> Outcome {
+    pub(super) fn decide(&mut self, cache: &RecordCache, setting: &Setting<'_>) -> Decision {
         let Some((now, slack)) = setting.time.now(setting.now) else {
-            return Outcome::Unsure;
+            return Decision::Unsure;
         };
         let Some(known) = cache.all(&self.names) else {
-            return Outcome::Unsure;
+            return Decision::Unsure;
         };
         let mut master = Master::default();
         master.set_run(setting.run.clone());
@@ -178,7 +178,7 @@ impl Job {
         (now, slack): (u64, u64),
         setting: &Setting<'_>,
         (cache, wakes): (&RecordCache, Vec<Wake>),
-    ) -> Outcome {
+    ) -> Decision {
         let mut changes = Vec::new();
         let mut after = Vec::new();
         let mut changed = false;
@@ -219,7 +219,7 @@ impl Job {
         // A commit checks the versions of the records. A refusal, or an answer without a commit, needs fresh records.
         let doubtful = self.stale || !cache.are_fresh(&self.names);
         if doubtful && (!changed || self.refuses()) {
-            Outcome::Unsure
+            Decision::Unsure
         } else if changed {
             let wait_locks = if setting.wait_locks {
                 self.wait_locks(after.iter().flatten())
@@ -231,9 +231,9 @@ impl Job {
                 wakes,
                 wait_locks,
             };
-            Outcome::Change(commit, after)
+            Decision::Change(commit, after)
         } else {
-            Outcome::Same
+            Decision::Same
         }
     }
 

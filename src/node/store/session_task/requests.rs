@@ -6,7 +6,7 @@ use super::{Online, SessionTask};
 use crate::node::actor::mailbox::Queued;
 use crate::node::store::codec::StoredItem;
 use crate::node::store::contract::{Clocked, Commit, Committed, Session, Store, WaitLock};
-use crate::node::store::job::{Asked, Job, Outcome, Setting, WATCHED};
+use crate::node::store::job::{Asked, Decision, Job, Setting, WATCHED};
 use crate::node::store::listening::QueuedWaiter;
 use crate::node::store::names::{self, Name};
 use crate::node::store::wait_lock;
@@ -51,17 +51,17 @@ impl<S: Store> SessionTask<S> {
                 };
                 // Unchanged jobs are done. Changed jobs need a commit. A job that may rest on old records reads again.
                 match job.decide(&self.cache, &setting) {
-                    Outcome::Same => {
+                    Decision::Same => {
                         if self.shared.traits.looks {
                             self.keep_wait_locks(&job);
                         }
                         self.finish(job, online);
                     }
-                    Outcome::Change(commit, stored) => {
+                    Decision::Change(commit, stored) => {
                         commits.push((commit, stored));
                         open.push(job);
                     }
-                    Outcome::Unsure => {
+                    Decision::Unsure => {
                         job.stale = true;
                         self.jobs.push(job);
                     }

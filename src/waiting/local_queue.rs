@@ -7,21 +7,21 @@
 //! When the front has acquired the lock, it keeps its place as the holder until it sends its releases. The next waiter
 //! then sends its requests on the same connections, without waiting for the replies to the releases.
 
-mod line;
 pub(crate) mod place;
+mod queue;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
-use self::line::{EVERYWHERE, LocalLine, Turn};
-use super::own::{Asked, OwnLocks};
+use self::queue::{EVERYWHERE, LocalQueue, LocalWaiter};
+use super::own::{OwnLocks, SlotReservation};
 use super::watchers::Watchers;
 use crate::node::{Permit, WakeSink};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// The local queues of all resources of one process.
-pub(crate) struct LocalLines {
-    map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
+pub(crate) struct LocalQueues {
+    map: Mutex<HashMap<Arc<[u8]>, LocalQueue>>,
     /// The locks that tasks of this process hold without a place in a local queue, for example as readers. Also the
     /// semaphore slots that its tasks are requesting.
     own: Arc<OwnLocks>,
@@ -38,12 +38,12 @@ pub(crate) struct LocalLines {
 }
 
 /// For each key, the waiters that ask the masters without queueing locally.
-type Unqueued = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
+type Unqueued = HashMap<Arc<[u8]>, Vec<Arc<LocalWaiter>>>;
 
 /// For each semaphore (by the key of its queue), the arrival numbers of the waiters that are requesting a slot.
 type Aside = HashMap<Arc<[u8]>, BTreeSet<u64>>;
 
-impl LocalLines {
+impl LocalQueues {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             map: Mutex::default(),
@@ -55,17 +55,20 @@ impl LocalLines {
         })
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, LocalLine>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, LocalQueue>> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this process holds a lock on `key`.
     pub(crate) fn is_held(&self, key: &[u8]) -> bool {
-        let queued = self.map().get(key).is_some_and(|line| line.front.is_none());
+        let queued = self
+            .map()
+            .get(key)
+            .is_some_and(|queue| queue.front.is_none());
         queued || self.own.is_held(key)
     }
 
-    /// Records a lock that was acquired without queueing locally. The record lasts until [`let_go`](Self::let_go).
+    /// Records a lock that was acquired without queueing locally. The record lasts until [`lock_ended`](Self::lock_ended).
     pub(crate) fn hold<'a>(
         self: &Arc<Self>,
         keys: impl Iterator<Item = &'a Arc<[u8]>>,
@@ -76,8 +79,8 @@ impl LocalLines {
 
     /// Records the end of a lock that [`hold`](Self::hold) recorded. The caller calls this once for each lock. If the
     /// lock was a slot of a semaphore, wakes the first local waiter for that semaphore.
-    pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
-        self.own.let_go(key);
+    pub(crate) fn lock_ended(&self, key: &[u8], permit: Option<&Permit>) {
+        self.own.lock_ended(key);
         let Some(permit) = permit else {
             return;
         };
@@ -87,12 +90,16 @@ impl LocalLines {
         }
     }
 
-    fn front(&self, key: &[u8]) -> Option<Arc<Turn>> {
-        self.map().get(key).and_then(|line| line.front.clone())
+    fn front(&self, key: &[u8]) -> Option<Arc<LocalWaiter>> {
+        self.map().get(key).and_then(|queue| queue.front.clone())
     }
 
     /// Bit masks of the slots of a semaphore: see [`OwnLocks::slots`].
-    pub(crate) fn own_slots(&self, permit: &Permit, except: Option<&Asked>) -> (u64, u64) {
+    pub(crate) fn own_slots(
+        &self,
+        permit: &Permit,
+        except: Option<&SlotReservation>,
+    ) -> (u64, u64) {
         self.own.slots(permit, except)
     }
 
@@ -109,7 +116,7 @@ impl LocalLines {
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();
-            let next = map.get_mut(key).and_then(LocalLine::advance);
+            let next = map.get_mut(key).and_then(LocalQueue::advance);
             if next.is_none() {
                 map.remove(key);
             }
@@ -121,7 +128,7 @@ impl LocalLines {
     }
 }
 
-impl WakeSink for LocalLines {
+impl WakeSink for LocalQueues {
     fn woken(&self, node: usize, key: &[u8]) {
         if let (Some(front), true) = (self.front(key), node < 64) {
             front.woken.fetch_or(1 << node, Ordering::AcqRel);

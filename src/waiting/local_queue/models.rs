@@ -31,22 +31,22 @@ fn all_end<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
 #[test]
 fn waiter_reaches_the_front_in_every_interleaving_if_both_waiters_ahead_leave() {
     crate::sync::model(|| {
-        let lines = LocalLines::new();
-        let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
+        let queues = LocalQueues::new();
+        let [first, second, third] = [(); 3].map(|()| queues.enter(&job()));
         let leave = [does(move || drop(first)), does(move || drop(second))];
         block_on(third.front());
         all_end(leave);
         drop(third);
-        assert!(lines.map().is_empty());
+        assert!(queues.map().is_empty());
     });
 }
 
 #[test]
 fn waiter_reaches_the_front_in_every_interleaving_if_holder_and_waiter_ahead_leave() {
     crate::sync::model(|| {
-        let lines = LocalLines::new();
-        let holder = lines.enter(&job()).hold();
-        let [second, third] = [(); 2].map(|()| lines.enter(&job()));
+        let queues = LocalQueues::new();
+        let holder = queues.enter(&job()).hold();
+        let [second, third] = [(); 2].map(|()| queues.enter(&job()));
         let ends = [
             does(move || holder.pass_on(&key())),
             // The second waiter may leave while the holder's release notifies it.
@@ -60,10 +60,10 @@ fn waiter_reaches_the_front_in_every_interleaving_if_holder_and_waiter_ahead_lea
 #[test]
 fn new_waiter_reaches_the_front_in_every_interleaving_if_the_lock_is_released() {
     crate::sync::model(|| {
-        let lines = LocalLines::new();
-        let holder = lines.enter(&job()).hold();
+        let queues = LocalQueues::new();
+        let holder = queues.enter(&job()).hold();
         let ends = does(move || holder.pass_on(&key()));
-        let place = lines.enter(&job());
+        let place = queues.enter(&job());
         block_on(place.front());
         all_end([ends]);
     });
@@ -80,8 +80,8 @@ fn permit() -> Permit {
 #[test]
 fn second_waiter_becomes_first_in_every_interleaving_if_the_first_waiter_leaves() {
     crate::sync::model(|| {
-        let lines = LocalLines::new();
-        let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));
+        let queues = LocalQueues::new();
+        let [mut first, second] = [(); 2].map(|()| queues.enter(&slot()));
         first.step_aside();
         // The first waiter returns to the queue without a slot, and then leaves the queue.
         let ends = does(move || {
@@ -92,15 +92,15 @@ fn second_waiter_becomes_first_in_every_interleaving_if_the_first_waiter_leaves(
         block_on(second.first());
         all_end([ends]);
         drop(second);
-        assert!(lines.map().is_empty() && lines.aside().is_empty());
+        assert!(queues.map().is_empty() && queues.aside().is_empty());
     });
 }
 
 #[test]
 fn two_waiters_are_never_first_in_the_local_queue_at_the_same_time() {
     crate::sync::model(|| {
-        let lines = LocalLines::new();
-        let [mut first, mut second] = [(); 2].map(|()| lines.enter(&slot()));
+        let queues = LocalQueues::new();
+        let [mut first, mut second] = [(); 2].map(|()| queues.enter(&slot()));
         first.step_aside();
         second.step_aside();
         let [one, other] = [first, second].map(|mut place| {
@@ -111,22 +111,22 @@ fn two_waiters_are_never_first_in_the_local_queue_at_the_same_time() {
             })
         });
         all_end([one, other]);
-        assert!(lines.map().is_empty() && lines.aside().is_empty());
+        assert!(queues.map().is_empty() && queues.aside().is_empty());
     });
 }
 
 #[test]
 fn semaphore_waiter_notices_a_local_release_in_every_thread_interleaving() {
     crate::sync::model(|| {
-        let lines = LocalLines::new();
+        let queues = LocalQueues::new();
         let key = permit().key();
-        lines.hold([key.clone()].iter());
-        let place = lines.enter(&slot());
-        let held = lines.clone();
-        let ends = does(move || held.let_go(&key, Some(&permit())));
+        queues.hold([key.clone()].iter());
+        let place = queues.enter(&slot());
+        let held = queues.clone();
+        let ends = does(move || held.lock_ended(&key, Some(&permit())));
         place.forget_wakes();
-        // If the lock is already released, do not wait. Otherwise the release by `let_go` must wake this waiter.
-        if lines.own_slots(&permit(), None).0 != 0 {
+        // If the lock is already released, do not wait. Otherwise the release by `lock_ended` must wake this waiter.
+        if queues.own_slots(&permit(), None).0 != 0 {
             block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
         }
         all_end([ends]);
@@ -159,12 +159,12 @@ impl Runtime for Still {
 #[test]
 fn wake_ups_from_a_majority_end_a_wait_in_every_thread_interleaving() {
     crate::sync::model(|| {
-        let lines = LocalLines::new();
-        let place = lines.enter(&job());
+        let queues = LocalQueues::new();
+        let place = queues.enter(&job());
         place.forget_wakes();
         let wakes = [0, 1].map(|node| {
-            let lines = lines.clone();
-            does(move || lines.woken(node, &key()))
+            let queues = queues.clone();
+            does(move || queues.woken(node, &key()))
         });
         block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
         all_end(wakes);
@@ -174,12 +174,12 @@ fn wake_ups_from_a_majority_end_a_wait_in_every_thread_interleaving() {
 #[test]
 fn wake_up_reaches_the_new_front_waiter_in_every_thread_interleaving() {
     crate::sync::model(|| {
-        let lines = LocalLines::new();
-        let [first, second] = [(); 2].map(|()| lines.enter(&job()));
+        let queues = LocalQueues::new();
+        let [first, second] = [(); 2].map(|()| queues.enter(&job()));
         let leaves = does(move || drop(first));
         block_on(second.front());
         // `second.front()` has returned: the second waiter is at the front, and must receive this wake-up.
-        let wakes = lines.clone();
+        let wakes = queues.clone();
         let wakes = does(move || wakes.woken(1, &key()));
         block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));
         all_end([leaves, wakes]);

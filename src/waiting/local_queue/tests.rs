@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures::task::noop_waker_ref;
 
-use super::place::Place;
+use super::place::LocalPlace;
 use super::*;
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
@@ -49,7 +49,7 @@ fn outage() -> LastFinding {
     }
 }
 
-fn knows(place: &Place) -> Option<Finding> {
+fn knows(place: &LocalPlace) -> Option<Finding> {
     place
         .shared_finding()
         .map(|last_finding| last_finding.finding)
@@ -98,23 +98,24 @@ impl Runtime for Hand {
 
 #[test]
 fn waiter_reports_a_shared_holder_only_if_it_waits_for_the_same_resource() {
-    let lines = LocalLines::new();
-    let first = lines.enter(&job());
-    let several = lines.enter(&both());
-    let last = lines.enter(&Wanted::exclusive(key("other")));
+    let queues = LocalQueues::new();
+    let first = queues.enter(&job());
+    let several = queues.enter(&both());
+    let last = queues.enter(&Wanted::exclusive(key("other")));
     first.share_finding(Some(outage()));
     drop(first);
-    let names_holder = |place: &Place| place.shared_finding().map(|shared| shared.names_holder);
+    let names_holder =
+        |place: &LocalPlace| place.shared_finding().map(|shared| shared.names_holder);
     assert_eq!(names_holder(&several), Some(true));
     assert_eq!(names_holder(&last), Some(false));
 }
 
 #[test]
 fn waiter_reports_how_many_waiters_of_the_local_queue_are_ahead() {
-    let lines = LocalLines::new();
-    let mut places = [(); 4].map(|()| Some(lines.enter(&job())));
-    let ahead = |places: &[Option<Place>]| -> Vec<u64> {
-        places.iter().flatten().map(Place::ahead).collect()
+    let queues = LocalQueues::new();
+    let mut places = [(); 4].map(|()| Some(queues.enter(&job())));
+    let ahead = |places: &[Option<LocalPlace>]| -> Vec<u64> {
+        places.iter().flatten().map(LocalPlace::ahead).collect()
     };
     assert_eq!(ahead(&places), [0, 1, 2, 3]);
     places[1] = None;
@@ -123,64 +124,64 @@ fn waiter_reports_how_many_waiters_of_the_local_queue_are_ahead() {
     assert_eq!(ahead(&places), [0, 1]);
     places[0] = None;
     assert_eq!(ahead(&places), [0]);
-    assert!(places[2].as_ref().is_some_and(Place::is_front));
+    assert!(places[2].as_ref().is_some_and(LocalPlace::is_front));
     places[2] = None;
-    assert!(lines.map().is_empty(), "an empty queue must be removed");
+    assert!(queues.map().is_empty(), "an empty queue must be removed");
 }
 
 #[test]
 fn lock_counts_as_held_in_this_process_until_its_holder_leaves_the_local_queue() {
-    let lines = LocalLines::new();
-    let first = lines.enter(&job());
+    let queues = LocalQueues::new();
+    let first = queues.enter(&job());
     assert!(
-        !lines.is_held(b"job"),
+        !queues.is_held(b"job"),
         "a waiter must not count as the holder"
     );
     let holder = first.hold();
-    assert!(lines.is_held(b"job"));
-    assert!(!lines.is_held(b"other"));
-    let next = lines.enter(&job());
+    assert!(queues.is_held(b"job"));
+    assert!(!queues.is_held(b"other"));
+    let next = queues.enter(&job());
     assert!(!next.is_front());
     assert_eq!((next.ahead(), knows(&next)), (1, Some(Finding::Held)));
     {
         let mut front = pin!(next.front());
         assert_eq!(poll(front.as_mut()), None);
         holder.pass_on(b"job");
-        assert!(!lines.is_held(b"job"));
+        assert!(!queues.is_held(b"job"));
         assert_eq!(poll(front.as_mut()), Some(()));
     }
     // `next` is the first now, and keeps the finding `Held` until its own first attempt.
     assert_eq!(knows(&next), Some(Finding::Held));
     let holder = next.hold();
     holder.pass_on(b"job");
-    assert!(lines.map().is_empty());
+    assert!(queues.map().is_empty());
 }
 
 #[test]
 fn resource_counts_as_held_until_all_its_local_locks_are_released() {
-    let lines = LocalLines::new();
+    let queues = LocalQueues::new();
     let keys = [key("job"), key("other")];
-    lines.hold(keys.iter());
-    lines.hold(keys[..1].iter());
-    assert!(lines.is_held(b"job") && lines.is_held(b"other"));
-    lines.let_go(b"job", None);
+    queues.hold(keys.iter());
+    queues.hold(keys[..1].iter());
+    assert!(queues.is_held(b"job") && queues.is_held(b"other"));
+    queues.lock_ended(b"job", None);
     assert!(
-        lines.is_held(b"job"),
+        queues.is_held(b"job"),
         "the resource must stay held until its second lock is released"
     );
-    lines.let_go(b"job", None);
-    lines.let_go(b"other", None);
-    assert!(!lines.is_held(b"job") && !lines.is_held(b"other"));
-    assert!(lines.own.is_empty());
+    queues.lock_ended(b"job", None);
+    queues.lock_ended(b"other", None);
+    assert!(!queues.is_held(b"job") && !queues.is_held(b"other"));
+    assert!(queues.own.is_empty());
     // `job` is not held any more, so releasing it once more has no effect.
-    lines.let_go(b"job", None);
-    assert!(!lines.is_held(b"job"));
+    queues.lock_ended(b"job", None);
+    assert!(!queues.is_held(b"job"));
 }
 
 #[test]
 fn finding_of_the_front_waiter_is_visible_to_all_later_waiters() {
-    let lines = LocalLines::new();
-    let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
+    let queues = LocalQueues::new();
+    let [first, second, third] = [(); 3].map(|()| queues.enter(&job()));
     assert_eq!(knows(&third), None);
     first.share_finding(Some(outage()));
     assert_eq!(knows(&first), Some(Finding::Outage));
@@ -199,9 +200,9 @@ fn finding_of_the_front_waiter_is_visible_to_all_later_waiters() {
 
 #[test]
 fn try_acquire_never_waits_behind_others_in_the_local_queue() {
-    let lines = LocalLines::new();
+    let queues = LocalQueues::new();
     let tries = || {
-        lines
+        queues
             .enter_if_free(&job())
             .map_err(|last_finding| last_finding.finding)
     };
@@ -210,7 +211,7 @@ fn try_acquire_never_waits_behind_others_in_the_local_queue() {
     // The waiter at the front has no finding before its first attempt ends. Until then, a `try_acquire` must ask the
     // masters itself.
     assert!(matches!(tries(), Ok(None)));
-    let behind = lines.enter(&job());
+    let behind = queues.enter(&job());
     assert!(matches!(tries(), Ok(None)));
     first.share_finding(Some(outage()));
     assert!(matches!(tries(), Err(Finding::Outage)));
@@ -221,19 +222,19 @@ fn try_acquire_never_waits_behind_others_in_the_local_queue() {
     );
     let holder = first.hold();
     assert!(matches!(tries(), Ok(None)));
-    let _behind = lines.enter(&job());
+    let _behind = queues.enter(&job());
     assert!(matches!(tries(), Err(Finding::Held)));
     drop(holder);
 }
 
 #[test]
 fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
-    let lines = LocalLines::new();
-    let single = lines.enter(&job());
-    let several = lines.enter(&both());
+    let queues = LocalQueues::new();
+    let single = queues.enter(&job());
+    let several = queues.enter(&both());
     assert!(!several.is_front());
     assert_eq!(several.ahead(), 1);
-    let other = lines.enter(&Wanted::exclusive(key("other")));
+    let other = queues.enter(&Wanted::exclusive(key("other")));
     assert_eq!(other.ahead(), 1);
     single.share_finding(Some(outage()));
     assert_eq!(
@@ -244,7 +245,7 @@ fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
     drop(single);
     assert!(several.is_front());
     let holder = several.hold();
-    assert!(lines.is_held(b"job") && lines.is_held(b"other"));
+    assert!(queues.is_held(b"job") && queues.is_held(b"other"));
     holder.pass_on(b"job");
     assert!(
         !other.is_front(),
@@ -253,14 +254,14 @@ fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
     holder.pass_on(b"other");
     assert!(other.is_front());
     drop(other);
-    assert!(lines.map().is_empty());
+    assert!(queues.map().is_empty());
 }
 
 #[test]
 fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
-    let lines = LocalLines::new();
-    let mut reader = lines.enter(&job());
-    let writer = lines.enter(&job());
+    let queues = LocalQueues::new();
+    let mut reader = queues.enter(&job());
+    let writer = queues.enter(&job());
     assert!(reader.is_queued());
     reader.leave_queues();
     assert!(!reader.is_queued() && reader.is_front());
@@ -268,20 +269,20 @@ fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
         writer.is_front(),
         "the writer must be at the front of the queue"
     );
-    assert_eq!(lines.unqueued().len(), 1);
-    lines.woken(3, b"job");
+    assert_eq!(queues.unqueued().len(), 1);
+    queues.woken(3, b"job");
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
     // The reader has left the queue, so it does not share the finding of the waiter at the front.
     writer.share_finding(Some(outage()));
     assert_eq!(knows(&reader), None);
-    let owner = lines.place_unqueued(&job());
+    let owner = queues.place_unqueued(&job());
     assert!(owner.is_front() && !owner.is_queued());
     drop(reader);
-    lines.woken(1, b"job");
+    queues.woken(1, b"job");
     assert_eq!(owner.turn.woken.load(Ordering::Relaxed), 1 << 1);
     drop(owner);
-    assert!(lines.unqueued().is_empty());
+    assert!(queues.unqueued().is_empty());
     assert!(
         writer.is_front(),
         "the writer must stay at the front of the queue"
@@ -295,9 +296,9 @@ fn api() -> (Wanted, Permit) {
 
 #[test]
 fn waiter_that_got_no_slot_returns_to_its_old_place_in_the_local_queue() {
-    let lines = LocalLines::new();
+    let queues = LocalQueues::new();
     let (api, _) = api();
-    let [mut first, mut second, mut third, fourth] = [(); 4].map(|()| lines.enter(&api));
+    let [mut first, mut second, mut third, fourth] = [(); 4].map(|()| queues.enter(&api));
     assert!(first.is_first() && !second.is_first());
     for place in [&mut first, &mut second, &mut third] {
         assert!(place.is_front());
@@ -332,21 +333,21 @@ fn waiter_that_got_no_slot_returns_to_its_old_place_in_the_local_queue() {
     drop((first, second, third));
     assert!(fourth.is_first());
     drop(fourth);
-    assert!(lines.map().is_empty() && lines.aside().is_empty());
+    assert!(queues.map().is_empty() && queues.aside().is_empty());
 }
 
 #[test]
 fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
-    let lines = LocalLines::new();
+    let queues = LocalQueues::new();
     let (api, _) = api();
-    let [mut first, mut second] = [(); 2].map(|()| lines.enter(&api));
+    let [mut first, mut second] = [(); 2].map(|()| queues.enter(&api));
     first.step_aside();
     second.step_aside();
     first.step_back();
     assert!(first.is_first(), "the waiter that came first must be first");
     // Waiters of another semaphore do not change which waiter is the first here.
     let other = Wanted::slot(Permit::new(key("other"), 0, 4));
-    let mut other = [(); 2].map(|()| lines.enter(&other));
+    let mut other = [(); 2].map(|()| queues.enter(&other));
     other[0].step_aside();
     assert!(!other[1].is_first() && first.is_first());
     // A second `step_back` changes nothing.
@@ -354,14 +355,14 @@ fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
     drop(first);
     second.step_aside();
     drop((second, other));
-    assert!(lines.map().is_empty() && lines.aside().is_empty());
+    assert!(queues.map().is_empty() && queues.aside().is_empty());
 }
 
 #[test]
 fn semaphore_waiter_wakes_when_it_becomes_first_or_a_local_task_releases_a_slot() {
-    let lines = LocalLines::new();
+    let queues = LocalQueues::new();
     let (api, permit) = api();
-    let [mut first, mut second, third] = [(); 3].map(|()| lines.enter(&api));
+    let [mut first, mut second, third] = [(); 3].map(|()| queues.enter(&api));
     first.step_aside();
     second.step_aside();
     let waker = Arc::new(Woken::default());
@@ -384,15 +385,15 @@ fn semaphore_waiter_wakes_when_it_becomes_first_or_a_local_task_releases_a_slot(
         assert!(wait.as_mut().poll(&mut cx).is_ready());
     }
     let slot = permit.key();
-    lines.hold([slot.clone()].iter());
-    let [mut fourth, fifth] = [(); 2].map(|()| lines.enter(&api));
+    queues.hold([slot.clone()].iter());
+    let [mut fourth, fifth] = [(); 2].map(|()| queues.enter(&api));
     drop(third);
     fourth.step_aside();
     fifth.forget_wakes();
     let mut wait = pin!(fifth.first());
     assert!(wait.as_mut().poll(&mut cx).is_pending());
     waker.0.store(false, Ordering::SeqCst);
-    lines.let_go(&slot, Some(&permit));
+    queues.lock_ended(&slot, Some(&permit));
     assert!(waker.0.swap(false, Ordering::SeqCst));
     assert!(
         wait.as_mut().poll(&mut cx).is_ready(),
@@ -411,15 +412,15 @@ impl futures::task::ArcWake for Woken {
 
 #[test]
 fn next_waiter_inherits_the_list_of_occupied_slots_from_the_first_waiter() {
-    let lines = LocalLines::new();
+    let queues = LocalQueues::new();
     let (api, permit) = api();
-    let [first, second] = [(); 2].map(|()| lines.enter(&api));
+    let [first, second] = [(); 2].map(|()| queues.enter(&api));
     first.learn(0b1011);
     first.got(1);
     drop(first);
-    let asked = lines.ask(&permit, Some(&second), false);
+    let reservation = queues.reserve_slot(&permit, Some(&second), false);
     assert_eq!(
-        (asked.permit.slot(), asked.alone),
+        (reservation.permit.slot(), reservation.alone),
         (1, true),
         "the waiter must ask for slot 1, the first slot that no other process holds"
     );
@@ -428,43 +429,43 @@ fn next_waiter_inherits_the_list_of_occupied_slots_from_the_first_waiter() {
 #[test]
 fn wait_ends_after_wake_ups_from_a_majority_or_soon_after_one_wake_up() {
     let clock = Hand::default();
-    let lines = LocalLines::new();
-    let place = lines.enter(&job());
+    let queues = LocalQueues::new();
+    let place = queues.enter(&job());
     // The lock was free on no master at the last attempt, so wake-ups from two masters are needed.
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
-    lines.woken(0, b"other");
+    queues.woken(0, b"other");
     assert_eq!(
         poll(wait.as_mut()),
         None,
         "a wake-up for another lock must not end the wait"
     );
-    lines.woken(0, b"job");
-    lines.woken(0, b"job");
+    queues.woken(0, b"job");
+    queues.woken(0, b"job");
     assert_eq!(
         poll(wait.as_mut()),
         None,
         "two wake-ups from one master must not end the wait"
     );
-    lines.woken(1, b"job");
+    queues.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
     // The lock was free on master 2 at the last attempt, so a wake-up from master 0 or 1 is enough.
     place.forget_wakes();
     let mut wait = pin!(place.woken(&clock, MasterSet::one(2), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
-    lines.woken(2, b"job");
+    queues.woken(2, b"job");
     assert_eq!(
         poll(wait.as_mut()),
         None,
         "a wake-up from the master that was free must not count"
     );
-    lines.woken(0, b"job");
+    queues.woken(0, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
     // If only one wake-up comes, the wait ends `GRACE` after that wake-up.
     place.forget_wakes();
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     clock.set(10);
-    lines.woken(1, b"job");
+    queues.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(11);
     assert_eq!(poll(wait.as_mut()), None);
@@ -475,8 +476,8 @@ fn wait_ends_after_wake_ups_from_a_majority_or_soon_after_one_wake_up() {
 #[test]
 fn wait_ends_at_its_deadline_without_a_wake_up() {
     let clock = Hand::default();
-    let lines = LocalLines::new();
-    let place = lines.enter(&job());
+    let queues = LocalQueues::new();
+    let place = queues.enter(&job());
     // Without a wake-up, the wait lasts until its deadline, even if the lock was free on all masters at the last
     // attempt.
     let mut wait = pin!(place.woken(&clock, MasterSet::first(3), two(), Hand::at(50)));
@@ -487,7 +488,7 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
     // After a wake-up, the wait ends at its time limit (100), even if the time `GRACE` has not passed yet.
     clock.set(99);
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(100)));
-    lines.woken(1, b"job");
+    queues.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(100);
     assert_eq!(poll(wait.as_mut()), Some(()));
@@ -495,9 +496,9 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
 
 #[test]
 fn wake_up_from_the_65th_or_a_later_master_is_ignored() {
-    let lines = LocalLines::new();
-    let place = lines.enter(&job());
-    lines.woken(64, b"job");
-    lines.woken(70, b"job");
+    let queues = LocalQueues::new();
+    let place = queues.enter(&job());
+    queues.woken(64, b"job");
+    queues.woken(70, b"job");
     assert_eq!(place.turn.woken.load(Ordering::Relaxed), 0);
 }

@@ -5,8 +5,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::LocalLines;
-use super::line::{EVERYWHERE, LocalLine, Turn};
+use super::LocalQueues;
+use super::queue::{EVERYWHERE, LocalQueue, LocalWaiter};
 use crate::node::Permit;
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
@@ -14,7 +14,7 @@ use crate::rounds::wanted::Wanted;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicU64, Mutex, Notify, Ordering};
 use crate::waiting::last_finding::LastFinding;
-use crate::waiting::own::Asked;
+use crate::waiting::own::SlotReservation;
 
 /// How long a waiter that was woken by one master waits for the wake-ups of the other masters. A release reaches all
 /// masters within about one round trip.
@@ -22,10 +22,10 @@ const GRACE: Duration = Duration::from_millis(2);
 
 /// A waiter's place in the local queues of all keys of a lock. Dropping the place notifies the next waiter in each
 /// queue, unless the waiter at this place has become the holder.
-pub(crate) struct Place {
-    lines: Arc<LocalLines>,
+pub(crate) struct LocalPlace {
+    queues: Arc<LocalQueues>,
     keys: Keys,
-    pub(super) turn: Arc<Turn>,
+    pub(super) turn: Arc<LocalWaiter>,
     queue_state: QueueState,
 }
 
@@ -61,26 +61,31 @@ impl Keys {
     }
 }
 
-impl LocalLines {
+impl LocalQueues {
     /// Reserves a slot of the semaphore for the waiter at `place`: see [`OwnLocks::ask`].
-    pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
+    pub(crate) fn reserve_slot(
+        &self,
+        permit: &Permit,
+        place: Option<&LocalPlace>,
+        passes: bool,
+    ) -> SlotReservation {
         let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
-        self.own.ask(permit, elsewhere, passes)
+        self.own.reserve_slot(permit, elsewhere, passes)
     }
 
     /// Adds a waiter at the end of the queue of each key. All queues are entered under one mutex, so that two waiters
     /// for several keys cannot wait for each other.
-    pub(crate) fn enter(self: &Arc<Self>, wanted: &Wanted) -> Place {
+    pub(crate) fn enter(self: &Arc<Self>, wanted: &Wanted) -> LocalPlace {
         let mut map = self.map();
         // Draw the arrival number under the mutex, so that arrival numbers follow the order of entry.
         let place = self.place(wanted);
         for key in place.keys.all() {
             match map.entry(key.clone()) {
-                Entry::Vacant(line) => {
-                    line.insert(LocalLine::of(&place.turn));
+                Entry::Vacant(queue) => {
+                    queue.insert(LocalQueue::of(&place.turn));
                 }
-                Entry::Occupied(mut line) => {
-                    let behind = line.get_mut().behind.get_or_insert_default();
+                Entry::Occupied(mut queue) => {
+                    let behind = queue.get_mut().behind.get_or_insert_default();
                     behind.push_back(place.turn.clone());
                 }
             }
@@ -89,11 +94,11 @@ impl LocalLines {
         place
     }
 
-    fn place(self: &Arc<Self>, wanted: &Wanted) -> Place {
-        Place {
-            lines: self.clone(),
+    fn place(self: &Arc<Self>, wanted: &Wanted) -> LocalPlace {
+        LocalPlace {
+            queues: self.clone(),
             keys: Keys::of(wanted),
-            turn: Arc::new(Turn {
+            turn: Arc::new(LocalWaiter {
                 number: self.came.fetch_add(1, Ordering::Relaxed),
                 wants_several: wanted.keys().count() > 1,
                 woken: AtomicU64::new(0),
@@ -107,7 +112,7 @@ impl LocalLines {
 
     /// Returns a place outside of the local queues, for a waiter that may ask the masters immediately. The wake-ups of
     /// the masters still reach the waiter.
-    pub(crate) fn place_unqueued(self: &Arc<Self>, wanted: &Wanted) -> Place {
+    pub(crate) fn place_unqueued(self: &Arc<Self>, wanted: &Wanted) -> LocalPlace {
         let mut place = self.place(wanted);
         place.leave_queues();
         place
@@ -118,17 +123,17 @@ impl LocalLines {
     /// Otherwise, the first queue that is not empty decides:
     ///
     /// - One entry (a holder or a waiter): returns `Ok(None)`. The caller then asks the masters without a place.
-    /// - Several entries: returns the [`shared_finding`](LocalLine::shared_finding) of the queue as an error, because a
+    /// - Several entries: returns the [`shared_finding`](LocalQueue::shared_finding) of the queue as an error, because a
     ///   waiter would be ahead of the caller. Returns `Ok(None)` if the queue has no shared finding yet.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
-    ) -> Result<Option<Place>, LastFinding> {
+    ) -> Result<Option<LocalPlace>, LastFinding> {
         for key in wanted.keys() {
             match self.map().get(key) {
                 None => {}
-                Some(line) if line.behind.is_none() => return Ok(None),
-                Some(line) => return line.shared_finding().map_or(Ok(None), Err),
+                Some(queue) if queue.behind.is_none() => return Ok(None),
+                Some(queue) => return queue.shared_finding().map_or(Ok(None), Err),
             }
         }
         // Another waiter may have entered since the check above. Then this place is not the first in its queue, and
@@ -142,11 +147,11 @@ impl LocalLines {
     }
 }
 
-impl Place {
+impl LocalPlace {
     /// Leaves the queues, so that the waiters behind this waiter may ask the masters as well. The masters still wake
     /// this waiter.
     pub(crate) fn leave_queues(&mut self) {
-        let mut unqueued = self.lines.unqueued();
+        let mut unqueued = self.queues.unqueued();
         for key in self.keys.all() {
             unqueued
                 .entry(key.clone())
@@ -164,7 +169,7 @@ impl Place {
             return;
         }
         let number = self.turn.number;
-        let mut aside = self.lines.aside();
+        let mut aside = self.queues.aside();
         for key in self.keys.all() {
             aside.entry(key.clone()).or_default().insert(number);
         }
@@ -180,20 +185,20 @@ impl Place {
             return;
         }
         self.queue_state = QueueState::Queued;
-        let mut map = self.lines.map();
+        let mut map = self.queues.map();
         for key in self.keys.all() {
             match map.entry(key.clone()) {
-                Entry::Vacant(line) => {
-                    line.insert(LocalLine::of(&self.turn));
+                Entry::Vacant(queue) => {
+                    queue.insert(LocalQueue::of(&self.turn));
                 }
-                Entry::Occupied(mut line) => line.get_mut().insert(&self.turn),
+                Entry::Occupied(mut queue) => queue.get_mut().insert(&self.turn),
             }
         }
         self.leave_slots();
     }
 
     fn leave_slots(&self) {
-        let mut aside = self.lines.aside();
+        let mut aside = self.queues.aside();
         for key in self.keys.all() {
             if let Entry::Occupied(mut entry) = aside.entry(key.clone()) {
                 entry.get_mut().remove(&self.turn.number);
@@ -208,11 +213,11 @@ impl Place {
     /// the first in all its local queues, and no earlier waiter of this process may be requesting a slot of the same
     /// semaphore. After `leave_queues`, always true.
     pub(crate) fn is_first(&self) -> bool {
-        let map = self.lines.map();
-        let aside = self.lines.aside();
+        let map = self.queues.map();
+        let aside = self.queues.aside();
         let first = |key: &Arc<[u8]>| {
             let others = aside.get(key).and_then(BTreeSet::first);
-            map.get(key).is_some_and(|line| line.is_front(&self.turn))
+            map.get(key).is_some_and(|queue| queue.is_front(&self.turn))
                 && others.is_none_or(|other| *other > self.turn.number)
         };
         self.queue_state == QueueState::Unqueued || self.keys.all().iter().all(first)
@@ -246,24 +251,24 @@ impl Place {
         if !self.is_queued() {
             return true;
         }
-        let map = self.lines.map();
-        let front = |key: &Arc<[u8]>| map.get(key).is_some_and(|line| line.is_front(&self.turn));
+        let map = self.queues.map();
+        let front = |key: &Arc<[u8]>| map.get(key).is_some_and(|queue| queue.is_front(&self.turn));
         self.keys.all().iter().all(front)
     }
 
     /// How many tasks of this process are ahead of this waiter: the holder, and earlier waiters.
     pub(crate) fn ahead(&self) -> u64 {
         let turn = &self.turn;
-        let map = self.lines.map();
-        let before = |line: &LocalLine| {
-            if line.is_front(turn) {
+        let map = self.queues.map();
+        let before = |queue: &LocalQueue| {
+            if queue.is_front(turn) {
                 return 0;
             }
-            let behind = line.behind.iter().flat_map(|behind| behind.iter());
+            let behind = queue.behind.iter().flat_map(|behind| behind.iter());
             1 + behind.take_while(|other| !Arc::ptr_eq(other, turn)).count() as u64
         };
-        let lines = self.keys.all().iter().filter_map(|key| map.get(key));
-        lines.map(before).max().unwrap_or_default()
+        let queues = self.keys.all().iter().filter_map(|key| map.get(key));
+        queues.map(before).max().unwrap_or_default()
     }
 
     /// Waits until this waiter is the first in all its queues.
@@ -275,17 +280,17 @@ impl Place {
     }
 
     /// Makes this waiter, which must be the first in its queues, the holder of the lock. The holder keeps its place
-    /// until [`LocalLines::pass_on`], and is not woken any more.
-    pub(crate) fn hold(self) -> Arc<LocalLines> {
-        let mut map = self.lines.map();
+    /// until [`LocalQueues::pass_on`], and is not woken any more.
+    pub(crate) fn hold(self) -> Arc<LocalQueues> {
+        let mut map = self.queues.map();
         for key in self.keys.all() {
-            if let Some(line) = map.get_mut(key) {
-                line.front = None;
+            if let Some(queue) = map.get_mut(key) {
+                queue.front = None;
             }
         }
         drop(map);
         // The front of each queue is `None` now, so dropping this place notifies no waiter.
-        self.lines.clone()
+        self.queues.clone()
     }
 
     /// Records this waiter's last finding, for the waiters behind it.
@@ -296,11 +301,11 @@ impl Place {
     /// Why the lock is not available; `None` if unknown. If this waiter is not the first in all its queues, returns the
     /// shared finding of one queue in which it is not the first. Otherwise returns its own last finding.
     pub(crate) fn shared_finding(&self) -> Option<LastFinding> {
-        let map = self.lines.map();
-        let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
-        let other = lines.find(|line| !line.is_front(&self.turn));
+        let map = self.queues.map();
+        let mut queues = self.keys.all().iter().filter_map(|key| map.get(key));
+        let other = queues.find(|queue| !queue.is_front(&self.turn));
         match other.filter(|_| self.is_queued()) {
-            Some(line) => line.shared_finding(),
+            Some(queue) => queue.shared_finding(),
             None => self.turn.last_finding().clone(),
         }
     }
@@ -348,18 +353,18 @@ impl Place {
     }
 }
 
-impl Place {
+impl LocalPlace {
     /// Leaves each queue. If another waiter becomes the first of a queue, notifies that waiter.
     fn leave(&self) {
         let turn = &self.turn;
         for key in self.keys.all() {
-            let mut map = self.lines.map();
+            let mut map = self.queues.map();
             let Entry::Occupied(mut entry) = map.entry(key.clone()) else {
                 continue;
             };
-            let line = entry.get_mut();
-            if line.is_front(turn) {
-                let next = line.advance();
+            let queue = entry.get_mut();
+            if queue.is_front(turn) {
+                let next = queue.advance();
                 if next.is_none() {
                     entry.remove();
                 }
@@ -367,17 +372,17 @@ impl Place {
                 if let Some(next) = next {
                     next.called.notify_one();
                 }
-            } else if let Some(behind) = &mut line.behind {
+            } else if let Some(behind) = &mut queue.behind {
                 behind.retain(|other| !Arc::ptr_eq(other, turn));
                 if behind.is_empty() {
-                    line.behind = None;
+                    queue.behind = None;
                 }
             }
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for LocalPlace {
     fn drop(&mut self) {
         match self.queue_state {
             QueueState::Queued => self.leave(),
@@ -389,16 +394,16 @@ impl Drop for Place {
                     .keys
                     .all()
                     .iter()
-                    .filter_map(|key| self.lines.front(key));
+                    .filter_map(|key| self.queues.front(key));
                 fronts.for_each(|front| front.called.notify_one());
             }
         }
     }
 }
 
-impl Place {
+impl LocalPlace {
     fn leave_unqueued(&self) {
-        let mut unqueued = self.lines.unqueued();
+        let mut unqueued = self.queues.unqueued();
         for key in self.keys.all() {
             if let Entry::Occupied(mut entry) = unqueued.entry(key.clone()) {
                 entry

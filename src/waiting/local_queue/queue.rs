@@ -7,19 +7,19 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 use crate::waiting::last_finding::LastFinding;
 
 /// The local queue of one resource.
-pub(super) struct LocalLine {
+pub(super) struct LocalQueue {
     /// The first waiter of the queue, which may ask the masters. `None` while a task of this process holds the lock:
     /// this holder then has the first place.
-    pub(super) front: Option<Arc<Turn>>,
+    pub(super) front: Option<Arc<LocalWaiter>>,
     #[expect(
         clippy::box_collection,
         reason = "most queues have no second waiter, and this field then takes only one word of memory"
     )]
-    pub(super) behind: Option<Box<VecDeque<Arc<Turn>>>>,
+    pub(super) behind: Option<Box<VecDeque<Arc<LocalWaiter>>>>,
 }
 
-impl LocalLine {
-    pub(super) fn of(front: &Arc<Turn>) -> Self {
+impl LocalQueue {
+    pub(super) fn of(front: &Arc<LocalWaiter>) -> Self {
         Self {
             front: Some(front.clone()),
             behind: None,
@@ -27,7 +27,7 @@ impl LocalLine {
     }
 
     /// Inserts a waiter in the order of arrival. A holder of the lock stays ahead of all waiters.
-    pub(super) fn insert(&mut self, turn: &Arc<Turn>) {
+    pub(super) fn insert(&mut self, turn: &Arc<LocalWaiter>) {
         let behind = self.behind.get_or_insert_default();
         match &mut self.front {
             Some(front) if front.number > turn.number => {
@@ -40,7 +40,7 @@ impl LocalLine {
         }
     }
 
-    pub(super) fn is_front(&self, turn: &Arc<Turn>) -> bool {
+    pub(super) fn is_front(&self, turn: &Arc<LocalWaiter>) -> bool {
         self.front
             .as_ref()
             .is_some_and(|front| Arc::ptr_eq(front, turn))
@@ -62,7 +62,7 @@ impl LocalLine {
 
     /// Makes the next waiter the first, and returns it; `None` if there is no next waiter. The next waiter gets a copy
     /// of the [`shared_finding`](Self::shared_finding).
-    pub(super) fn advance(&mut self) -> Option<Arc<Turn>> {
+    pub(super) fn advance(&mut self) -> Option<Arc<LocalWaiter>> {
         let behind = self.behind.as_mut()?;
         let next = behind.pop_front()?;
         if behind.is_empty() {
@@ -78,7 +78,7 @@ impl LocalLine {
 }
 
 /// One waiter in a queue.
-pub(super) struct Turn {
+pub(super) struct LocalWaiter {
     /// The order of arrival: a waiter that arrived earlier has a smaller number.
     pub(super) number: u64,
     /// Whether this waiter waits for several resources.
@@ -98,7 +98,7 @@ pub(super) struct Turn {
 /// then asks the masters at once, as if all had sent a wake-up.
 pub(super) const EVERYWHERE: u64 = u64::MAX;
 
-impl Turn {
+impl LocalWaiter {
     pub(super) fn elsewhere(&self) -> u64 {
         self.elsewhere.load(Ordering::Acquire)
     }
