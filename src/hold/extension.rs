@@ -27,7 +27,7 @@ pub(super) async fn extend(
 ) -> Result<(), ExtendError> {
     let coordinator = &core.coordinator;
     let started = coordinator.now();
-    if let Some(cause) = held.ended(started) {
+    if let Some(cause) = held.end_cause(started) {
         return Err(ExtendError::Lost(cause));
     }
     let items: Arc<[ExtendItem]> = [ExtendItem {
@@ -64,13 +64,15 @@ pub(super) async fn extend(
     let outcome = match limit.wait(settled).await {
         Some(outcome) => outcome,
         // A concurrent renewal has extended the lock, so it is still held. But this extension has no result.
-        None if held.ended(coordinator.now()).is_none() => Extension::Unknown,
+        None if held.end_cause(coordinator.now()).is_none() => Extension::Unknown,
         None => Extension::TooLate,
     };
     match outcome {
         Extension::Renewed(_) => Ok(()),
         Extension::Lost | Extension::TooLate => {
-            let cause = held.ended(coordinator.now()).unwrap_or(LossCause::Expired);
+            let cause = held
+                .end_cause(coordinator.now())
+                .unwrap_or(LossCause::Expired);
             Err(ExtendError::Lost(cause))
         }
         Extension::Unknown | Extension::Pending => {
@@ -139,7 +141,7 @@ impl ExtendAnswers {
         self.held.record_replies(self.replies.clone());
         let cause = match self.outcome {
             Extension::Lost => LossCause::TakenAway,
-            _ => self.held.ended(now).unwrap_or(LossCause::Expired),
+            _ => self.held.end_cause(now).unwrap_or(LossCause::Expired),
         };
         if let Some(core) = self.core.upgrade() {
             end_lost_lock(&core.renewal, &core.coordinator, &self.held, self.id, cause);

@@ -487,7 +487,7 @@ impl LockRequest {
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
         let started = won.started;
         let term = won.fencing.filter(|_| self.announce);
-        let mut says = core.options.says(&self.note);
+        let mut note_text = core.options.says(&self.note);
         if let Some(term) = term {
             note_text = Some(note::leads(&note_text.unwrap_or_else(note::unsaid), term));
         }

@@ -9,7 +9,7 @@ use super::note::shown_of;
 use crate::keys;
 use crate::node::shape::is_reader;
 use crate::node::{
-    Answer, Claim, Class, Extended, Group, Hold, Note, Part, QueueInfo, Ticket, Token,
+    Answer, Claim, Class, Extended, Fault, Group, Hold, Note, Part, QueueInfo, Ticket, Token,
 };
 
 /// The largest number of processes that are woken when a lock becomes available to several waiters.
