@@ -227,7 +227,7 @@ impl Held {
     fn let_go(&self, ended: Option<(Arc<LocalQueues>, bool)>) {
         match ended {
             Some((local_queues, true)) => {
-                self.claim.keys().for_each(|key| local_queues.pass_on(key))
+                self.claim.keys().for_each(|key| local_queues.pass_on(key));
             }
             Some((local_queues, false)) => {
                 let permit = self.claim.permit();

@@ -7,6 +7,7 @@ pub(super) mod back_off;
 pub(super) mod joined;
 pub(super) mod mailbox;
 pub(super) mod markers;
+pub(super) mod outage;
 pub(super) mod panicked;
 pub(super) mod pending_releases;
 pub(super) mod trust;

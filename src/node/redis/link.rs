@@ -41,11 +41,10 @@ use super::online::Online;
 use super::refusal::down;
 use super::shared::Shared;
 use crate::node::Fault;
-use crate::node::actor::back_off::{BackOff, STEADY};
 use crate::node::actor::mailbox::Queued;
+use crate::node::actor::outage::Outage;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
-use crate::repeats::warn_seldom;
 
 /// How long a link continues to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
@@ -62,16 +61,9 @@ pub(super) struct Link {
     shared: Arc<Shared>,
     state: State,
     pending_releases: PendingReleases,
-    back_off: BackOff,
+    outage: Outage,
     input: Input,
     output: Output,
-    /// The time until which requests wait for a new connection; `None` if requests are refused immediately.
-    patience: Option<Instant>,
-    /// The time at which requests last began to wait for a new connection. If a connection is lost within [`STEADY`] of
-    /// this time, requests do not wait again: they are refused.
-    patient_at: Instant,
-    /// The fault with which requests are refused while there is no connection.
-    fault: Fault,
     /// The time at which the link noticed that the handle of the master was dropped; `None` if the handle exists.
     closed_at: Option<Instant>,
     batch: Vec<Queued>,
@@ -123,12 +115,9 @@ impl Link {
             shared,
             state: State::Dialing { until },
             pending_releases: PendingReleases::new(),
-            back_off: BackOff::new(seed),
+            outage: Outage::before_first_connection(seed, now, until),
             input: Input::new(),
             output: Output::new(),
-            patience: Some(until),
-            patient_at: now,
-            fault: Fault::Down("connecting".into()),
             closed_at: None,
             batch: Vec::new(),
             never_try: false,
@@ -183,7 +172,7 @@ impl Link {
     /// Called when the driver begins to open the connection, which may be long after the link was created.
     pub(super) fn dialing(&mut self, now: Instant) {
         if let State::Dialing { until } = self.state {
-            let until = self.extend_patience(until, now);
+            let until = self.extend_wait(until, now);
             self.state = State::Dialing { until };
         }
     }
@@ -198,7 +187,7 @@ impl Link {
         let handshake =
             Handshake::begin(&self.shared, self.greeted.probes(), self.output.commands());
         let handshake = Box::new(handshake);
-        let until = self.extend_patience(until, now);
+        let until = self.extend_wait(until, now);
         self.state = State::Handshaking { until, handshake };
         self.tick(now);
     }
@@ -207,10 +196,10 @@ impl Link {
     ///
     /// `before` is the deadline of the previous step. Requests that were to wait until `before` now wait until the new
     /// deadline.
-    fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
+    fn extend_wait(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
-        if self.patience == Some(before) {
-            self.patience = Some(until);
+        if self.outage.waits_until() == Some(before) {
+            self.outage.wait_until(until);
         }
         until
     }
@@ -310,7 +299,7 @@ impl Link {
     /// Sets a new time limit for the second message of the handshake.
     fn begin_second_message(&mut self, now: Instant) {
         if let State::Handshaking { until, .. } = self.state {
-            let extended = self.extend_patience(until, now);
+            let extended = self.extend_wait(until, now);
             if let State::Handshaking { until, .. } = &mut self.state {
                 *until = extended;
             }
@@ -329,7 +318,7 @@ impl Link {
             }
             let online = Online::new(negotiated, &self.shared, self.seed, now);
             self.state = State::Online(Box::new(online));
-            self.patience = None;
+            self.outage.end_wait();
         }
     }
 
@@ -337,11 +326,11 @@ impl Link {
     /// can be sent now.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // Refuse the requests if their waiting time (`patience`) is over. After `until`, the deadline of the
+            // Refuse the requests if their waiting time is over. After `until`, the deadline of the
             // connection attempt, leave this to `tick`.
             if matches!(self.state, State::Dialing { until } | State::Handshaking { until, .. } if now < until)
             {
-                self.lose_patience(now);
+                self.refuse_after_wait(now);
             }
             return false;
         };
@@ -361,8 +350,9 @@ impl Link {
             State::Dialing { until }
             | State::Handshaking { until, .. }
             | State::Pausing { until } => self
-                .patience
-                .map_or(*until, |patience| patience.min(*until)),
+                .outage
+                .waits_until()
+                .map_or(*until, |waits_until| waits_until.min(*until)),
         };
         // If the handle of the master was dropped, the link ends at `closing` at the latest.
         let closing = self.closed_at.map(|closed| closed + LINGER);
@@ -395,17 +385,16 @@ impl Link {
             | State::Pausing { .. }
             | State::Over => {}
         }
-        self.lose_patience(now);
+        self.refuse_after_wait(now);
     }
 
-    /// If the time `patience` has passed, refuses the requests that wait for a connection.
-    fn lose_patience(&mut self, now: Instant) {
+    /// Refuses the requests that wait for a connection, if their waiting time has passed.
+    fn refuse_after_wait(&mut self, now: Instant) {
         if matches!(self.state, State::Online(_)) {
             return;
         }
-        if self.patience.is_none_or(|until| until <= now) {
-            self.patience = None;
-            let fault = self.fault.clone();
+        if self.outage.is_refusing(now) {
+            let fault = self.outage.fault().clone();
             self.refuse_all(&fault);
             self.shared.mailbox.rest();
         }
@@ -439,8 +428,6 @@ impl Link {
     /// Ends the connection, or the attempt to connect, for the reason `fault`. Answers the outstanding requests, keeps
     /// the outstanding releases as pending, and sets the time of the next attempt to connect.
     fn lose(&mut self, fault: Fault, now: Instant) {
-        let node = self.shared.address.name();
-        let stalled = matches!(fault, Fault::Stalled);
         let mut lived = None;
         let fault = match &self.state {
             State::Handshaking { handshake, .. } => {
@@ -457,8 +444,6 @@ impl Link {
             }
         };
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
-            let text = format!("connection lost: {fault}");
-            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "connection lost");
             lived = Some(online.lived(now));
             // A proxy may have closed the connection because it does not know the built-in delete command.
             self.never_try |= online.is_trying();
@@ -466,32 +451,22 @@ impl Link {
             for queued in self.pending_releases.put_first(online.hang_up()) {
                 queued.answer(Err(gone.clone()));
             }
-        } else if fault != self.fault {
-            let text = format!("no connection: {fault}");
-            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
         }
-        let pause = self.back_off.pause(&fault, lived);
-        // Later requests are refused with `self.fault` and are not sent. A fault such as `Disconnected` would mean that
-        // they were sent, so store `Down`.
-        self.fault = match (lived, fault) {
-            (None, fault)
-            | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
-            (Some(_), fault) if !fault.passes_by_itself() => fault,
-            (Some(_), fault) => Fault::Down(fault.to_string().into()),
-        };
-        // A master often restarts quickly, so let requests wait one node timeout for the next connection. Refuse them
-        // at once if no connection existed, if an answer was overdue, or if the last wait began less than `STEADY` ago.
-        let again = now.saturating_since(self.patient_at) < STEADY;
-        self.patience = None;
-        if lived.is_some() && !stalled && !again {
-            self.patience = Some(now + self.shared.options.node_timeout);
-            self.patient_at = now;
+        let shared = &self.shared;
+        let (wait, log) = (
+            shared.options.node_timeout,
+            (shared.address.name(), &shared.repeats),
+        );
+        let pause = self.outage.begin(fault, lived, wait, now, log);
+        // A failed attempt also ends the wait for the first connection.
+        if lived.is_none() {
+            self.outage.end_wait();
         }
         self.state = State::Pausing { until: now + pause };
         if pause.is_zero() {
             self.dial(now);
         }
-        self.lose_patience(now);
+        self.refuse_after_wait(now);
         self.settle(now);
         self.shared.mailbox.rest();
     }

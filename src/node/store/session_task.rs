@@ -27,8 +27,8 @@ use super::shared::Shared;
 use super::sweep::Sweep;
 use super::time::StoreTime;
 use crate::limit::Limit;
-use crate::node::actor::back_off::BackOff;
 use crate::node::actor::mailbox::Queued;
+use crate::node::actor::outage::Outage;
 use crate::node::actor::panicked::Panicked;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::actor::trust::ServerVote;
@@ -78,15 +78,8 @@ struct SessionTask<S: Store> {
     /// The stamp that the last job gave to its items. The first stamp is random: if a record is removed and created
     /// again, its items then get other stamps than before.
     stamp: u64,
-    back_off: BackOff,
+    outage: Outage,
     panicked: Panicked,
-    /// Until this time, requests wait for a session. If `None`, requests are refused while there is no session.
-    patience: Option<Instant>,
-    /// The last time at which requests began to wait for a new session. If a session is lost within `STEADY` of this
-    /// time, requests do not wait again: they are refused.
-    patient_at: Instant,
-    /// The fault with which requests are refused while there is no session.
-    fault: Fault,
     closed_at: Option<Instant>,
     /// The jobs (groups of requests that share records) that are being executed.
     jobs: Vec<Job>,
@@ -136,12 +129,9 @@ impl<S: Store> SessionTask<S> {
                 now,
                 context.runtime.machine(),
             ),
-            back_off: BackOff::new(seed),
-            panicked: Panicked::default(),
             // The first requests wait for the first session, but not longer than the connect timeout.
-            patience: Some(now + context.connect_timeout),
-            patient_at: now,
-            fault: Fault::Down("connecting".into()),
+            outage: Outage::before_first_connection(seed, now, now + context.connect_timeout),
+            panicked: Panicked::default(),
             closed_at: None,
             jobs: Vec::new(),
             risky: Vec::new(),
@@ -170,7 +160,7 @@ impl<S: Store> SessionTask<S> {
                 connected.unwrap_or_else(|panic| Err(self.panicked.fault(&panic, None)));
             let (fault, lived) = match connected {
                 Ok(mut online) => {
-                    self.patience = None;
+                    self.outage.end_wait();
                     let talked = caught_in(self.talk(&mut online)).await;
                     let lived = Some(self.now().saturating_since(online.since));
                     match talked {
@@ -241,9 +231,9 @@ impl<S: Store> SessionTask<S> {
             }
             if self.time.is_date_old(self.now()) {
                 // The store's clock may have been corrected since the last date. A new session brings a new date.
-                self.patience = Some(self.now() + limit);
+                self.outage.wait_until(self.now() + limit);
                 *online = self.connect().await?;
-                self.patience = None;
+                self.outage.end_wait();
             }
         }
         Ok(())
@@ -261,11 +251,11 @@ impl<S: Store> SessionTask<S> {
         let shared = self.shared.clone();
         let until = now + shared.traits.timeout;
         let mut limit = Limit::new(&*shared.context().runtime, until);
-        self.patience = Some(until);
+        self.outage.wait_until(until);
         if let Some(Ok(fresh)) = limit.wait(self.connect()).await {
             *online = fresh;
         }
-        self.patience = None;
+        self.outage.end_wait();
     }
 
     /// Stores the server's time from the answer to a request that was sent at `asked`. Returns the current time, and the

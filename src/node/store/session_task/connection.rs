@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::{Online, SessionTask};
 use crate::node::Fault;
-use crate::node::actor::back_off::STEADY;
 use crate::node::store::contract::{Greeting, Session, Store};
 use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
@@ -104,21 +103,20 @@ impl<S: Store> SessionTask<S> {
         let runtime = &shared.context().runtime;
         loop {
             let now = runtime.now();
-            if self.patience.is_none_or(|patience| patience <= now) {
-                self.patience = None;
+            if self.outage.is_refusing(now) {
                 self.refuse_all();
             }
             let done = now >= until || self.is_over();
-            let at = self.patience.map_or(until, |patience| patience.min(until));
+            let waits_until = self.outage.waits_until();
+            let at = waits_until.map_or(until, |waits_until| waits_until.min(until));
             let mut timer = runtime.sleep_until(if done { now } else { at });
-            let patient = self.patience.is_some();
             let mailbox = &shared.mailboxes[self.number];
             let found = std::future::poll_fn(|cx| {
                 mailbox.register(cx.waker());
                 if let Poll::Ready(found) = what.as_mut().poll(cx) {
                     return Poll::Ready(Some(found));
                 }
-                if done || (!patient && mailbox.has_any()) {
+                if done || (waits_until.is_none() && mailbox.has_any()) {
                     return Poll::Ready(None);
                 }
                 timer.as_mut().poll(cx).map(|()| None)
@@ -132,38 +130,14 @@ impl<S: Store> SessionTask<S> {
 
     /// Handles the loss of the session, or the failure to open one. Returns the pause before the next try.
     pub(super) fn lose(&mut self, fault: Fault, lived: Option<Duration>) -> Duration {
-        let (now, node) = (self.now(), self.shared.store.name());
-        if lived.is_some() {
-            let text = format!("connection lost: {fault}");
-            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "connection lost");
-        } else if fault != self.fault {
-            let text = format!("no connection: {fault}");
-            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
-        }
-        let pause = self.back_off.pause(&fault, lived);
-        let stalled = matches!(fault, Fault::Stalled);
-        self.fault = match (lived, fault) {
-            (None, fault)
-            | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
-            (Some(_), fault) if !fault.passes_by_itself() => fault,
-            (Some(_), fault) => Fault::Down(fault.to_string().into()),
-        };
-        // Let requests wait for a new session. Refuse them if the server had stopped answering, or if requests have
-        // already waited for a session within the last `STEADY`.
-        let again = now.saturating_since(self.patient_at) < STEADY;
-        if lived.is_some() {
-            self.patience = None;
-        }
-        if lived.is_some() && !stalled && !again {
-            self.patience = Some(now + self.shared.traits.timeout);
-            self.patient_at = now;
-        }
-        pause
+        let (wait, now) = (self.shared.traits.timeout, self.now());
+        let log = (self.shared.store.name(), &self.shared.repeats);
+        self.outage.begin(fault, lived, wait, now, log)
     }
 
     /// Answers all requests in the mailbox with the reason why there is no session.
     pub(super) fn refuse_all(&mut self) {
-        let fault = self.fault.clone();
+        let fault = self.outage.fault().clone();
         self.shared.mailboxes[self.number].take(usize::MAX, &mut self.batch);
         for queued in self.batch.drain(..) {
             self.pending_releases.keep(&queued);

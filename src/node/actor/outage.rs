@@ -1,0 +1,180 @@
+//! What the requests for one master do while there is no connection to it: they wait for a short time, and are then
+//! refused with the reason.
+//!
+//! The link to a Redis master and the session of a store use the same rules.
+
+use std::time::Duration;
+
+use super::back_off::{BackOff, STEADY};
+use crate::node::{Fault, NodeName};
+use crate::protocol::instant::Instant;
+use crate::repeats::{Repeats, warn_seldom};
+
+/// The state of a master's missing connection.
+pub(in crate::node) struct Outage {
+    back_off: BackOff,
+    /// The time until which requests wait for a connection; `None` if requests are refused immediately.
+    waits_until: Option<Instant>,
+    /// The time at which requests last began to wait for a new connection. If a connection is lost within [`STEADY`] of
+    /// this time, requests do not wait again: they are refused.
+    wait_began_at: Instant,
+    /// The fault with which requests are refused.
+    fault: Fault,
+}
+
+impl Outage {
+    /// The state before the first connection: requests wait until `until`. `seed` determines the random part of the
+    /// pauses between connection attempts.
+    pub(in crate::node) fn before_first_connection(
+        seed: u64,
+        now: Instant,
+        until: Instant,
+    ) -> Self {
+        Self {
+            back_off: BackOff::new(seed),
+            waits_until: Some(until),
+            wait_began_at: now,
+            fault: Fault::Down("connecting".into()),
+        }
+    }
+
+    /// The fault with which requests are refused while there is no connection.
+    pub(in crate::node) fn fault(&self) -> &Fault {
+        &self.fault
+    }
+
+    /// The time until which requests wait for a connection; `None` if requests are refused immediately.
+    pub(in crate::node) fn waits_until(&self) -> Option<Instant> {
+        self.waits_until
+    }
+
+    /// Lets requests wait for a connection until `until`.
+    pub(in crate::node) fn wait_until(&mut self, until: Instant) {
+        self.waits_until = Some(until);
+    }
+
+    /// Ends the wait: there is a connection, or requests are refused from now on.
+    pub(in crate::node) fn end_wait(&mut self) {
+        self.waits_until = None;
+    }
+
+    /// Whether requests are refused at the time `now`. If their wait has just ended, it does not begin again before the
+    /// next lost connection.
+    pub(in crate::node) fn is_refusing(&mut self, now: Instant) -> bool {
+        let is_refusing = self.waits_until.is_none_or(|until| until <= now);
+        if is_refusing {
+            self.end_wait();
+        }
+        is_refusing
+    }
+
+    /// Handles the loss of a connection that lasted for `lived`, or the failure to open one (`None`). Logs the loss, and
+    /// returns the pause before the next connection attempt.
+    ///
+    /// A master often restarts quickly, so requests wait for `wait` for the next connection. They are refused at once if
+    /// no connection existed, if an answer was overdue, or if requests already began to wait less than [`STEADY`] ago.
+    pub(in crate::node) fn begin(
+        &mut self,
+        fault: Fault,
+        lived: Option<Duration>,
+        wait: Duration,
+        now: Instant,
+        (node, repeats): (&NodeName, &Repeats),
+    ) -> Duration {
+        if lived.is_some() {
+            let text = format!("connection lost: {fault}");
+            warn_seldom!((repeats, &text, now), %node, %fault, "connection lost");
+        } else if fault != self.fault {
+            let text = format!("no connection: {fault}");
+            warn_seldom!((repeats, &text, now), %node, %fault, "no connection");
+        }
+        let pause = self.back_off.pause(&fault, lived);
+        let is_overdue = matches!(fault, Fault::Stalled);
+        let has_waited = now.saturating_since(self.wait_began_at) < STEADY;
+        if lived.is_some() {
+            self.end_wait();
+            if !is_overdue && !has_waited {
+                self.wait_until(now + wait);
+                self.wait_began_at = now;
+            }
+        }
+        self.fault = fault_of_later_requests(fault, lived.is_some());
+        pause
+    }
+}
+
+/// The fault of requests that are refused after `fault` ended a connection, or prevented one. Such requests are not
+/// sent. A fault such as `Disconnected` would mean that they were sent, so it becomes `Down`.
+fn fault_of_later_requests(fault: Fault, was_connected: bool) -> Fault {
+    match fault {
+        fault if !was_connected => fault,
+        fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_)) => fault,
+        fault if !fault.passes_by_itself() => fault,
+        fault => Fault::Down(fault.to_string().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_millis(300);
+    const STABLE: Option<Duration> = Some(Duration::from_secs(5));
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    /// An outage that begins 10 s after the client started, with this fault and this age of the connection.
+    fn begun(fault: Fault, lived: Option<Duration>) -> Outage {
+        let mut outage = Outage::before_first_connection(7, at(0), at(1_000));
+        outage.end_wait();
+        begin(&mut outage, fault, lived, 10_000);
+        outage
+    }
+
+    fn begin(outage: &mut Outage, fault: Fault, lived: Option<Duration>, now_ms: u64) {
+        let node = NodeName::new("m1");
+        outage.begin(fault, lived, WAIT, at(now_ms), (&node, &Repeats::default()));
+    }
+
+    #[test]
+    fn requests_wait_for_the_first_connection_until_the_given_time() {
+        let mut outage = Outage::before_first_connection(7, at(0), at(1_000));
+        assert!(!outage.is_refusing(at(999)));
+        assert!(outage.is_refusing(at(1_000)));
+        assert!(outage.is_refusing(at(999)), "the wait must not begin again");
+    }
+
+    #[test]
+    fn requests_wait_for_a_new_connection_after_a_connection_was_lost() {
+        let mut outage = begun(Fault::Disconnected("reset".into()), STABLE);
+        assert_eq!(outage.waits_until(), Some(at(10_300)));
+        assert!(!outage.is_refusing(at(10_299)) && outage.is_refusing(at(10_300)));
+    }
+
+    #[test]
+    fn requests_are_refused_at_once_if_no_connection_existed_or_an_answer_was_overdue() {
+        assert!(begun(Fault::Down("refused".into()), None).is_refusing(at(10_000)));
+        assert!(begun(Fault::Stalled, STABLE).is_refusing(at(10_000)));
+    }
+
+    #[test]
+    fn requests_do_not_wait_again_if_the_next_connection_is_lost_soon() {
+        let lost = || Fault::Disconnected("reset".into());
+        let mut outage = begun(lost(), STABLE);
+        begin(&mut outage, lost(), Some(Duration::from_millis(10)), 10_999);
+        assert!(outage.is_refusing(at(10_999)));
+        begin(&mut outage, lost(), Some(Duration::from_millis(10)), 11_001);
+        assert_eq!(outage.waits_until(), Some(at(11_301)));
+    }
+
+    #[test]
+    fn fault_of_refused_requests_never_means_that_they_were_sent() {
+        let lost = begun(Fault::Disconnected("reset".into()), STABLE);
+        assert!(matches!(lost.fault(), Fault::Down(_)));
+        for fault in [Fault::Stalled, Fault::Denied("WRONGPASS".into())] {
+            assert_eq!(*begun(fault.clone(), STABLE).fault(), fault);
+        }
+    }
+}
