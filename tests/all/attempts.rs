@@ -13,6 +13,7 @@ use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{self, PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{AcquireError, Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
+use quorate_contract::requests;
 
 /// Ten minutes. Timers with this duration never fire during a test of this file.
 const FAR: Duration = secs(600);
@@ -41,10 +42,10 @@ fn holder(node: &Stubborn) -> Option<Vec<u8>> {
 
 /// The number of waiters for the lock `job` that are queued on this master.
 fn line(node: &Stubborn) -> usize {
-    let look = support::asking::look(b"job");
+    let request = requests::status(b"job");
     let said = node
         .master
-        .with_master(|master, now| master.apply(now, &look));
+        .with_master(|master, now| master.apply(now, &request));
     match said.expect("the master must answer") {
         quorate::node::Answer::State(state) => state.queue.len(),
         other => panic!("{other:?}"),

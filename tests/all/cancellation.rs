@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use crate::support::slow::SlowNode;
 use crate::support::{
-    self, PATIENCE, ask_server, eventually, holders, masters, ms, secs, settings, take,
+    PATIENCE, ask_server, eventually, holders, masters, ms, secs, settings, take,
 };
 use quorate::node::Node;
 use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{Redlock, RedlockBuilder, Retry, Wait};
+use quorate_contract::requests;
 use quorate_testbed::{Fault as Harm, Injected, Masters, Proxy, Way};
 
 /// Polls a future whenever it is woken, at most `polls` times, and then drops it. Returns true if the future completed.
@@ -63,10 +64,10 @@ impl Far {
     /// fencing counter, are not counted.
     fn locks(&self, resource: &str) -> usize {
         let held = |node: &Arc<SlowNode>| {
-            let key = support::asking::look(resource.as_bytes());
+            let request = requests::status(resource.as_bytes());
             let said = node
                 .master
-                .with_master(|master, now| master.apply(now, &key));
+                .with_master(|master, now| master.apply(now, &request));
             match said {
                 Ok(quorate::node::Answer::State(state)) => {
                     state.holder.is_some() || !state.queue.is_empty()
@@ -279,8 +280,8 @@ async fn acquire_without_a_majority_deletes_its_lock_key_on_masters_that_never_a
     let error = redlock.lock("job").wait(Wait::For(ms(50))).acquire().await;
     error.expect_err("no quorum");
     for node in &nodes {
-        let key = support::asking::look(b"job");
-        let said = node.with_master(|master, now| master.apply(now, &key));
+        let request = requests::status(b"job");
+        let said = node.with_master(|master, now| master.apply(now, &request));
         let Ok(quorate::node::Answer::State(state)) = said else {
             panic!("{said:?}")
         };

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::support::asking::{Ears, acquire, ask, claim, release};
 use crate::support::{
     self, PATIENCE, ask_server, eventually, has_key, holders, masters, ms, redlock, secs, settings,
     take,
@@ -12,6 +11,7 @@ use quorate::{
     AcquireError, ExtendError, Fault, Instant, LockGuard, LossCause, NodeOutcome, Redlock,
     RedlockBuilder, RestartGuard, ScopeError, TryAcquire, Wait,
 };
+use quorate_contract::requests::{ReplyCollector, acquire, claim, release, send};
 use quorate_testbed::{ClockShim, Fault as Harm, Masters, Proxy, Server, ServerOptions, Skew, Way};
 
 /// The time within which a test must notice an event. It allows for a busy machine.
@@ -679,18 +679,18 @@ async fn restart_guard_allows_queries_and_releases_on_a_newly_started_master() {
     let young = quorate::testing::connect(&url, &on).expect("the address must be valid");
     let trusted = quorate::testing::connect(&url, &off).expect("the address must be valid");
     let lock = claim(b"job", 1);
-    ask(&*trusted, acquire(&lock, secs(30), 0))
+    send(&*trusted, acquire(&lock, secs(30), 0))
         .await
         .expect("free");
-    let gone = ask(&*young, release(&lock)).await;
+    let gone = send(&*young, release(&lock)).await;
     assert_eq!(gone, Ok(Answer::Released(true)));
     // Test 3,000 acquire requests, because the client must send them in more than one message.
-    let mut ears = Ears::new();
+    let mut replies = ReplyCollector::new();
     for n in 0..3_000 {
         let claim = claim(format!("job {n}").as_bytes(), 1);
-        ears.ask(&*young, n, acquire(&claim, secs(30), 0));
+        replies.send(&*young, n, acquire(&claim, secs(30), 0));
     }
-    for (_, said) in ears.all(3_000).await {
+    for (_, said) in replies.all(3_000).await {
         assert!(matches!(said, Err(Fault::Quarantined(_))), "{said:?}");
     }
 }

@@ -4,9 +4,9 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::support::asking::{Ears, ask, claim, look};
-use crate::support::{self, PATIENCE, ask_server, eventually, masters, ms, secs, settings};
+use crate::support::{PATIENCE, ask_server, eventually, masters, ms, secs, settings};
 use quorate::node::Answer;
+use quorate_contract::requests::{self, ReplyCollector, claim, send, status};
 
 /// The resident memory of this process, in kilobytes.
 fn memory() -> u64 {
@@ -49,25 +49,25 @@ async fn child_process_measures_its_memory_while_a_master_is_stopped() {
     let settings = settings([""; 0]).node_timeout(ms(100));
     let node =
         quorate::testing::connect(&masters[0].url(), &settings).expect("the address must be valid");
-    ask(&*node, look(b"warm"))
+    send(&*node, status(b"warm"))
         .await
         .expect("the master must answer");
     masters[0].stop().expect("stopped");
     let before = memory();
-    let mut ears = Ears::new();
+    let mut replies = ReplyCollector::new();
     for round in 0..100 {
         let mut claims = Vec::new();
         for n in 0..1000 {
             let claim = claim(format!("job {round} {n}").as_bytes(), 1);
-            ears.ask(&*node, n, support::asking::acquire(&claim, secs(30), 0));
+            replies.send(&*node, n, requests::acquire(&claim, secs(30), 0));
             claims.push(claim);
         }
         tokio::task::yield_now().await;
         for claim in &claims {
             claim.withdraw();
-            ears.ask(&*node, 0, support::asking::release(claim));
+            replies.send(&*node, 0, requests::release(claim));
         }
-        for (_, said) in ears.all(2000).await {
+        for (_, said) in replies.all(2000).await {
             assert!(said.is_err(), "{said:?}");
         }
     }
@@ -80,7 +80,7 @@ async fn child_process_measures_its_memory_while_a_master_is_stopped() {
     );
     masters[0].cont().expect("continued");
     let started = Instant::now();
-    while !matches!(ask(&*node, look(b"warm")).await, Ok(Answer::State(_))) {
+    while !matches!(send(&*node, status(b"warm")).await, Ok(Answer::State(_))) {
         assert!(
             started.elapsed() < PATIENCE,
             "the master must answer again when it continues"

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::support::asking::{ask, look};
 use crate::support::slow::SlowNode;
 use crate::support::waiter::{Waiter, gets_it};
 use crate::support::{PATIENCE, eventually, ms, secs};
@@ -16,6 +15,7 @@ use quorate::node::memory::MemoryNode;
 use quorate::node::{Answer, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Wait};
+use quorate_contract::requests::{send, status};
 
 /// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
@@ -116,8 +116,8 @@ impl World {
 
     /// The number of waiters for the semaphore `api` that are queued on the first master.
     async fn lined(&self) -> usize {
-        let look = look(b"quorate:slot:line:api");
-        match ask(&*self.masters[0], look).await {
+        let request = status(b"quorate:slot:line:api");
+        match send(&*self.masters[0], request).await {
             Ok(Answer::State(state)) => state.queue.len(),
             other => panic!("{other:?}"),
         }

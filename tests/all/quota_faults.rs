@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{self, ms, secs};
+use crate::support::{ms, secs};
 use quorate::node::memory::Master;
 use quorate::node::{Fault, Node, NodeName, Reply, Request, ServerRun};
 use quorate::runtime::{BoxFuture, Runtime};
@@ -370,7 +370,7 @@ async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
 #[test]
 fn quota_hands_out_no_more_units_than_it_has_under_random_faults() {
     const RUNS: u64 = 30;
-    let first = support::seed::seed();
+    let first = quorate_contract::seed();
     let mut all = Seen::default();
     let mut taken = 0;
     for seed in first..first + RUNS {

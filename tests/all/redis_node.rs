@@ -4,7 +4,6 @@
 use std::thread;
 use std::time::Instant;
 
-use crate::support::asking::{Ears, ask, claim, look};
 use crate::support::listener::Listener;
 use crate::support::{
     self, PATIENCE, ask_server, connections, eventually, has_key, holders, masters, ms, redlock,
@@ -12,6 +11,7 @@ use crate::support::{
 };
 use quorate::node::{self, Answer};
 use quorate::{AcquireError, Fault, NodeOutcome, Redlock, RedlockBuilder, TryAcquire, Wait};
+use quorate_contract::requests::{self, ReplyCollector, claim, send, status};
 use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, ServerOptions, Way};
 
 /// Settings with long timeouts, for tests in which the speed of the masters does not matter.
@@ -497,14 +497,14 @@ async fn client_queues_excess_requests_to_a_slow_master_so_that_none_times_out()
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
     let node =
         quorate::testing::connect("redis://pipe", &settings).expect("the address must be valid");
-    ask(&*node, look(b"warm"))
+    send(&*node, status(b"warm"))
         .await
         .expect("the master must answer");
-    let mut ears = Ears::new();
+    let mut replies = ReplyCollector::new();
     for n in 0..12_000 {
-        ears.ask(&*node, n, look(b"job"));
+        replies.send(&*node, n, status(b"job"));
     }
-    for (n, said) in ears.all(12_000).await {
+    for (n, said) in replies.all(12_000).await {
         assert!(said.is_ok(), "request {n}: {said:?}");
     }
 }
@@ -771,17 +771,17 @@ async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
         quorate::testing::connect(&masters[0].url(), &settings).expect("the address must be valid");
     for (asked, name) in [
         (claim(b"job", 1), "job"),
-        (support::asking::queued(b"line", 1, 7), "line"),
+        (requests::queued(b"line", 1, 7), "line"),
     ] {
-        let above = support::asking::acquire(&asked, secs(30) + ms(1), 0);
-        let said = ask(&*node, above).await;
+        let above = requests::acquire(&asked, secs(30) + ms(1), 0);
+        let said = send(&*node, above).await;
         let Err(Fault::Server(why)) = &said else {
             panic!("{said:?}");
         };
         assert!(why.contains("ttl above max_ttl"), "{why}");
         let left = ask_server(&masters[0], &["KEYS", "*"]);
         assert_eq!(left, quorate_testbed::Reply::Array(Vec::new()), "{name}");
-        let said = ask(&*node, support::asking::acquire(&asked, secs(30), 0)).await;
+        let said = send(&*node, requests::acquire(&asked, secs(30), 0)).await;
         assert!(matches!(said, Ok(Answer::Granted { .. })), "{said:?}");
         ask_server(&masters[0], &["FLUSHALL"]);
     }
@@ -799,21 +799,21 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
     for round in 0..3 {
         eventually_answers(&*node).await;
         let strand = Harm::Strand.inject(&proxy);
-        let mut ears = Ears::new();
+        let mut replies = ReplyCollector::new();
         let names: Vec<_> = (0..20).map(|n| format!("job {round} {n}")).collect();
         let claims: Vec<_> = names.iter().map(|name| claim(name.as_bytes(), 1)).collect();
         for (n, claim) in claims.iter().enumerate() {
-            ears.ask(&*node, n, support::asking::acquire(claim, secs(30), 0));
+            replies.send(&*node, n, requests::acquire(claim, secs(30), 0));
         }
-        for (_, said) in ears.all(claims.len()).await {
+        for (_, said) in replies.all(claims.len()).await {
             assert!(said.is_err(), "{said:?}");
         }
         // Send the releases as the first requests on a new connection.
         for claim in &claims {
             claim.withdraw();
-            ears.ask(&*node, 0, support::asking::release(claim));
+            replies.send(&*node, 0, requests::release(claim));
         }
-        ears.all(claims.len()).await;
+        replies.all(claims.len()).await;
         eventually_answers(&*node).await;
         let kept = proxy.counters().to_server;
         assert!(
@@ -841,7 +841,7 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
 
 async fn eventually_answers(node: &dyn node::Node) {
     let started = Instant::now();
-    while !matches!(ask(node, look(b"warm")).await, Ok(Answer::State(_))) {
+    while !matches!(send(node, status(b"warm")).await, Ok(Answer::State(_))) {
         assert!(
             started.elapsed() < PATIENCE,
             "the master must answer again when it continues"

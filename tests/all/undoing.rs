@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::support::stubborn::Treatment::{Fails, Honest, Late};
 use crate::support::stubborn::{Stubborn, Treatment};
-use crate::support::{self, eventually, ms, secs};
+use crate::support::{eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
+use quorate_contract::requests;
 
 /// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
@@ -140,10 +141,10 @@ async fn waiter_retries_only_after_all_masters_removed_it_from_the_queue() {
     let redlock = eager(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
     let line = || {
-        let look = support::asking::look(b"job");
+        let request = requests::status(b"job");
         let said = nodes[0]
             .master
-            .with_master(|master, now| master.apply(now, &look));
+            .with_master(|master, now| master.apply(now, &request));
         match said.expect("the master must answer") {
             quorate::node::Answer::State(state) => state.queue.len(),
             other => panic!("{other:?}"),

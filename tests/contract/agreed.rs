@@ -1,81 +1,61 @@
 //! Tests that the memory master and other masters (a real server, stores) give the same replies to random sequences of
 //! requests.
 
-use proptest::prelude::*;
+use quorate_contract::TestedMaster;
+use quorate_contract::agreement::{Operations, Sequences, Times, compare};
 
-use crate::agreement::{
-    Deed, FLEETING, LASTING, Sequences, Times, compare_with, deed, group_deed, line_deed,
-};
-use crate::arm::Arm;
+use crate::server_keys::server;
 
-fn compare(times: &Times, cases: Sequences, deeds: impl Strategy<Value = Deed>) {
-    compare_with(|| Arm::server(None), times, cases, deeds);
+fn compare_server(times: &Times, short: u32, all: u32, operations: Operations) {
+    let sequences = Sequences::of(short, all);
+    compare(async { server(None) }, times, sequences, operations);
+}
+
+/// Compares a store in memory. `clocked` is whether this store has a clock.
+fn compare_table(clocked: bool, times: &Times, operations: Operations) {
+    let table = async { TestedMaster::table(clocked) };
+    compare(table, times, Sequences::of(12, 40), operations);
 }
 
 #[test]
 fn memory_master_and_real_master_give_the_same_reply_to_every_request() {
-    compare(&LASTING, Sequences::of(25, 200), deed());
+    compare_server(&Times::LASTING, 25, 200, Operations::Single);
 }
 
 #[test]
 fn memory_master_replies_like_a_real_master_while_locks_expire_and_waiters_die() {
-    compare(&FLEETING, Sequences::of(8, 60), deed());
+    compare_server(&Times::FLEETING, 8, 60, Operations::Single);
 }
 
 #[test]
 fn memory_master_replies_like_a_real_master_for_reader_owner_and_multi_resource_locks() {
-    compare(&LASTING, Sequences::of(40, 300), group_deed());
+    compare_server(&Times::LASTING, 40, 300, Operations::Groups);
 }
 
 #[test]
 fn memory_master_replies_like_a_real_master_while_holds_of_readers_and_owners_expire() {
-    compare(&FLEETING, Sequences::of(12, 160), group_deed());
+    compare_server(&Times::FLEETING, 12, 160, Operations::Groups);
 }
 
 #[test]
 fn memory_master_replies_like_a_real_master_while_waiters_join_and_leave_queues() {
-    compare(&FLEETING, Sequences::of(15, 200), line_deed());
+    compare_server(&Times::FLEETING, 15, 200, Operations::Queue);
 }
 
 #[test]
 fn store_with_a_server_clock_replies_like_the_memory_master() {
-    compare_with(|| Arm::table(true), &LASTING, Sequences::of(12, 40), deed());
-    compare_with(
-        || Arm::table(true),
-        &LASTING,
-        Sequences::of(12, 40),
-        group_deed(),
-    );
+    compare_table(true, &Times::LASTING, Operations::Single);
+    compare_table(true, &Times::LASTING, Operations::Groups);
 }
 
 #[test]
 fn store_replies_like_the_memory_master_while_locks_expire_and_queues_change() {
-    compare_with(
-        || Arm::table(true),
-        &FLEETING,
-        Sequences::of(12, 40),
-        group_deed(),
-    );
-    compare_with(
-        || Arm::table(true),
-        &FLEETING,
-        Sequences::of(12, 40),
-        line_deed(),
-    );
+    compare_table(true, &Times::FLEETING, Operations::Groups);
+    compare_table(true, &Times::FLEETING, Operations::Queue);
 }
 
 #[test]
 fn store_without_a_server_clock_replies_like_the_memory_master() {
-    compare_with(
-        || Arm::table(false),
-        &LASTING,
-        Sequences::of(12, 40),
-        deed(),
-    );
-    compare_with(
-        || Arm::table(false),
-        &LASTING,
-        Sequences::of(12, 40),
-        group_deed(),
-    );
+    compare_table(false, &Times::LASTING, Operations::Single);
+    compare_table(false, &Times::LASTING, Operations::Groups);
 }

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{Answer, Claim, Fairness, Request, Ticket};
-use quorate_testbed::Reply;
+use quorate_contract::agreement::{PROCESS, Sequences, WakeUps, agree};
+use quorate_contract::fixtures::{LONG, counter_key, now};
+use quorate_contract::requests::{self, Reply, ReplyCollector};
+use quorate_contract::{KeyAccess as _, TestedMaster, seed};
+use quorate_testbed::Reply as ServerReply;
 
-use crate::agreement::{Heard, Sequences, agree};
-use crate::arm::{Arm, LONG, Master, fence, now};
-use crate::support::asking::{self, Ears, Said};
-use crate::support::seed::seed;
+use crate::server_keys::{ServerKeys, server_with_keys};
 use crate::support::{ms, secs};
 
 /// The number of locks. A large burst has more requests than this, so some of its requests use the same lock.
@@ -26,9 +27,6 @@ const BLUR: Duration = secs(2);
 
 /// The short heartbeat time of waiters that must die during a test.
 const BRIEF: Duration = ms(30);
-
-/// The prefix of all waiter ids, which is the id of the process.
-const PROCESS: &str = "0000000000000007";
 
 /// One random operation that is applied to both masters.
 #[derive(Clone, Debug)]
@@ -56,7 +54,7 @@ struct Ask {
     verb: Verb,
     lock: usize,
     token: u8,
-    stand: Stand,
+    kind: ClaimKind,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,11 +67,11 @@ enum Verb {
     /// Releases a claim whose lock may have a note.
     ReleaseNoted,
     Confirm(i64),
-    Look,
+    Status,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stand {
+enum ClaimKind {
     Classic,
     Unordered,
     Try,
@@ -101,12 +99,12 @@ fn ticket(number: u64, heartbeat: Duration) -> Ticket {
 
 impl Ask {
     fn claim(&self) -> Arc<Claim> {
-        let fenced = !matches!(self.stand, Stand::Classic);
-        let claim = Claim::new("", &key(self.lock), asking::token(self.token), fenced);
-        Arc::new(claim.with_fairness(match self.stand {
-            Stand::Classic | Stand::Unordered => Fairness::Unordered,
-            Stand::Try => Fairness::Fair(None),
-            Stand::Waiter(number) => Fairness::Fair(Some(Box::new(ticket(number, secs(240))))),
+        let fenced = !matches!(self.kind, ClaimKind::Classic);
+        let claim = Claim::new("", &key(self.lock), requests::token(self.token), fenced);
+        Arc::new(claim.with_fairness(match self.kind {
+            ClaimKind::Classic | ClaimKind::Unordered => Fairness::Unordered,
+            ClaimKind::Try => Fairness::Fair(None),
+            ClaimKind::Waiter(number) => Fairness::Fair(Some(Box::new(ticket(number, secs(240))))),
         }))
     }
 
@@ -115,18 +113,18 @@ impl Ask {
         let claim = self.claim();
         let shifted = |by: i64| now.saturating_add_signed(by * 1_000);
         match self.verb {
-            Verb::Acquire(ttl, shift) => asking::acquire(&claim, TTLS[ttl], shifted(shift)),
+            Verb::Acquire(ttl, shift) => requests::acquire(&claim, TTLS[ttl], shifted(shift)),
             Verb::Withdrawn => {
                 claim.withdraw();
-                asking::acquire(&claim, LONG, now)
+                requests::acquire(&claim, LONG, now)
             }
             Verb::Release(leave) => Request::Release { claim, leave },
             Verb::ReleaseNoted => {
                 claim.take_note();
-                asking::release(&claim)
+                requests::release(&claim)
             }
-            Verb::Confirm(shift) => asking::confirm(&claim, shifted(shift)),
-            Verb::Look => asking::look(claim.key()),
+            Verb::Confirm(shift) => requests::confirm(&claim, shifted(shift)),
+            Verb::Status => requests::status(claim.key()),
         }
     }
 }
@@ -151,19 +149,19 @@ fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
         18 => any::<bool>().prop_map(Verb::Release),
         1 => Just(Verb::ReleaseNoted),
         2 => (-2..3_i64).prop_map(|by| Verb::Confirm(200 * by)),
-        1 => Just(Verb::Look),
+        1 => Just(Verb::Status),
     ];
-    let stand = prop_oneof![
-        1 => Just(Stand::Classic),
-        if lines { 1 } else { 30 } => Just(Stand::Unordered),
-        if lines { 30 } else { 1 } => Just(Stand::Try),
-        1 => (1..4_u64).prop_map(Stand::Waiter),
+    let kind = prop_oneof![
+        1 => Just(ClaimKind::Classic),
+        if lines { 1 } else { 30 } => Just(ClaimKind::Unordered),
+        if lines { 30 } else { 1 } => Just(ClaimKind::Try),
+        1 => (1..4_u64).prop_map(ClaimKind::Waiter),
     ];
-    (verb, 0..LOCKS, 1..4_u8, stand).prop_map(|(verb, lock, token, stand)| Ask {
+    (verb, 0..LOCKS, 1..4_u8, kind).prop_map(|(verb, lock, token, kind)| Ask {
         verb,
         lock,
         token,
-        stand,
+        kind,
     })
 }
 
@@ -211,18 +209,22 @@ fn step(cut: bool) -> impl Strategy<Value = Step> {
     ]
 }
 
-fn command(arm: &Arm, args: &[&[u8]]) -> Reply {
-    match &arm.master {
-        Master::Server(server) => server
-            .command(args)
-            .expect("the server must answer the command"),
-        _ => panic!("commands can be sent only to real servers"),
+/// A real server, and direct access to it.
+struct RealMaster {
+    master: TestedMaster,
+    keys: ServerKeys,
+}
+
+impl RealMaster {
+    fn start() -> Self {
+        let (master, keys) = server_with_keys(None);
+        Self { master, keys }
     }
 }
 
 /// The number of scripts that a server has run so far.
-fn scripts(arm: &Arm) -> u64 {
-    let stats = command(arm, &[b"INFO", b"commandstats"]);
+fn scripts(master: &RealMaster) -> u64 {
+    let stats = master.keys.command(&[b"INFO", b"commandstats"]);
     let text = stats.text().expect("text").into_owned();
     let line = text.split("cmdstat_evalsha:calls=").nth(1);
     line.map_or(0, |line| {
@@ -247,9 +249,9 @@ enum Wrong {
 }
 
 struct Pair {
-    apart: Arm,
-    together: Arm,
-    heard: [Heard; 2],
+    apart: RealMaster,
+    together: RealMaster,
+    wake_ups: [WakeUps; 2],
     wrong: Wrong,
     /// True if some proposed fencing numbers are so far from the clock that the masters change them. The results of the
     /// two masters may then differ a little.
@@ -259,53 +261,53 @@ struct Pair {
 
 impl Pair {
     async fn new(wrong: Wrong, cut: bool) -> Self {
-        let (apart, together) = (Arm::server(None), Arm::server(None));
-        let heard = [Heard::of(&apart), Heard::of(&together)];
+        let (apart, together) = (RealMaster::start(), RealMaster::start());
+        let wake_ups = [WakeUps::of(&apart.master), WakeUps::of(&together.master)];
         let pair = Self {
             apart,
             together,
-            heard,
+            wake_ups,
             wrong,
             cut,
             seen: Default::default(),
         };
         // Scripts for several requests at once are loaded when they are first needed. Send several releases at once, so
         // that these scripts are loaded before the first burst.
-        let all = (0..9).map(|lock| asking::release(&asking::claim(&key(lock), 1)));
-        Self::ask_at_once(&pair.together, &all.collect::<Vec<_>>()).await;
+        let all = (0..9).map(|lock| requests::release(&requests::claim(&key(lock), 1)));
+        Self::send_at_once(&pair.together.master, &all.collect::<Vec<_>>()).await;
         pair
     }
 
-    async fn ask_at_once(arm: &Arm, requests: &[Request]) -> Vec<Said> {
-        let mut ears = Ears::new();
-        for (number, request) in requests.iter().enumerate() {
-            ears.ask(&*arm.node, number, request.clone());
+    async fn send_at_once(master: &TestedMaster, burst: &[Request]) -> Vec<Reply> {
+        let mut replies = ReplyCollector::new();
+        for (number, request) in burst.iter().enumerate() {
+            replies.send(master.node(), number, request.clone());
         }
-        let said: BTreeMap<usize, Said> = ears.all(requests.len()).await.into_iter().collect();
+        let replies: BTreeMap<usize, Reply> = replies.all(burst.len()).await.into_iter().collect();
         assert_eq!(
-            said.len(),
-            requests.len(),
+            replies.len(),
+            burst.len(),
             "each request must be answered exactly once"
         );
-        said.into_values().collect()
+        replies.into_values().collect()
     }
 
     async fn burst(&self, asks: &[Ask]) -> Result<(), TestCaseError> {
         let began = Instant::now();
         let now = now();
-        let requests: Vec<Request> = asks.iter().map(|ask| ask.request(now)).collect();
+        let burst: Vec<Request> = asks.iter().map(|ask| ask.request(now)).collect();
         let mut alone = Vec::new();
-        for request in &requests {
-            alone.push(self.apart.ask(request.clone()).await);
+        for request in &burst {
+            alone.push(self.apart.master.send(request.clone()).await);
         }
         self.spoil();
-        let said = Self::ask_at_once(&self.together, &requests).await;
+        let combined = Self::send_at_once(&self.together.master, &burst).await;
         // A master replaces a proposal that is more than 1 s behind its clock. Some proposals are 400 ms behind when
         // the burst begins. So reject bursts that take longer than 500 ms.
         if began.elapsed() > ms(500) {
             return Err(TestCaseError::reject("too slow to compare"));
         }
-        for (place, (a, b)) in alone.iter().zip(&said).enumerate() {
+        for (place, (a, b)) in alone.iter().zip(&combined).enumerate() {
             self.count(a);
             prop_assert!(
                 self.same(a, b),
@@ -316,8 +318,8 @@ impl Pair {
         Ok(())
     }
 
-    fn count(&self, said: &Said) {
-        let kind = match said {
+    fn count(&self, reply: &Reply) {
+        let kind = match reply {
             Ok(Answer::Granted { .. }) => 0,
             Ok(Answer::Refused { .. }) => 1,
             Ok(Answer::Released(true)) => 2,
@@ -327,7 +329,7 @@ impl Pair {
         self.seen[kind].fetch_add(1, Ordering::Relaxed);
     }
 
-    fn same(&self, a: &Said, b: &Said) -> bool {
+    fn same(&self, a: &Reply, b: &Reply) -> bool {
         let near = |a: u64, b: u64| a.abs_diff(b) < 1_500_000;
         match (a, b) {
             (
@@ -349,21 +351,27 @@ impl Pair {
 
     fn spoil(&self) {
         for lock in 0..LOCKS {
-            let (key, counter) = (key(lock), fence(&key(lock)));
+            let (key, counter) = (key(lock), counter_key(&key(lock)));
             match self.wrong {
                 Wrong::Nothing => {}
-                Wrong::Lines => self.together.delete(b"quorate:lines"),
-                Wrong::Tickets => self.together.delete(&key_of_lock("quorate:ticket:", lock)),
-                Wrong::Counter => self.together.delete(&counter),
+                Wrong::Lines => self.together.keys.delete(b"quorate:lines"),
+                Wrong::Tickets => self
+                    .together
+                    .keys
+                    .delete(&key_of_lock("quorate:ticket:", lock)),
+                Wrong::Counter => self.together.keys.delete(&counter),
                 Wrong::Expiry => {
-                    command(&self.together, &[b"PEXPIRE", &key, b"30000"]);
+                    self.together.keys.command(&[b"PEXPIRE", &key, b"30000"]);
                 }
             }
         }
     }
 
     fn both(&self, args: &[&[u8]]) -> Result<(), TestCaseError> {
-        let (a, b) = (command(&self.apart, args), command(&self.together, args));
+        let (a, b) = (
+            self.apart.keys.command(args),
+            self.together.keys.command(args),
+        );
         prop_assert_eq!(a, b);
         Ok(())
     }
@@ -373,12 +381,12 @@ impl Pair {
         for (number, stay) in (1..).zip(stay) {
             let beat = if *stay { secs(240) } else { BRIEF };
             let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
-            let claim = Claim::new("", &key(lock), asking::token(9), true);
-            let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
+            let claim = Claim::new("", &key(lock), requests::token(9), true);
+            let asked = requests::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
             // If the request has acquired the lock, delete the lock key.
-            for arm in [&self.apart, &self.together] {
-                let _ = arm.ask(asked.clone()).await;
-                arm.delete(&key(lock));
+            for one in [&self.apart, &self.together] {
+                let _ = one.master.send(asked.clone()).await;
+                one.keys.delete(&key(lock));
             }
         }
         // If half of a heartbeat time has passed, a waiter may soon be dead on only one of the two masters.
@@ -392,16 +400,16 @@ impl Pair {
 
     async fn run(&self, steps: &[Step]) -> Result<(), TestCaseError> {
         self.both(&[b"CONFIG", b"SET", b"maxmemory", b"0"])?;
-        self.apart.clear();
-        self.together.clear();
+        self.apart.keys.clear();
+        self.together.keys.clear();
         for step in steps {
             match step {
                 Step::Burst(asks) => self.burst(asks).await?,
                 Step::Line(lock, stay) => self.line(*lock, stay).await?,
                 Step::Foreign(before, lock) => {
                     let key = key_of_lock(before, *lock);
-                    for arm in [&self.apart, &self.together] {
-                        arm.put_foreign(&key);
+                    for one in [&self.apart, &self.together] {
+                        one.keys.put_foreign(&key);
                     }
                     // A master looks for a queue only if the lock's ticket key and the queue marker exist. So create
                     // both keys.
@@ -413,13 +421,13 @@ impl Pair {
                     }
                 }
                 Step::Counter(lock, text) => {
-                    let key = fence(&key(*lock));
+                    let key = counter_key(&key(*lock));
                     self.both(&[b"SET", &key, text.as_bytes(), b"PX", b"86400000"])?;
                 }
                 Step::Put(lock) => self.both(&[b"SET", &key(*lock), b"another client's"])?,
                 Step::Delete(before, lock) => self.both(&[b"DEL", &key_of_lock(before, *lock)])?,
                 Step::Note(lock) => {
-                    let text = [&asking::token(1).to_hex()[..], b" says"].concat();
+                    let text = [&requests::token(1).to_hex()[..], b" says"].concat();
                     self.both(&[b"SET", &key_of_lock("quorate:note:", *lock), &text])?;
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
@@ -438,10 +446,10 @@ impl Pair {
             self.compare_keys()?;
             // A master sends the wake-ups that it has published before it answers the following request. So when both
             // requests are answered, all wake-ups have arrived.
-            for arm in [&self.apart, &self.together] {
-                let _ = arm.ask(asking::look(b"another")).await;
+            for one in [&self.apart, &self.together] {
+                let _ = one.master.send(requests::status(b"another")).await;
             }
-            let [mut a, mut b] = self.heard.each_ref().map(Heard::take);
+            let [mut a, mut b] = self.wake_ups.each_ref().map(WakeUps::take);
             a.sort();
             b.sort();
             prop_assert_eq!(a, b, "both masters must send the same wake-ups");
@@ -455,8 +463,9 @@ impl Pair {
             let texts = ["", "quorate:fence:", "quorate:ticket:", "quorate:note:"];
             for before in texts {
                 let key = key_of_lock(before, lock);
-                let [a, b] = [&self.apart, &self.together].map(|arm| command(arm, &[b"GET", &key]));
-                let number = |reply: &Reply| reply.text()?.parse::<u64>().ok();
+                let [a, b] =
+                    [&self.apart, &self.together].map(|one| one.keys.command(&[b"GET", &key]));
+                let number = |reply: &ServerReply| reply.text()?.parse::<u64>().ok();
                 match (number(&a), number(&b)) {
                     (Some(a), Some(b)) if self.cut => prop_assert!(a.abs_diff(b) < 1_500_000),
                     _ => prop_assert_eq!(a, b, "the values of {} must agree", key.escape_ascii()),
@@ -465,13 +474,13 @@ impl Pair {
             }
             for before in ["quorate:queue:", "quorate:alive:"] {
                 let key = key_of_lock(before, lock);
-                let [a, b] = [&self.apart, &self.together].map(|arm| {
-                    let reply = command(arm, &[b"ZRANGE", &key, b"0", b"-1"]);
+                let [a, b] = [&self.apart, &self.together].map(|one| {
+                    let reply = one.keys.command(&[b"ZRANGE", &key, b"0", b"-1"]);
                     match (before, reply) {
                         // Waiters with the same deadline may be listed in any order.
-                        ("quorate:alive:", Reply::Array(mut all)) => {
+                        ("quorate:alive:", ServerReply::Array(mut all)) => {
                             all.sort_by_key(|one| one.text().map(Cow::into_owned));
-                            Reply::Array(all)
+                            ServerReply::Array(all)
                         }
                         (_, reply) => reply,
                     }
@@ -484,7 +493,7 @@ impl Pair {
     }
 
     fn compare_expiries(&self, key: &[u8]) -> Result<(), TestCaseError> {
-        let left = |arm| command(arm, &[b"PTTL", key]).int();
+        let left = |one: &RealMaster| one.keys.command(&[b"PTTL", key]).int();
         let (a, b) = (left(&self.apart), left(&self.together));
         let near = a.zip(b).is_some_and(|(a, b)| {
             let both = a >= 0 && b >= 0;
@@ -569,7 +578,7 @@ async fn combined_release_reports_the_lock_whose_queue_key_has_the_wrong_type() 
             verb,
             lock,
             token: 1,
-            stand: Stand::Try,
+            kind: ClaimKind::Try,
         };
         Step::Burst((0..9).map(ask).collect())
     };

@@ -3,32 +3,20 @@
 //! Each test program uses only some of these helpers.
 #![allow(dead_code)]
 
-pub(crate) mod asking;
 pub(crate) mod listener;
-pub(crate) mod seed;
 pub(crate) mod slow;
 pub(crate) mod stubborn;
 pub(crate) mod waiter;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use quorate::node::Node;
 use quorate::node::memory::MemoryNode;
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::{Masters, Reply, Server};
 
-pub(crate) const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-pub(crate) const fn secs(secs: u64) -> Duration {
-    Duration::from_secs(secs)
-}
-
-/// The time limit for everything that must happen in a test. It is generous, for a machine that is busy with other
-/// work.
-pub(crate) const PATIENCE: Duration = secs(20);
+#[allow(unused_imports)]
+pub(crate) use quorate_contract::time::{PATIENCE, eventually, ms, secs};
 
 pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).unwrap_or_else(|error| panic!("{error}"))
@@ -78,15 +66,6 @@ pub(crate) fn larger_token(token: Option<u64>, earlier: u64) -> u64 {
         "fencing token {token} must be larger than the earlier token {earlier}"
     );
     token
-}
-
-/// Waits until `seen` returns true. After [`PATIENCE`] without success, the test fails with the message `what`.
-pub(crate) async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !seen() {
-        assert!(started.elapsed() < PATIENCE, "timed out: {what}");
-        tokio::time::sleep(ms(5)).await;
-    }
 }
 
 /// Sends a command to a server that must be running. Returns the reply.

@@ -1,6 +1,40 @@
-//! The list of all contract cases, by module. The packages in `nodes/` use this list as well.
+//! The cases of the contract. Each case is a function that panics if the master fails it. Its name describes the rule.
+#![allow(missing_docs, reason = "the name of a case is its description")]
 
-/// Calls a macro with the list of all cases.
+pub mod acquire;
+pub mod classic;
+pub mod confirm;
+pub mod counter;
+pub mod extend;
+pub mod force_release;
+pub mod group;
+pub mod line;
+pub mod names;
+pub mod note;
+pub mod order;
+pub mod permit;
+pub mod release;
+pub mod status;
+pub mod value;
+
+/// Calls a macro with the list of all cases of the contract, by their modules in [`cases`](crate::cases).
+///
+/// For example, this macro defines a test for each case:
+///
+/// ```no_run
+/// macro_rules! tests {
+///     ($($module:ident: $($case:ident)*;)*) => {
+///         $($(#[tokio::test]
+///         async fn $case() {
+///             let master = quorate_contract::TestedMaster::memory();
+///             quorate_contract::cases::$module::$case(&master).await;
+///         })*)*
+///     };
+/// }
+///
+/// quorate_contract::all_cases!(tests);
+/// ```
+#[macro_export]
 macro_rules! all_cases {
     ($with:ident) => {
         $with! {
@@ -60,12 +94,13 @@ macro_rules! all_cases {
                 forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended
                 ticket_key_of_a_new_queue_expires_with_its_only_waiter
                 batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_was_restored;
-            look:
+            status:
                 status_request_for_an_absent_lock_returns_an_empty_state
                 status_request_returns_the_holder_the_remaining_ttl_and_the_fencing_counter
                 status_request_returns_each_waiter_with_the_time_at_which_its_wait_began
                 status_request_changes_no_key
-                status_request_fails_if_the_lock_key_has_another_data_type
+                status_request_fails_if_the_lock_key_has_another_data_type;
+            force_release:
                 forced_release_deletes_the_lock_key_and_returns_its_value
                 force_released_holder_cannot_renew_after_the_next_holder_is_force_released
                 break_record_outlives_the_longest_ttl_of_any_client
@@ -151,4 +186,3 @@ macro_rules! all_cases {
         }
     };
 }
-pub(crate) use all_cases;

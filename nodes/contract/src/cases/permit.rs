@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use quorate::node::{Answer, Claim, Fairness, Permit};
 
-use crate::arm::{Arm, LONG, now};
-use crate::support::asking::{acquire, token};
+use crate::fixtures::{LONG, now};
+use crate::requests::{acquire, token};
+use crate::tested_master::TestedMaster;
 
 fn slot(n: u8, slot: u8, permits: u8) -> Arc<Claim> {
     let permit = Permit::new(b"api".as_slice().into(), slot, permits);
@@ -17,23 +18,27 @@ fn slot(n: u8, slot: u8, permits: u8) -> Arc<Claim> {
     )
 }
 
-pub(crate) async fn refusal_of_a_permit_shows_which_slots_are_free(arm: &Arm) {
+pub async fn refusal_of_a_permit_shows_which_slots_are_free(master: &TestedMaster) {
     for permits in [1, 2, 53, 54, 55, 63, 64] {
-        arm.clear();
+        master.keys().clear();
         let all = u64::MAX >> (64 - permits);
-        arm.granted(acquire(&slot(1, 0, permits), LONG, now()))
+        master
+            .granted(acquire(&slot(1, 0, permits), LONG, now()))
             .await;
         for held in [0, permits - 1] {
             if held != 0 {
-                arm.granted(acquire(&slot(2, held, permits), LONG, now()))
+                master
+                    .granted(acquire(&slot(2, held, permits), LONG, now()))
                     .await;
             }
-            let said = arm.ask(acquire(&slot(3, 0, permits), LONG, now())).await;
+            let reply = master
+                .send(acquire(&slot(3, 0, permits), LONG, now()))
+                .await;
             let Ok(Answer::Refused {
                 line: Some(line), ..
-            }) = said
+            }) = reply
             else {
-                panic!("a semaphore of {permits} permits: {said:?}")
+                panic!("a semaphore of {permits} permits: {reply:?}")
             };
             assert_eq!(
                 line.free,

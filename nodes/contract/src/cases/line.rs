@@ -9,9 +9,10 @@ use quorate::node::{
     WakeSink,
 };
 
-use crate::arm::{Arm, LONG, now};
-use crate::support::asking::{Ears, acquire, look, queued, release, token};
-use crate::support::{eventually, ms, secs};
+use crate::fixtures::{LONG, now};
+use crate::requests::{ReplyCollector, acquire, queued, release, status, token};
+use crate::tested_master::TestedMaster;
+use crate::time::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
 
@@ -25,8 +26,8 @@ fn no_place(key: &[u8], n: u8) -> Arc<Claim> {
 }
 
 /// The largest ticket in the answer to a refused acquire.
-async fn ticket(arm: &Arm, request: Request) -> u64 {
-    match arm.ask(request).await {
+async fn ticket(master: &TestedMaster, request: Request) -> u64 {
+    match master.send(request).await {
         Ok(Answer::Refused {
             line: Some(line), ..
         }) => line.ticket,
@@ -69,18 +70,32 @@ fn waiters() -> [Waiters; 4] {
     ]
 }
 
-pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
+pub async fn heartbeat_restores_a_missing_ticket_key(master: &TestedMaster) {
     for (kind, line, [first, last]) in waiters() {
-        arm.clear();
+        master.keys().clear();
         // Let another client hold the lock, so that the claims have to wait.
-        arm.put(first.key(), b"another client", Some(LONG));
-        assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 5, "{kind}");
-        assert_eq!(ticket(arm, acquire(&last, LONG, now())).await, 8, "{kind}");
-        arm.delete_ticket(&line);
+        master
+            .keys()
+            .put(first.key(), b"another client", Some(LONG));
+        assert_eq!(
+            ticket(master, acquire(&first, LONG, now())).await,
+            5,
+            "{kind}"
+        );
+        assert_eq!(
+            ticket(master, acquire(&last, LONG, now())).await,
+            8,
+            "{kind}"
+        );
+        master.keys().delete_ticket(&line);
         // The answer contains the largest ticket of all waiters, so that the next waiter is queued behind them.
-        assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 8, "{kind}");
-        let ends = arm.ttl(&[b"quorate:ticket:", &line[..]].concat());
-        let queue = arm.ttl(&[b"quorate:queue:", &line[..]].concat());
+        assert_eq!(
+            ticket(master, acquire(&first, LONG, now())).await,
+            8,
+            "{kind}"
+        );
+        let ends = master.keys().ttl(&[b"quorate:ticket:", &line[..]].concat());
+        let queue = master.keys().ttl(&[b"quorate:queue:", &line[..]].concat());
         assert!(
             ends >= queue,
             "{kind}: the ticket key must not expire before the queue: {ends:?} {queue:?}"
@@ -89,15 +104,25 @@ pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
 }
 
 /// Tests a waiter whose request arrives after the request of a waiter with a larger ticket.
-pub(crate) async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one(
-    arm: &Arm,
+pub async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one(
+    master: &TestedMaster,
 ) {
     for (kind, line, [first, last]) in waiters() {
-        arm.clear();
-        arm.put(first.key(), b"another client", Some(LONG));
-        assert_eq!(ticket(arm, acquire(&last, LONG, now())).await, 8, "{kind}");
-        arm.delete_ticket(&line);
-        assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 8, "{kind}");
+        master.keys().clear();
+        master
+            .keys()
+            .put(first.key(), b"another client", Some(LONG));
+        assert_eq!(
+            ticket(master, acquire(&last, LONG, now())).await,
+            8,
+            "{kind}"
+        );
+        master.keys().delete_ticket(&line);
+        assert_eq!(
+            ticket(master, acquire(&first, LONG, now())).await,
+            8,
+            "{kind}"
+        );
     }
 }
 
@@ -113,9 +138,9 @@ impl WakeSink for Woken {
 
 impl Woken {
     /// Collects the wake-ups that this master sends to process `n`.
-    fn of(arm: &Arm, n: u8) -> Self {
+    fn of(master: &TestedMaster, n: u8) -> Self {
         let woken = Self::default();
-        arm.node.subscribe(Subscriber {
+        master.node().subscribe(Subscriber {
             process: format!("{n:016x}").into(),
             node: 0,
             sink: Arc::new(woken.clone()),
@@ -140,64 +165,64 @@ fn queued_for(n: u8, number: u64, heartbeat: Duration) -> Arc<Claim> {
     Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(place)))))
 }
 
-pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended(
-    arm: &Arm,
+pub async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended(
+    master: &TestedMaster,
 ) {
-    let living = Woken::of(arm, 7);
-    arm.put(KEY, b"another client", Some(LONG));
-    ticket(arm, acquire(&queued_for(7, 5, secs(240)), LONG, now())).await;
-    ticket(arm, acquire(&queued_for(6, 3, BLINK), LONG, now())).await;
+    let living = Woken::of(master, 7);
+    master.keys().put(KEY, b"another client", Some(LONG));
+    ticket(master, acquire(&queued_for(7, 5, secs(240)), LONG, now())).await;
+    ticket(master, acquire(&queued_for(6, 3, BLINK), LONG, now())).await;
     tokio::time::sleep(2 * BLINK).await;
     // The waiter with ticket 3 is dead, but is still the first in the queue, because no request has removed dead
     // waiters.
-    let said = arm.smash(KEY).await;
-    assert!(matches!(said, Ok(Answer::State(_))), "{said:?}");
+    let reply = master.force_release(KEY).await;
+    assert!(matches!(reply, Ok(Answer::State(_))), "{reply:?}");
     eventually("the waiter that is alive must be woken", || {
         living.contains(KEY)
     })
     .await;
 }
 
-pub(crate) async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(arm: &Arm) {
-    arm.put(KEY, b"another client", Some(LONG));
+pub async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(master: &TestedMaster) {
+    master.keys().put(KEY, b"another client", Some(LONG));
     // The waiter `first` has left. Its long heartbeat time must not affect the ticket key that `second` creates.
     let first = queued_for(7, 5, secs(240));
-    ticket(arm, acquire(&first, LONG, now())).await;
-    let left = arm.ask(release(&first)).await;
+    ticket(master, acquire(&first, LONG, now())).await;
+    let left = master.send(release(&first)).await;
     assert_eq!(left, Ok(Answer::Released(false)));
-    arm.delete_ticket(KEY);
+    master.keys().delete_ticket(KEY);
     let second = queued_for(6, 3, BLINK);
-    assert_eq!(ticket(arm, acquire(&second, LONG, now())).await, 3);
+    assert_eq!(ticket(master, acquire(&second, LONG, now())).await, 3);
     tokio::time::sleep(2 * BLINK).await;
     let third = queued_for(5, 1, secs(240));
-    assert_eq!(ticket(arm, acquire(&third, LONG, now())).await, 1);
+    assert_eq!(ticket(master, acquire(&third, LONG, now())).await, 1);
 }
 
-pub(crate) async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_was_restored(
-    arm: &Arm,
+pub async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_was_restored(
+    master: &TestedMaster,
 ) {
-    let woken = Woken::of(arm, 7);
+    let woken = Woken::of(master, 7);
     let held: Vec<_> = (1..=6)
         .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), n))
         .collect();
     for holder in &held {
-        arm.granted(acquire(holder, LONG, now())).await;
+        master.granted(acquire(holder, LONG, now())).await;
     }
     let lock = held[3].key();
     let waits = queued(lock, 7, 3);
-    ticket(arm, acquire(&waits, LONG, now())).await;
-    arm.delete_ticket(lock);
-    ticket(arm, acquire(&waits, LONG, now())).await;
+    ticket(master, acquire(&waits, LONG, now())).await;
+    master.keys().delete_ticket(lock);
+    ticket(master, acquire(&waits, LONG, now())).await;
     // While this status request runs, the node collects the following releases, and sends them together as one call.
-    let mut ears = Ears::new();
-    ears.ask(&*arm.node, 0, look(lock));
+    let mut replies = ReplyCollector::new();
+    replies.send(master.node(), 0, status(lock));
     for (n, holder) in held.iter().enumerate() {
-        ears.ask(&*arm.node, 1 + n, release(holder));
+        replies.send(master.node(), 1 + n, release(holder));
     }
-    for (n, said) in ears.all(1 + held.len()).await {
+    for (n, reply) in replies.all(1 + held.len()).await {
         assert!(
-            n == 0 || said == Ok(Answer::Released(true)),
-            "{n}: {said:?}"
+            n == 0 || reply == Ok(Answer::Released(true)),
+            "{n}: {reply:?}"
         );
     }
     eventually("the first waiter of the queue must be woken", || {
@@ -209,11 +234,11 @@ pub(crate) async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_tick
         .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), 20 + n))
         .collect();
     for (n, try_it) in tries.iter().enumerate() {
-        ears.ask(&*arm.node, n, acquire(try_it, LONG, now()));
+        replies.send(master.node(), n, acquire(try_it, LONG, now()));
     }
-    for (n, said) in ears.all(tries.len()).await {
-        let granted = matches!(said, Ok(Answer::Granted { .. }));
-        assert_eq!(granted, tries[n].key() != lock, "{n}: {said:?}");
+    for (n, reply) in replies.all(tries.len()).await {
+        let granted = matches!(reply, Ok(Answer::Granted { .. }));
+        assert_eq!(granted, tries[n].key() != lock, "{n}: {reply:?}");
     }
-    arm.granted(acquire(&waits, LONG, now())).await;
+    master.granted(acquire(&waits, LONG, now())).await;
 }

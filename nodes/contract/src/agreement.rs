@@ -1,0 +1,108 @@
+//! Tests that a master gives the same replies as the memory master. Random sequences of operations are carried out on
+//! both masters, and their replies and keys are compared after each operation.
+
+mod action;
+mod equality;
+mod expiry_times;
+mod key_states;
+mod operation;
+mod pair;
+mod random_claim;
+mod times;
+mod wake_ups;
+
+use std::future::Future;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+
+use crate::seed::seed;
+use crate::tested_master::TestedMaster;
+use operation::{Operation, group_operation, queue_operation, single_operation};
+use pair::Pair;
+
+pub use equality::agree;
+pub use times::Times;
+pub use wake_ups::{PROCESS, WakeUps};
+
+/// How many random sequences a comparison runs.
+#[derive(Clone, Copy)]
+pub struct Sequences {
+    short: u32,
+    all: u32,
+}
+
+impl Sequences {
+    /// `all` sequences if the variable `QUORATE_SEQUENCES` is `all`, and otherwise `short` sequences.
+    pub const fn of(short: u32, all: u32) -> Self {
+        Self { short, all }
+    }
+
+    /// The number of sequences that this test run compares.
+    pub fn count(self) -> u32 {
+        match std::env::var("QUORATE_SEQUENCES").as_deref() {
+            Ok("all") => self.all,
+            _ => self.short,
+        }
+    }
+}
+
+/// Which random operations a comparison carries out.
+#[derive(Clone, Copy, Debug)]
+pub enum Operations {
+    /// Operations on plain locks, classic locks and their queues.
+    Single,
+    /// Operations on locks on several resources, shared locks, semaphores and plain locks.
+    Groups,
+    /// Operations on one queue: its waiters arrive, send heartbeats, get the lock, leave and die.
+    Queue,
+}
+
+impl Operations {
+    fn strategy(self) -> BoxedStrategy<Operation> {
+        match self {
+            Self::Single => single_operation().boxed(),
+            Self::Groups => group_operation().boxed(),
+            Self::Queue => queue_operation().boxed(),
+        }
+    }
+}
+
+/// Compares the master that `open` opens with the memory master, in random sequences of operations. `open` runs in a new
+/// Tokio runtime, so this function must be called outside of a runtime.
+///
+/// # Panics
+///
+/// If a reply, a key or a wake-up differs. The message contains the shortest failing sequence that was found, and the
+/// seed ([`seed`]).
+pub fn compare(
+    open: impl Future<Output = TestedMaster>,
+    times: &Times,
+    sequences: Sequences,
+    operations: Operations,
+) {
+    let cases = sequences.count();
+    let seed = seed();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let pair = runtime.block_on(async { Pair::with(open.await) });
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let sequences = prop::collection::vec(operations.strategy(), 1..40);
+    let outcome = runner.run(&sequences, |operations| {
+        runtime.block_on(pair.run(&operations, times))
+    });
+    if let Err(TestError::Fail(why, operations)) = &outcome {
+        panic!("QUORATE_SEED={seed}: {why}\n{operations:#?}");
+    }
+    outcome.unwrap_or_else(|error| panic!("QUORATE_SEED={seed}: {error}"));
+    let [compared, cut] = [&pair.compared, &pair.cut].map(|count| count.load(Ordering::Relaxed));
+    println!("{compared} steps compared, {cut} of {cases} sequences cut short");
+}

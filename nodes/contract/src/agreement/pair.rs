@@ -1,0 +1,236 @@
+//! Runs a sequence of operations on the memory master and on another master, and compares them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use quorate::node::{Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Request};
+
+use super::action::{Action, action};
+use super::equality::{agree, close, forget_note, forget_notes};
+use super::expiry_times::ExpiryTimes;
+use super::key_states::{KeyStates, NOTE};
+use super::operation::Operation;
+use super::random_claim::KEYS;
+use super::times::{BLUR, Times};
+use super::wake_ups::WakeUps;
+use crate::requests::Reply;
+use crate::tested_master::TestedMaster;
+use crate::time::{ms, secs};
+
+/// The memory master and the master that is compared with it.
+pub(super) struct Pair {
+    memory: TestedMaster,
+    other: TestedMaster,
+    wake_ups: [WakeUps; 2],
+    /// The number of operations that were compared.
+    pub(super) compared: AtomicUsize,
+    /// The number of sequences that were aborted because an operation took too long.
+    pub(super) cut: AtomicUsize,
+}
+
+impl Pair {
+    pub(super) fn with(other: TestedMaster) -> Self {
+        let memory = TestedMaster::memory();
+        let wake_ups = [WakeUps::of(&memory), WakeUps::of(&other)];
+        Self {
+            memory,
+            other,
+            wake_ups,
+            compared: AtomicUsize::new(0),
+            cut: AtomicUsize::new(0),
+        }
+    }
+
+    /// Removes all keys, and all wake-ups that an aborted sequence has left.
+    fn clear(&self) {
+        self.memory.keys().clear();
+        self.other.keys().clear();
+        for wake_ups in &self.wake_ups {
+            wake_ups.take();
+        }
+    }
+
+    /// Carries out one operation on both masters. Returns their replies; `None` if the operation is no request.
+    async fn carry_out(&self, action: Action) -> Option<(Reply, Reply)> {
+        match action {
+            Action::Send(request) => {
+                let a = self.memory.send(request.clone()).await;
+                Some((a, self.send_to_other(request).await))
+            }
+            Action::Change(change) => {
+                change(self.memory.keys());
+                change(self.other.keys());
+                None
+            }
+            Action::Pause(_) => None,
+        }
+    }
+
+    /// Carries out the operations one by one, and compares the masters after each.
+    pub(super) async fn run(
+        &self,
+        operations: &[Operation],
+        times: &Times,
+    ) -> Result<(), TestCaseError> {
+        self.clear();
+        let is_fleeting = times.are_fleeting();
+        let mut expiries = ExpiryTimes::default();
+        for (place, operation) in operations.iter().enumerate() {
+            let action = action(operation, &self.memory, times);
+            if is_fleeting {
+                expiries.before(&action).await;
+            }
+            let began = Instant::now();
+            let mut replies = self.carry_out(action).await;
+            let answered = began.elapsed();
+            let mut states = self.key_states().await;
+            if is_fleeting {
+                // Do not compare notes. A note lives for four times the remaining TTL of its lock, so `ExpiryTimes`
+                // cannot predict when the note expires.
+                if let Some((a, b)) = &mut replies {
+                    forget_notes([a, b]);
+                }
+                for (a, b) in &mut states {
+                    a.forget_note(b);
+                }
+            }
+            if is_fleeting && !expiries.record(began) {
+                // The operation took too long. Its effects may have expired, so nothing can be compared.
+                self.cut.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            let took = began.elapsed();
+            if !is_fleeting && (answered > ms(300) || took > secs(5)) {
+                // A master may have changed a proposed fencing number because it arrived too late, or the machine was
+                // too slow for a comparison of remaining times. The second limit is longer, because reading all keys
+                // takes longer than one request. With one short limit, a busy machine repeated nearly every sequence.
+                return Err(TestCaseError::reject("too slow to compare"));
+            }
+            let blur = if is_fleeting {
+                expiries.blur()
+            } else {
+                BLUR + 2 * took
+            };
+            if let Some((a, b)) = replies {
+                prop_assert!(
+                    agree(&a, &b, blur),
+                    "the answers to step {place} must agree: memory {a:?}, other {b:?}"
+                );
+            }
+            for (a, b) in states {
+                prop_assert!(
+                    agree(&a.status, &b.status, blur),
+                    "the states after step {place} must agree: memory {a:?}, other {b:?}"
+                );
+                for (at, (a, b)) in a.keys.into_iter().zip(b.keys).enumerate() {
+                    prop_assert_eq!(&a.0, &b.0, "the keys after step {} must agree", place);
+                    let (a, b) = (a.1, b.1);
+                    prop_assert!(
+                        close(a, b, if at == NOTE { 4 * blur } else { blur }),
+                        "the TTLs after step {place} must agree: memory {a:?}, other {b:?}"
+                    );
+                }
+            }
+            // Wake-ups arrive on the connections that `key_states` has just used. So all earlier wake-ups have arrived.
+            self.compare_wake_ups(place)?;
+            self.compared.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Sends a request to the compared master. A store may process the locks of a request in any order. So if these
+    /// locks share a key, a store gets a separate request for each lock.
+    async fn send_to_other(&self, request: Request) -> Reply {
+        let parts = if self.other.is_store() {
+            one_by_one(&request)
+        } else {
+            Vec::new()
+        };
+        if parts.is_empty() {
+            return self.other.send(request).await;
+        }
+        let (mut extended, mut noted, mut answered) = (Vec::new(), Vec::new(), false);
+        for (part, keys) in parts {
+            match self.other.send(part).await {
+                Ok(Answer::Extended(part)) => {
+                    extended.extend(part);
+                    answered = true;
+                }
+                Ok(Answer::Noted(part)) => {
+                    noted.extend(part);
+                    answered = true;
+                }
+                Err(Fault::Withdrawn) => {
+                    extended.extend(vec![Extended::Withdrawn; keys]);
+                    noted.push(false);
+                }
+                other => return other,
+            }
+        }
+        match request {
+            _ if !answered => Err(Fault::Withdrawn),
+            // If a claim is for a group of keys, do not compare the answers about notes.
+            Request::Extend { items } if items.iter().any(|i| i.claim.group().is_some()) => {
+                let mut reply = Ok(Answer::Extended(extended));
+                forget_note(&mut reply);
+                reply
+            }
+            Request::Extend { .. } => Ok(Answer::Extended(extended)),
+            _ => Ok(Answer::Noted(noted)),
+        }
+    }
+
+    fn compare_wake_ups(&self, place: usize) -> Result<(), TestCaseError> {
+        let [a, b] = self.wake_ups.each_ref().map(WakeUps::take);
+        if self.other.is_store() {
+            // When a client begins to listen, a store sends it a wake-up for every lock for which it waits. So the
+            // store may send more wake-ups than the memory master, but not fewer.
+            let missed = a.iter().find(|key| !b.contains(key));
+            prop_assert_eq!(missed, None, "a wake-up of step {} was not sent", place);
+        } else {
+            prop_assert_eq!(a, b, "the wake-ups of step {} must agree", place);
+        }
+        Ok(())
+    }
+
+    /// The visible state of every key on the memory master and on the compared master.
+    async fn key_states(&self) -> Vec<(KeyStates, KeyStates)> {
+        let mut states = Vec::new();
+        for key in KEYS {
+            states.push((
+                KeyStates::on(&self.memory, key).await,
+                KeyStates::on(&self.other, key).await,
+            ));
+        }
+        states
+    }
+}
+
+/// If locks in the request share a key, returns one request for each lock, together with the number of the lock's keys.
+/// Otherwise returns an empty list.
+fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
+    let (parts, claims): (Vec<_>, Vec<&Claim>) = match request {
+        Request::Extend { items } => {
+            let part = |item: &ExtendItem| Request::Extend {
+                items: [item.clone()].into(),
+            };
+            items.iter().map(|i| (part(i), &*i.claim)).unzip()
+        }
+        Request::Note { items } => {
+            let part = |item: &NoteItem| Request::Note {
+                items: [item.clone()].into(),
+            };
+            items.iter().map(|i| (part(i), &*i.claim)).unzip()
+        }
+        _ => return Vec::new(),
+    };
+    let keys: Vec<_> = claims.iter().flat_map(|claim| claim.keys()).collect();
+    let distinct: std::collections::HashSet<_> = keys.iter().collect();
+    if distinct.len() == keys.len() {
+        return Vec::new();
+    }
+    let counts = claims.iter().map(|claim| claim.keys().count());
+    parts.into_iter().zip(counts).collect()
+}

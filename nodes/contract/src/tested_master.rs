@@ -1,0 +1,136 @@
+//! A master under test, with direct access to its keys.
+
+use std::sync::Arc;
+
+use quorate::node::memory::MemoryNode;
+use quorate::node::store::{RecordAccess, Store, StoreNode, Table};
+use quorate::node::{Answer, Ended, KeyState, Node, Request};
+use quorate::{Redlock, RestartGuard};
+
+use crate::fixtures::LONG;
+use crate::key_access::KeyAccess;
+use crate::record_keys::RecordKeys;
+use crate::requests::{self, Reply};
+use crate::time::{ms, secs};
+
+/// A master under test: the node that sends requests to it, and direct access to its keys.
+pub struct TestedMaster {
+    node: Arc<dyn Node>,
+    keys: Box<dyn KeyAccess>,
+    sort: Sort,
+}
+
+/// What the cases may expect of a master, apart from its replies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Memory,
+    Store,
+    Server,
+}
+
+impl TestedMaster {
+    /// A master with a driver of its own. `keys` accesses the keys of the same master.
+    ///
+    /// The cases expect that the master executes the locks of a request in their order, sends no needless wake-ups, and
+    /// keeps its keys when it restarts.
+    pub fn new(node: Arc<dyn Node>, keys: impl KeyAccess + 'static) -> Self {
+        let keys = Box::new(keys);
+        let sort = Sort::Server;
+        Self { node, keys, sort }
+    }
+
+    /// The memory master of the library, with which all other masters are compared.
+    pub fn memory() -> Self {
+        let master = MemoryNode::new("memory");
+        Self {
+            node: Arc::new(master.clone()),
+            keys: Box::new(RecordKeys(master)),
+            sort: Sort::Memory,
+        }
+    }
+
+    /// A store in memory, with or without a clock of its own.
+    pub fn table(clocked: bool) -> Self {
+        let table = Table::new("table", clocked);
+        Self::store(table.clone(), table)
+    }
+
+    /// The store `store`, which must be empty. `other` is a second handle of the same store, for direct access.
+    ///
+    /// Must be called inside a Tokio runtime.
+    pub fn store<S: Store>(store: S, other: S) -> Self {
+        let node = StoreNode::new(store);
+        // Switch the restart guard off. Otherwise clients would ignore the votes of the new store for `max_ttl`. The
+        // other limits are long enough for a busy machine.
+        let settings = Redlock::builder()
+            .ttl(secs(30))
+            .max_ttl(LONG)
+            .node_timeout(ms(500))
+            .connect_timeout(secs(10))
+            .restart_guard(RestartGuard::Off);
+        node.settle(&quorate::testing::context(&settings));
+        Self {
+            node: Arc::new(node),
+            keys: Box::new(RecordKeys(RecordAccess::new(other))),
+            sort: Sort::Store,
+        }
+    }
+
+    /// The node that sends requests to this master.
+    pub fn node(&self) -> &dyn Node {
+        &*self.node
+    }
+
+    /// Direct access to the keys of this master.
+    pub fn keys(&self) -> &dyn KeyAccess {
+        &*self.keys
+    }
+
+    /// Whether this master is a store. A store may execute the locks of a request in any order, and may send more
+    /// wake-ups than necessary.
+    pub(crate) fn is_store(&self) -> bool {
+        self.sort == Sort::Store
+    }
+
+    /// Whether a restart of this master keeps its keys.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.sort != Sort::Memory
+    }
+
+    /// Sends a request and waits for the reply.
+    pub async fn send(&self, request: Request) -> Reply {
+        requests::send(self.node(), request).await
+    }
+
+    /// Sends a status request that must succeed. Returns the state of the lock.
+    pub async fn status(&self, lock: &[u8]) -> KeyState {
+        match self.send(requests::status(lock)).await {
+            Ok(Answer::State(state)) => state,
+            other => panic!("the status request must succeed, but the reply is {other:?}"),
+        }
+    }
+
+    /// Force-releases the lock that this master has, as a client with only this master does.
+    ///
+    /// # Errors
+    ///
+    /// The fault of the master, if it does not execute one of the two requests.
+    pub async fn force_release(&self, lock: &[u8]) -> Reply {
+        let Answer::State(state) = self.send(requests::force_release(lock, &[], false)).await?
+        else {
+            panic!("the first step must return the state of the lock")
+        };
+        let ended = Ended::all([state].iter());
+        self.send(requests::force_release(lock, &ended, true)).await
+    }
+
+    /// Sends an acquire that must be granted. Returns the fencing counter.
+    pub async fn granted(&self, request: Request) -> u64 {
+        match self.send(request).await {
+            Ok(Answer::Granted { counter: Some(v) }) => v,
+            other => {
+                panic!("the acquire must be granted with a counter, but the reply is {other:?}")
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Durations, and waiting for a condition.
+
+use std::time::{Duration, Instant};
+
+/// The time limit for everything that must happen in a test. It is generous, for a machine that is busy with other
+/// work.
+pub const PATIENCE: Duration = secs(20);
+
+/// A duration in milliseconds.
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A duration in seconds.
+pub const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// Waits until `seen` returns true. After [`PATIENCE`] without success, the test fails with the message `what`.
+pub async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !seen() {
+        assert!(started.elapsed() < PATIENCE, "timed out: {what}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
