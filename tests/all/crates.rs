@@ -77,6 +77,7 @@ fn only_the_simulation_contains_the_switches_of_seeded_bugs() {
     let seeded = "seeded-bugs";
     for package in [
         "quorate-cli",
+        "quorate-contract",
         "quorate-mysql",
         "quorate-zookeeper",
         "quorate-chaos",

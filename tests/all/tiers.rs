@@ -204,10 +204,10 @@ fn table_of_test_tiers_shows_the_seeds_of_each_tier() {
 
 #[test]
 fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
-    let code = text("tests/contract/apart.rs");
-    let start = "const APART: Sequences = Sequences::of(";
+    let code = text("nodes/contract/src/suite.rs");
+    let start = "const EACH: Sequences = Sequences::of(";
     let line = code.lines().find_map(|line| line.strip_prefix(start));
-    let counts = numbers(line.expect("the constant APART"));
+    let counts = numbers(line.expect("the constant EACH"));
     // Each comparison runs two kinds of sequences.
     shows(
         "random sequences on MariaDB and on ZooKeeper",

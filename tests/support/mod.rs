@@ -1,7 +1,7 @@
 //! Helpers that many tests share: masters, clients, and checks of the masters' keys.
 //!
 //! Each test program uses only some of these helpers.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub(crate) mod listener;
 pub(crate) mod slow;
@@ -15,7 +15,6 @@ use quorate::node::memory::MemoryNode;
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::{Masters, Reply, Server};
 
-#[allow(unused_imports)]
 pub(crate) use quorate_contract::time::{PATIENCE, eventually, ms, secs};
 
 pub(crate) fn masters(n: usize) -> Masters {

@@ -69,8 +69,8 @@ impl Operations {
     }
 }
 
-/// Compares the master that `open` opens with the memory master, in random sequences of operations. `open` runs in a new
-/// Tokio runtime, so this function must be called outside of a runtime.
+/// Compares the master that `open` opens with the memory master, in random sequences of operations. `open` runs in a
+/// new Tokio runtime, so this function must be called outside of a runtime.
 ///
 /// # Panics
 ///

@@ -3,7 +3,8 @@
 //! A new kind of master (a back end) is an implementation of [`Store`](quorate::node::store::Store), or of
 //! [`Node`](quorate::node::Node) itself. Its tests make two calls:
 //!
-//! - [`check_cases`] runs all cases of the contract, each on a new master. It panics with the names of the failed cases.
+//! - [`check_cases`] runs all cases of the contract, each on a new master. It panics with the names of the failed
+//!   cases.
 //! - [`compare_with_memory`] sends random sequences of requests to the master and to the memory master of the library.
 //!   It panics with the first sequence whose replies or keys differ.
 //!

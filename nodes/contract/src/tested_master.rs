@@ -20,7 +20,7 @@ pub struct TestedMaster {
     sort: Sort,
 }
 
-/// What the cases may expect of a master, apart from its replies.
+/// The sort of a master. It determines the expectations of the cases that depend on more than replies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Memory,

@@ -17,8 +17,8 @@ pub(super) struct ExpiryTimes {
 }
 
 impl ExpiryTimes {
-    /// If `action` is a pause, first waits for its duration. Then, also for every other action, waits until no key is about
-    /// to expire.
+    /// If `action` is a pause, first waits for its duration. Then, also for every other action, waits until no key is
+    /// about to expire.
     pub(super) async fn before(&self, action: &Action) {
         match action {
             Action::Pause(Some(pause)) => tokio::time::sleep(*pause).await,

@@ -321,14 +321,14 @@ fn unknown() -> Extended {
 pub async fn lock_with_a_malformed_fencing_counter_does_not_affect_the_renewal_of_other_locks(
     master: &TestedMaster,
 ) {
-    for strange in [Some(&b"hello"[..]), None] {
+    for malformed in [Some(&b"hello"[..]), None] {
         master.keys().clear();
         let mut items = Vec::new();
         for key in [&b"bad"[..], b"good"] {
             let number = master.granted(acquire(&reader(key, 1), LONG, now())).await;
             items.push(taken(key, 1, number));
         }
-        match strange {
+        match malformed {
             Some(text) => master.keys().put(&counter_key(b"bad"), text, None),
             None => master.keys().put_foreign(&counter_key(b"bad")),
         }

@@ -7,7 +7,7 @@ use crate::fixtures::{LONG, now, token_text};
 use crate::requests::{acquire, claim, release, status};
 use crate::tested_master::TestedMaster;
 
-fn odd_names() -> Vec<Vec<u8>> {
+fn unusual_names() -> Vec<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = [
         &b" "[..],
         b"two words",
@@ -28,7 +28,7 @@ fn odd_names() -> Vec<Vec<u8>> {
 }
 
 pub async fn name_of_a_lock_can_contain_any_bytes(master: &TestedMaster) {
-    for name in odd_names() {
+    for name in unusual_names() {
         let claim = claim(&name, 1);
         assert_eq!(claim.resource(), name);
         let counter = master.granted(acquire(&claim, LONG, now())).await;

@@ -180,9 +180,9 @@ pub async fn status_does_not_show_a_note_whose_lock_key_is_gone(master: &TestedM
 }
 
 pub async fn only_the_holder_of_the_lock_can_write_a_note(master: &TestedMaster) {
-    let stranger = claim(KEY, 2);
+    let unknown = claim(KEY, 2);
     assert_eq!(
-        master.send(note(&stranger, "two", false)).await,
+        master.send(note(&unknown, "two", false)).await,
         Ok(written(false))
     );
     let holder = claim(KEY, 1);
@@ -192,7 +192,7 @@ pub async fn only_the_holder_of_the_lock_can_write_a_note(master: &TestedMaster)
         .await
         .expect("the master must answer the request");
     assert_eq!(
-        master.send(note(&stranger, "two", true)).await,
+        master.send(note(&unknown, "two", true)).await,
         Ok(written(false))
     );
     assert_eq!(host(master.status(KEY).await.note).as_deref(), Some("one"));
@@ -445,13 +445,13 @@ pub async fn each_reader_has_its_own_note_which_its_release_removes(master: &Tes
         let claim = Claim::new("", KEY, token(n), true);
         Arc::new(claim.with_group(Group::new(vec![part])))
     };
-    let (one, two, stranger) = (reader(1), reader(2), reader(3));
+    let (one, two, unknown) = (reader(1), reader(2), reader(3));
     master.granted(acquire(&one, secs(100), now())).await;
     master.granted(acquire(&two, LONG, now())).await;
     for (reader, host, is) in [
         (&one, "one", true),
         (&two, "two", true),
-        (&stranger, "x", false),
+        (&unknown, "x", false),
     ] {
         assert_eq!(
             master.send(note(reader, host, false)).await,

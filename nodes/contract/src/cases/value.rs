@@ -261,7 +261,7 @@ pub async fn read_write_and_removal_fail_if_the_key_of_the_value_contains_a_fore
     master: &TestedMaster,
 ) {
     let (claim, number) = held(master, 1).await;
-    for strange in [
+    for malformed in [
         "",
         "7",
         "7 run",
@@ -270,7 +270,7 @@ pub async fn read_write_and_removal_fail_if_the_key_of_the_value_contains_a_fore
         "0 run x",
         "+7 run x",
     ] {
-        master.keys().put(&value(KEY), strange.as_bytes(), None);
+        master.keys().put(&value(KEY), malformed.as_bytes(), None);
         for request in [
             read(&claim, number),
             write(&claim, number, b"3"),
@@ -279,12 +279,12 @@ pub async fn read_write_and_removal_fail_if_the_key_of_the_value_contains_a_fore
             let reply = master.send(request).await;
             assert!(
                 matches!(reply, Err(Fault::Server(_))),
-                "{strange}: {reply:?}"
+                "{malformed}: {reply:?}"
             );
         }
         assert_eq!(
             master.keys().read(&value(KEY)),
-            Some(strange.as_bytes().to_vec())
+            Some(malformed.as_bytes().to_vec())
         );
     }
 }
