@@ -6,6 +6,7 @@
 //! - [`MariaDb`] is one real MariaDB process with the same methods. A [`Console`] is an administrator's session on it.
 //! - [`Postgres`] is one real PostgreSQL process, and [`Home`] an empty directory, for tests of data that a lock protects.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
+//! - [`TestServer`] is the trait of the servers that can be masters: a [`Server`], a [`MariaDb`] or a [`ZooKeeper`].
 //! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.
 //! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, or floods its
 //!   clients.
@@ -79,6 +80,7 @@ mod shim;
 mod skipped;
 mod spawn;
 pub mod table;
+mod test_server;
 mod zookeeper;
 
 pub use answers::answers;
@@ -102,4 +104,5 @@ pub use resp::{Connection, Reply};
 pub use server::Server;
 pub use skipped::not_run;
 pub use spawn::available;
+pub use test_server::TestServer;
 pub use zookeeper::{ZooKeeper, ZooKeeperOptions};

@@ -22,6 +22,7 @@ use crate::home::Home;
 use crate::life::Life;
 use crate::ports::PortLease;
 use crate::spawn::{find, mortal};
+use crate::test_server::TestServer;
 
 /// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
@@ -421,6 +422,36 @@ impl MariaDb {
     /// The path of the server's Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("s.sock")
+    }
+}
+
+impl TestServer for MariaDb {
+    fn missing() -> Option<String> {
+        Self::available().err().map(|why| why.to_string())
+    }
+
+    fn addrs(&self) -> Vec<SocketAddr> {
+        vec![self.addr()]
+    }
+
+    fn url(&self, place: &str) -> String {
+        Self::url(self, place)
+    }
+
+    fn kill(&self) -> Result<(), Error> {
+        Self::kill(self)
+    }
+
+    fn restart(&self) -> Result<(), Error> {
+        Self::restart(self)
+    }
+
+    fn stop(&self) -> Result<(), Error> {
+        Self::stop(self)
+    }
+
+    fn cont(&self) -> Result<(), Error> {
+        Self::cont(self)
     }
 }
 

@@ -21,6 +21,7 @@ use crate::options::{ServerOptions, percent};
 use crate::ports::PortLease;
 use crate::resp::{Connection, Reply};
 use crate::spawn::{available, mortal};
+use crate::test_server::TestServer;
 
 /// If the first port is taken, [`Server::start`] tries up to this number of other ports.
 const PORTS_TO_TRY: usize = 8;
@@ -310,5 +311,40 @@ impl Server {
 
     fn config_file(&self) -> PathBuf {
         self.dir.path().join("server.conf")
+    }
+}
+
+impl TestServer for Server {
+    fn missing() -> Option<String> {
+        let text = "no redis-server or valkey-server on the PATH: install one, or set QUORATE_SERVER to its path";
+        available().is_none().then(|| text.to_owned())
+    }
+
+    fn addrs(&self) -> Vec<SocketAddr> {
+        vec![self.addr()]
+    }
+
+    fn url(&self, _: &str) -> String {
+        Self::url(self)
+    }
+
+    fn kill(&self) -> Result<(), Error> {
+        Self::kill(self)
+    }
+
+    fn restart(&self) -> Result<(), Error> {
+        Self::restart(self)
+    }
+
+    fn come_back(&self) -> Result<(), Error> {
+        self.restart_empty()
+    }
+
+    fn stop(&self) -> Result<(), Error> {
+        Self::stop(self)
+    }
+
+    fn cont(&self) -> Result<(), Error> {
+        Self::cont(self)
     }
 }

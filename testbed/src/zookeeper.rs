@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -18,6 +19,7 @@ use crate::home::Home;
 use crate::life::Life;
 use crate::ports::PortLease;
 use crate::spawn::{find, mortal};
+use crate::test_server::TestServer;
 
 /// How long a member may take from its start until it answers. Java starts slowly on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -307,6 +309,48 @@ impl ZooKeeper {
         let file = folder.join("zkCli.sh");
         fs::write(&file, script)?;
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755))
+    }
+}
+
+impl TestServer for ZooKeeper {
+    fn missing() -> Option<String> {
+        Self::available().err()
+    }
+
+    fn addrs(&self) -> Vec<SocketAddr> {
+        (0..self.members())
+            .map(|member| self.addr(member))
+            .collect()
+    }
+
+    fn url(&self, place: &str) -> String {
+        Self::url(self, place)
+    }
+
+    fn kill(&self) -> Result<(), Error> {
+        (0..self.members()).try_for_each(|member| Self::kill(self, member))
+    }
+
+    fn restart(&self) -> Result<(), Error> {
+        thread::scope(|scope| {
+            // Start all members at the same time, because the first one is not ready before a majority runs.
+            let restart = |member| scope.spawn(move || Self::restart(self, member));
+            let all: Vec<_> = (0..self.members()).map(restart).collect();
+            let ended = all.into_iter().map(|one| {
+                one.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            let ended: Vec<_> = ended.collect();
+            ended.into_iter().collect()
+        })
+    }
+
+    fn stop(&self) -> Result<(), Error> {
+        (0..self.members()).try_for_each(|member| Self::stop(self, member))
+    }
+
+    fn cont(&self) -> Result<(), Error> {
+        (0..self.members()).try_for_each(|member| Self::cont(self, member))
     }
 }
 
