@@ -85,11 +85,9 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 5)]
     masters: usize,
 
-    /// The kind of each master, instead of --masters. Example: redis,redis,mysql. Kinds: redis, mysql (MariaDB),
-    /// mysql-flush0 (MariaDB that loses the last second of writes in a crash), zookeeper, ensemble (three ZooKeeper
-    /// servers as one master)
     #[arg(
         long,
+        help = nodes_help(),
         value_name = "KIND",
         value_delimiter = ',',
         conflicts_with = "masters"
@@ -220,6 +218,14 @@ pub(crate) struct MatrixArgs {
 #[derive(Clone, Debug)]
 pub(crate) struct Mix(Vec<NodeKind>);
 
+/// The help text of the option `--nodes`.
+fn nodes_help() -> String {
+    let kinds = NodeKind::described();
+    format!(
+        "The kind of each master, instead of --masters. Example: redis,redis,mysql. Kinds: {kinds}"
+    )
+}
+
 fn mix(names: &str) -> Result<Mix, String> {
     let nodes: Result<_, _> = names.split('+').map(str::parse).collect();
     nodes.map(Mix)
@@ -231,7 +237,7 @@ impl MatrixArgs {
         match &self.mixes[..] {
             [] => {
                 let numbers = self.masters.iter();
-                numbers.map(|n| vec![NodeKind::Redis; *n]).collect()
+                numbers.map(|n| vec![NodeKind::REDIS; *n]).collect()
             }
             mixes => mixes.iter().map(|mix| mix.0.clone()).collect(),
         }
@@ -337,7 +343,7 @@ impl RunArgs {
     pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
         let changes = self.changes();
         let nodes = match &self.nodes[..] {
-            [] => vec![NodeKind::Redis; changes.as_ref().map_or(self.masters, Changes::servers)],
+            [] => vec![NodeKind::REDIS; changes.as_ref().map_or(self.masters, Changes::servers)],
             named => named.to_vec(),
         };
         let mut faults: Vec<Kind> = Vec::new();
@@ -406,7 +412,7 @@ pub(crate) fn again(scenario: &Scenario) -> String {
         _ if scenario.changes.is_some() => changed(scenario),
         [] => format!("--masters {}", scenario.masters),
         nodes => {
-            let nodes: Vec<_> = nodes.iter().map(|node| node.name()).collect();
+            let nodes: Vec<_> = nodes.iter().map(|node| node.name).collect();
             format!("--nodes {}", nodes.join(","))
         }
     };

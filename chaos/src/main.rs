@@ -153,7 +153,7 @@ fn list_faults() {
     let tools = Tools::build(&needs);
     for kind in Kind::all() {
         println!("{:<22} {}", kind.name(), kind.what);
-        if kind.breaks_exclusion(true, &NodeKind::ALL) {
+        if kind.breaks_exclusion(true, &NodeKind::all()) {
             println!("{:<22} (two holders are possible during this fault)", "");
         }
         if let Some(why) = tools.lack(kind.needs) {

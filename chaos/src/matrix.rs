@@ -390,7 +390,7 @@ mod tests {
         Cell {
             workloads: workloads.to_vec(),
             kind: "kill".parse().expect("the name must be that of a fault"),
-            nodes: vec![NodeKind::Redis; 3],
+            nodes: vec![NodeKind::REDIS; 3],
             order: Order::Fair,
             summary,
         }

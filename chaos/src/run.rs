@@ -12,7 +12,7 @@ use crate::checks::{self, Findings, NOTE_LIVES, is_note};
 use crate::client::{Guarding, Settings};
 use crate::event::{Clock, Event};
 use crate::faults::{Injection, Landed};
-use crate::fleet::{self, Fleet};
+use crate::fleet::Fleet;
 use crate::hazards::Hazards;
 use crate::history::History;
 use crate::progress::Progress;
@@ -21,6 +21,7 @@ use crate::register::Register;
 use crate::report;
 use crate::scenario::{Exclusion, Scenario};
 use crate::schedule::{Planned, schedule};
+use crate::usage::usage;
 use crate::walker::{Busy, Now, Walker};
 use crate::workload::Workload;
 use crate::world::{Needs, Tools, World};
@@ -381,7 +382,7 @@ impl<'a> Driver<'a> {
             }
             // A ZooKeeper master does not expire locks. The first call of `keys` starts to watch the locks. Only a call
             // after one TTL knows which locks have expired, so ignore the first result.
-            if when == "at-once" && !self.world.masters[master].kind().has_clock() {
+            if when == "at-once" && !self.world.masters[master].kind().has_clock {
                 let _ = self.world.keys(master);
                 continue;
             }
@@ -415,7 +416,7 @@ impl<'a> Driver<'a> {
     fn gauge(&mut self) {
         self.gauged = Some(Instant::now());
         for (name, pid) in self.world.clients.pids() {
-            if let Some((memory, handles)) = fleet::usage(pid) {
+            if let Some((memory, handles)) = usage(pid) {
                 let gauge = Event::Gauge {
                     memory,
                     handles,
@@ -427,12 +428,12 @@ impl<'a> Driver<'a> {
         for master in 0..self.world.masters.len() {
             // Ask only masters that answer immediately, because the request to a stopped master would block the run.
             if self.world.answers(master)
-                && let Some((memory, handles, connections)) = self.world.gauge(master)
+                && let Some(gauge) = self.world.gauge(master)
             {
                 let gauge = Event::Gauge {
-                    memory,
-                    handles,
-                    connections: Some(connections),
+                    memory: gauge.memory,
+                    handles: gauge.handles,
+                    connections: Some(gauge.connections),
                 };
                 self.recorder.note(format!("m{}", master + 1), gauge);
             }

@@ -84,7 +84,7 @@ impl Default for Scenario {
             nodes: Vec::new(),
             changes: None,
             clients: 8,
-            faults: Kind::mixed(&[NodeKind::Redis]),
+            faults: Kind::mixed(&[NodeKind::REDIS]),
             workloads: Workload::LOCK.to_vec(),
             locker: Locker::Quorate,
             order: Order::Fair,
@@ -105,7 +105,7 @@ impl Scenario {
     /// The kind of each master: Redis for all masters if the field `nodes` is empty.
     pub fn nodes(&self) -> Vec<NodeKind> {
         match &self.nodes[..] {
-            [] => vec![NodeKind::Redis; self.masters],
+            [] => vec![NodeKind::REDIS; self.masters],
             nodes => nodes.to_vec(),
         }
     }
@@ -113,7 +113,7 @@ impl Scenario {
     /// The same scenario with masters of these kinds.
     #[must_use]
     pub fn over(self, nodes: &[NodeKind]) -> Self {
-        let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
+        let is_mixed = nodes.iter().any(|node| !node.is_redis());
         Self {
             masters: nodes.len(),
             nodes: if is_mixed { nodes.to_vec() } else { Vec::new() },
@@ -169,7 +169,7 @@ impl Scenario {
             self.nodes.len(),
             self.masters
         );
-        let foreign = self.nodes.iter().find(|node| **node != NodeKind::Redis);
+        let foreign = self.nodes.iter().find(|node| !node.is_redis());
         if let Some(foreign) = foreign {
             ensure!(
                 self.locker.is_the_library(),
@@ -262,7 +262,7 @@ impl Scenario {
                 // The kinds of persistence are distributed over the Redis masters only.
                 let nodes = self.nodes();
                 let before = nodes.iter().take(index);
-                wanted[before.filter(|node| **node == NodeKind::Redis).count() % kinds]
+                wanted[before.filter(|node| node.is_redis()).count() % kinds]
             }
         }
     }
@@ -271,6 +271,10 @@ impl Scenario {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn node(name: &str) -> NodeKind {
+        name.parse().unwrap()
+    }
 
     #[test]
     fn scenario_states_in_advance_whether_exclusion_may_break() {
@@ -282,7 +286,7 @@ mod tests {
             };
             scenario.exclusion()
         };
-        assert_eq!(of(&Kind::mixed(&[NodeKind::Redis]), true), Exclusion::Holds);
+        assert_eq!(of(&Kind::mixed(&[NodeKind::REDIS]), true), Exclusion::Holds);
         let kind = |name: &str| name.parse::<Kind>().unwrap();
         assert_eq!(of(&[kind("kill")], false), Exclusion::MayBreak);
         assert_eq!(of(&[kind("amnesia")], false), Exclusion::MustBreak);
@@ -294,9 +298,9 @@ mod tests {
             };
             scenario.exclusion()
         };
-        let (flushed, not) = (NodeKind::Mysql, NodeKind::MysqlFlush0);
+        let (flushed, not) = (node("mysql"), node("mysql-flush0"));
         assert_eq!(
-            over(&[flushed, flushed, NodeKind::Ensemble]),
+            over(&[flushed, flushed, node("ensemble")]),
             Exclusion::Holds
         );
         assert_eq!(over(&[flushed, not]), Exclusion::MayBreak);
@@ -313,7 +317,7 @@ mod tests {
 
     #[test]
     fn scenario_refuses_a_redis_only_client_if_one_master_is_not_redis() {
-        let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Redis];
+        let mix = [NodeKind::REDIS, node("mysql"), NodeKind::REDIS];
         let checked = |locker| {
             let scenario = Scenario {
                 locker,

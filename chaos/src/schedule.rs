@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn schedule_injects_each_fault_only_into_kinds_of_masters_that_support_it() {
-        let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Ensemble];
+        let mix = ["redis", "mysql", "ensemble"].map(|name| name.parse::<NodeKind>().unwrap());
         let scenario = Scenario {
             duration: Duration::from_secs(120),
             faults: Kind::mixed(&mix),

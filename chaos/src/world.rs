@@ -14,9 +14,9 @@ use quorate_testbed::{
     isolable,
 };
 
-use crate::fleet::{self, Fleet};
-use crate::master::{Login, Master};
-use crate::node::NodeKind;
+use crate::fleet::Fleet;
+use crate::master::Master;
+use crate::node::{Gauge, Login, NodeKind};
 use crate::observer::{self, Observer};
 use crate::road::Road;
 
@@ -208,7 +208,7 @@ impl World {
             } else {
                 roads[master].addrs()
             };
-            if let Some(url) = self.masters[master].url(&over, CLIENTS, self.timeout) {
+            if let Some(url) = self.masters[master].store_url(&over, CLIENTS, self.timeout) {
                 return url;
             }
             let port = over[0].port();
@@ -232,8 +232,8 @@ impl World {
     /// # Errors
     ///
     /// If the master is not a Redis.
-    pub fn redis(&self, master: usize) -> anyhow::Result<&Arc<Server>> {
-        self.masters[master].redis()
+    pub fn redis(&self, master: usize) -> anyhow::Result<&Server> {
+        self.masters[master].concrete()
     }
 
     /// Two lists of keys on a master:
@@ -279,50 +279,15 @@ impl World {
         self.masters[master].answers(Duration::from_millis(50))
     }
 
-    /// The memory of a master in bytes, and the numbers of its open file descriptors and client connections. `None` if
-    /// the master does not answer.
-    pub fn gauge(&self, master: usize) -> Option<(u64, u64, u64)> {
-        let Ok(server) = self.redis(master) else {
-            return gauge_store(&self.masters[master]);
-        };
-        let (_, handles) = fleet::usage(server.pid()?)?;
-        let number = |section: &str, name: &str| {
-            let info = server.command(&["INFO", section]).ok()?;
-            let text = info.text()?.into_owned();
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        };
-        Some((
-            number("memory", "used_memory")?,
-            handles,
-            number("clients", "connected_clients")?.saturating_sub(1),
-        ))
+    /// The resources that a master uses. `None` if the master does not answer.
+    pub fn gauge(&self, master: usize) -> Option<Gauge> {
+        self.masters[master].gauge(CLIENTS)
     }
-}
-
-/// Reads what [`World::gauge`] returns from a MariaDB or ZooKeeper master. The memory is always 0, because it is not
-/// measured. For a ZooKeeper master, the number of file descriptors is 0 as well.
-fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
-    if let Ok(server) = master.database() {
-        let (_, handles) = fleet::usage(server.pid()?)?;
-        let count =
-            format!("SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{USER}'");
-        let connections = server.sql(&count).ok()?.trim().parse().ok()?;
-        return Some((0, handles, connections));
-    }
-    let ensemble = master.zookeeper().ok()?;
-    let members = 0..ensemble.members();
-    let connections =
-        members.filter_map(|member| ensemble.figure(member, "zk_num_alive_connections"));
-    Some((0, 0, connections.sum()))
 }
 
 /// Creates the [`Observer`] that reads the locks on a master; `None` for a Redis master.
 fn observe(master: &Master) -> anyhow::Result<Option<Observer>> {
-    let url = master.url(&master.addrs(), CLIENTS, observer::PATIENCE);
+    let url = master.store_url(&master.addrs(), CLIENTS, observer::PATIENCE);
     url.map(|url| Observer::of(&url)).transpose()
 }
 

@@ -84,7 +84,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let nodes = case.scenario.nodes();
     let retired = case.history.lines.iter();
     let retired = retired.filter(|line| line.what == Event::Retired).count();
-    let looked_at_once = at_once > 0 || !nodes.iter().any(|node| node.has_clock());
+    let looked_at_once = at_once > 0 || !nodes.iter().any(|node| node.has_clock);
     if !looked_at_once || after.min(last) < case.scenario.masters - retired {
         return finding.at_least(Verdict::Unknown);
     }

@@ -7,8 +7,8 @@ use quorate_testbed::{Error, MariaDb, within};
 
 use super::kind::{Injection, Lasts, Row};
 use super::landed::Landed;
-use crate::master::DATABASE;
 use crate::node::Which;
+use crate::node::mariadb::{DATABASE, MARIADB};
 use crate::world::{USER, World};
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,46 +19,46 @@ pub(super) const ROWS: &[Row] = &[
         "SIGKILL to a MariaDB server, which restarts with every commit that it has acknowledged",
         kill,
     )
-    .on(Which::SafeDatabases)
+    .on(Which::SafeOf(MARIADB))
     .restarts(),
     Row::each(
         "db-row-held",
         "a session on a MariaDB server locks all rows of the lock table: `SELECT .. FOR UPDATE`",
         hold_rows,
     )
-    .on(Which::Databases),
+    .on(Which::Of(MARIADB)),
     Row::each(
         "db-tables-locked",
         "a session on a MariaDB server keeps a global read lock: `FLUSH TABLES WITH READ LOCK`",
         lock_tables,
     )
-    .on(Which::Databases),
+    .on(Which::Of(MARIADB)),
     Row::each(
         "db-read-only",
         "a MariaDB server accepts no writes: `SET GLOBAL read_only = 1`",
         read_only,
     )
-    .on(Which::Databases),
+    .on(Which::Of(MARIADB)),
     Row::each(
         "db-kill-connections",
         "KILL CONNECTION on a MariaDB server, for all connections of the clients' user",
         kill_connections,
     )
-    .on(Which::Databases)
+    .on(Which::Of(MARIADB))
     .lasts(Lasts::Moment),
 ];
 
 /// Kills the MariaDB server. After the restart, the server must still have a commit that it acknowledged just before
 /// the kill.
 fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let server = world.masters[index].database()?;
+    let server = world.masters[index].concrete::<MariaDb>()?;
     let marker = fault.draw;
     server.sql(&format!("REPLACE INTO chaos.marker VALUES ({marker})"))?;
     server.kill()?;
     Ok(Landed::new(
         "the server is dead, and its port refuses connections",
         move |world| {
-            let server = world.masters[index].database()?;
+            let server = world.masters[index].concrete::<MariaDb>()?;
             server.restart()?;
             let count = format!("SELECT COUNT(*) FROM chaos.marker WHERE n = {marker}");
             ensure!(
@@ -71,11 +71,11 @@ fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<La
 }
 
 fn hold_rows(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let mut console = world.masters[index].database()?.console()?;
+    let mut console = world.masters[index].concrete::<MariaDb>()?.console()?;
     let count = format!("SELECT COUNT(*) FROM {DATABASE}.quorate_record FOR UPDATE");
     let held = console.say(&format!("BEGIN; {count}"))?;
     let look = move |world: &World| {
-        let server = world.masters[index].database()?;
+        let server = world.masters[index].concrete::<MariaDb>()?;
         let one = format!("SELECT name FROM {DATABASE}.quorate_record LIMIT 1 FOR UPDATE NOWAIT");
         refused(server, &one, "1205")?;
         Ok(format!("{} rows are held", held.trim()))
@@ -87,10 +87,10 @@ fn hold_rows(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<L
 }
 
 fn lock_tables(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let mut console = world.masters[index].database()?.console()?;
+    let mut console = world.masters[index].concrete::<MariaDb>()?.console()?;
     console.say("SET lock_wait_timeout = 5; FLUSH TABLES WITH READ LOCK")?;
     let look = move |world: &World| {
-        let server = world.masters[index].database()?;
+        let server = world.masters[index].concrete::<MariaDb>()?;
         let write = "SET STATEMENT lock_wait_timeout = 0 FOR DELETE FROM chaos.marker WHERE n = 0";
         refused(server, write, "1205")?;
         Ok("no table can be written".to_owned())
@@ -103,9 +103,9 @@ fn lock_tables(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
 
 fn read_only(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let set = |server: &MariaDb, on: u8| server.sql(&format!("SET GLOBAL read_only = {on}"));
-    set(world.masters[index].database()?, 1)?;
+    set(world.masters[index].concrete::<MariaDb>()?, 1)?;
     let look = move |world: &World| {
-        let server = world.masters[index].database()?;
+        let server = world.masters[index].concrete::<MariaDb>()?;
         ensure!(
             server.sql("SELECT @@GLOBAL.read_only")? == "1\n",
             "the server is not read-only"
@@ -113,13 +113,13 @@ fn read_only(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<L
         Ok("read_only".to_owned())
     };
     Landed::once_seen(world, look, move |world| {
-        set(world.masters[index].database()?, 0)?;
+        set(world.masters[index].concrete::<MariaDb>()?, 0)?;
         Ok(())
     })
 }
 
 fn kill_connections(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let server = world.masters[index].database()?;
+    let server = world.masters[index].concrete::<MariaDb>()?;
     let there = format!("SELECT id FROM information_schema.processlist WHERE user = '{USER}'");
     let mut killed = 0;
     // Clients may still be reconnecting after an earlier fault, so wait until at least one client is connected.

@@ -88,7 +88,7 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     let well = others.find_map(|other| {
         let run = world
             .answers(other)
-            .then(|| world.redis(other).and_then(|server| run_id(server)))?;
+            .then(|| world.redis(other).and_then(run_id))?;
         Some((other, run.ok()?))
     });
     let other = well

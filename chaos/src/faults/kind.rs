@@ -13,6 +13,7 @@ use quorate_testbed::Persistence;
 use serde::{Serialize, Serializer};
 
 use super::landed::Landed;
+use crate::node::redis::REDIS;
 use crate::node::{NodeKind, Which};
 use crate::world::{Needs, Tools, World};
 
@@ -127,7 +128,7 @@ impl Row {
             name,
             what,
             reach: Reach::One,
-            on: Which::Redis,
+            on: Which::Of(REDIS),
             needs: Needs::Nothing,
             fewest_masters: 1,
             lasts: Lasts::Usual,
@@ -234,7 +235,7 @@ impl Kind {
             Disk::Keeps(needed) => kept == needed,
             Disk::Not(spoilt) => kept != spoilt,
         };
-        self.on.has(node) && (disk || node != NodeKind::Redis)
+        self.on.has(node) && (disk || !node.is_redis())
     }
 
     /// Whether the fault can be injected in a run with masters of these kinds.
@@ -265,7 +266,7 @@ impl Kind {
             return Some(all.to_owned());
         }
         let alone = matches!(self.needs, Needs::Clocks | Needs::Links | Needs::Names);
-        let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
+        let is_mixed = nodes.iter().any(|node| !node.is_redis());
         (alone && is_mixed).then(|| "the fault needs a run with only Redis masters".to_owned())
     }
 

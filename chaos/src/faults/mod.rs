@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn documentation_states_the_right_number_of_faults_and_known_bad_clients() {
         let all = Kind::all();
-        let redis = all.iter().filter(|kind| kind.on.has(NodeKind::Redis));
+        let redis = all.iter().filter(|kind| kind.on.has(NodeKind::REDIS));
         let redis = redis.count();
         let others = all.len() - redis;
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -9,8 +9,7 @@ use quorate_testbed::{Fault, Injected, Way};
 
 use super::kind::{Injection, Reach, Row, ToAll};
 use super::landed::Landed;
-use crate::node::{NodeKind, Which};
-use crate::probe::Probe;
+use crate::node::{NodeKind, Probe, Which};
 use crate::road::Road;
 use crate::world::{Needs, World};
 
@@ -158,8 +157,8 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
 }
 
 /// Opens a connection to a master. `None` if the master does not answer.
-fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
-    let fresh = || Probe::open(kind, road.first(), SILENCE).ok();
+fn open(kind: NodeKind, road: &Road) -> Option<Box<dyn Probe>> {
+    let fresh = || (kind.probe)(road.first(), SILENCE).ok();
     fresh()?.ask().ok()?;
     fresh()
 }
@@ -175,11 +174,16 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
 
 /// Checks that the fault has an effect. If `probe` is `None`, the master did not answer even before the fault, so
 /// nothing is checked.
-fn check(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
+fn check(
+    net: &Fault,
+    kind: NodeKind,
+    road: &Road,
+    probe: Option<Box<dyn Probe>>,
+) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("effect not checked: the master did not answer even before the fault".into());
     };
-    let fresh = |patience| Probe::open(kind, road.first(), patience);
+    let fresh = |patience| (kind.probe)(road.first(), patience);
     let started = Instant::now();
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {

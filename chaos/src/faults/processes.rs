@@ -91,7 +91,7 @@ fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Land
             .iter()
             .map(|&index| {
                 let master = &world.masters[index];
-                scope.spawn(move || master.come_back())
+                scope.spawn(move || master.come_back().map_err(anyhow::Error::from))
             })
             .collect();
         restarts.into_iter().try_for_each(|restart| {
@@ -106,7 +106,7 @@ fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Land
 fn stop(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     world.masters[index].stop()?;
     Ok(Landed::new("in state T", move |world| {
-        world.masters[index].cont()
+        Ok(world.masters[index].cont()?)
     }))
 }
 
@@ -178,31 +178,29 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
 fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     /// The number of keys to load. Each key takes about a third of a millisecond, so all take 0.3 s.
     const KEYS: u32 = 900;
-    let server = world.redis(index)?.clone();
+    let server = world.redis(index)?;
     let fill = format!(
         "for i = 1, {KEYS} do redis.call('SET', 'chaos:bulk:' .. i, string.rep('x', 64), 'PX', 60000) end"
     );
     server.command(&["EVAL", &fill, "0"])?;
-    ensure_ok(&server, &["CONFIG", "SET", "save", ""])?;
-    save(&server)?;
+    ensure_ok(server, &["CONFIG", "SET", "save", ""])?;
+    save(server)?;
     // The server loads its keys slowly, because it was started with a delay per loaded key (see `World`).
-    let restarting = {
-        let server = server.clone();
-        thread::spawn(move || server.restart())
-    };
+    let shared = world.masters[index].shared();
+    let restarting = thread::spawn(move || shared.restart());
     let loads = || matches!(server.command(&["PING"]), Ok(Reply::Error(said)) if said.starts_with("LOADING"));
     let landed = within(Duration::from_secs(5), loads);
     if !landed {
         let _ = restarting.join();
         bail!("the master never reported that it is loading");
     }
-    Ok(Landed::new("it answers -LOADING", move |_| {
+    Ok(Landed::new("it answers -LOADING", move |world| {
         match restarting.join() {
             Ok(up) => up?,
             Err(_) => bail!("the restart panicked"),
         }
         let drop = format!("for i = 1, {KEYS} do redis.call('DEL', 'chaos:bulk:' .. i) end");
-        server.command(&["EVAL", &drop, "0"])?;
+        world.redis(index)?.command(&["EVAL", &drop, "0"])?;
         Ok(())
     }))
 }

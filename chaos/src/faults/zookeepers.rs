@@ -9,6 +9,7 @@ use quorate_testbed::{Fault, Injected, Way, ZooKeeper, within};
 use super::kind::{Injection, Lasts, Row};
 use super::landed::Landed;
 use crate::node::Which;
+use crate::node::zookeeper::ZOOKEEPER;
 use crate::world::{Needs, World};
 
 /// The time limit for each wait: for a new leader, for a client session, or for the end of a client session.
@@ -20,21 +21,21 @@ pub(super) const ROWS: &[Row] = &[
         "SIGKILL to the leader of a ZooKeeper ensemble, or to its only server; then a restart",
         kill_leader,
     )
-    .on(Which::ZooKeepers)
+    .on(Which::Of(ZOOKEEPER))
     .lasts(Lasts::Short),
     Row::each(
         "zk-leader-stop",
         "SIGSTOP to the leader of a ZooKeeper ensemble, or to its only server, until sessions have expired",
         stop_leader,
     )
-    .on(Which::ZooKeepers)
+    .on(Which::Of(ZOOKEEPER))
     .lasts(Lasts::BeyondTtl),
     Row::each(
         "zk-session-expires",
         "a ZooKeeper ensemble receives nothing from clients until it has closed their sessions",
         expire,
     )
-    .on(Which::ZooKeepers)
+    .on(Which::Of(ZOOKEEPER))
     .needs(Needs::Proxies)
     .lasts(Lasts::BeyondTtl),
 ];
@@ -49,17 +50,19 @@ fn leader(ensemble: &ZooKeeper) -> anyhow::Result<usize> {
 }
 
 fn kill_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let ensemble = world.masters[index].zookeeper()?;
+    let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
     let leader = leader(ensemble)?;
     ensemble.kill(leader)?;
     let seen = format!("server {} was the leader and was killed", leader + 1);
     Ok(Landed::new(seen, move |world| {
-        Ok(world.masters[index].zookeeper()?.restart(leader)?)
+        Ok(world.masters[index]
+            .concrete::<ZooKeeper>()?
+            .restart(leader)?)
     }))
 }
 
 fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let ensemble = world.masters[index].zookeeper()?;
+    let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
     let leader = leader(ensemble)?;
     ensemble.stop(leader)?;
     let seen = format!(
@@ -67,7 +70,7 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
         leader + 1
     );
     Ok(Landed::new(seen, move |world| {
-        let ensemble = world.masters[index].zookeeper()?;
+        let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
         ensemble.cont(leader)?;
         Ok(ensemble.wait_ready()?)
     }))
@@ -76,7 +79,7 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
 /// Holds back all messages between the affected clients and the server until the server has closed the session of at
 /// least one of these clients.
 fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let ensemble = world.masters[index].zookeeper()?;
+    let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
     let mut before = BTreeSet::new();
     // Clients may still be reconnecting after an earlier fault, so wait until at least one client has a session.
     within(PATIENCE, || {
@@ -95,7 +98,7 @@ fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<
         clients.len()
     );
     Ok(Landed::new(seen, move |world| {
-        let ensemble = world.masters[index].zookeeper()?;
+        let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
         let closed = within(PATIENCE, || {
             sessions(ensemble).is_ok_and(|now| before.difference(&now).next().is_some())
         });

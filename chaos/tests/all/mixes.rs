@@ -7,14 +7,19 @@ use std::time::{Duration, Instant};
 use crate::support::{Run, kind, text};
 use quorate::{Redlock, Take, ValueError, Wait};
 use quorate_chaos::locking;
-use quorate_chaos::master::{Login, Master};
-use quorate_chaos::node::NodeKind::{self, Mysql, MysqlFlush0, Redis, Zookeeper};
+use quorate_chaos::master::Master;
+use quorate_chaos::node::{Login, NodeKind};
 use quorate_testbed::{Persistence, ServerOptions, not_run};
 use rand::RngExt;
 
+fn kinds(names: &[&str]) -> Vec<NodeKind> {
+    let kinds = names.iter().map(|name| name.parse());
+    kinds.collect::<Result<_, _>>().expect("kinds of masters")
+}
+
 /// Returns true if a master of one of these kinds cannot be started on this machine, and reports the test as skipped.
-fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
-    let lack = nodes.iter().find_map(|node| node.lack());
+fn is_missing(test: &str, nodes: &[&str]) -> bool {
+    let lack = kinds(nodes).iter().find_map(|node| node.lack());
     if let Some(why) = &lack {
         not_run(test, why);
     }
@@ -25,7 +30,7 @@ fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
 #[ignore = "nightly"]
 fn chaos_run_on_redis_mysql_and_zookeeper_together_is_valid_despite_faults() {
     let test = "chaos_run_on_redis_mysql_and_zookeeper_together_is_valid_despite_faults";
-    if is_missing(test, &[Redis, Mysql, Zookeeper]) {
+    if is_missing(test, &["redis", "mysql", "zookeeper"]) {
         return;
     }
     let faults = "db-kill,db-row-held,zk-leader-kill,client-sigkill";
@@ -47,7 +52,7 @@ fn chaos_run_on_redis_mysql_and_zookeeper_together_is_valid_despite_faults() {
 #[ignore = "nightly"]
 fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing() {
     let test = "databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing";
-    if is_missing(test, &[MysqlFlush0]) {
+    if is_missing(test, &["mysql-flush0"]) {
         return;
     }
     // The TTL must exceed the restart time, so that the master loses locks that are still valid.
@@ -79,7 +84,7 @@ struct Drawn {
 }
 
 impl Lottery {
-    fn of(nodes: &[NodeKind]) -> Self {
+    fn of(nodes: &[&str]) -> Self {
         let login = Login {
             user: "locker",
             password: "thrown-away",
@@ -88,11 +93,11 @@ impl Lottery {
             let options = ServerOptions::new().persistence(Persistence::AofAlways);
             Master::start(*kind, options, login).unwrap_or_else(|why| panic!("{kind}: {why:#}"))
         };
-        let masters: Vec<Master> = nodes.iter().map(start).collect();
+        let masters: Vec<Master> = kinds(nodes).iter().map(start).collect();
         let timeout = Duration::from_millis(250);
         let url = |master: &Master| {
-            let store = master.url(&master.addrs(), login, timeout);
-            store.unwrap_or_else(|| master.redis().expect("the master must be a Redis").url())
+            let store = master.store_url(&master.addrs(), login, timeout);
+            store.unwrap_or_else(|| master.url(""))
         };
         let urls = masters.iter().map(url).collect();
         Self { masters, urls }
@@ -108,12 +113,8 @@ impl Lottery {
 
     /// Kills a master, and immediately starts it again.
     fn hurt(&self, master: usize) {
-        let master = &self.masters[master];
-        let hurt = match master.redis() {
-            Ok(server) => server.restart().map_err(Into::into),
-            Err(_) => master.kill().and_then(|()| master.come_back()),
-        };
-        hurt.unwrap_or_else(|why| panic!("{why:#}"));
+        let hurt = self.masters[master].restart();
+        hurt.unwrap_or_else(|why| panic!("{why}"));
     }
 }
 
@@ -176,7 +177,7 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
 #[ignore = "nightly"]
 async fn quota_on_redis_and_mysql_grants_each_unit_at_most_once_despite_kills() {
     let test = "quota_on_redis_and_mysql_grants_each_unit_at_most_once_despite_kills";
-    let nodes = [Redis, Redis, Mysql];
+    let nodes = ["redis", "redis", "mysql"];
     if is_missing(test, &nodes) {
         return;
     }

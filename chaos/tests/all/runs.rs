@@ -15,7 +15,7 @@ use quorate_chaos::node::NodeKind;
 fn lock_keeps_its_promises_under_mixed_faults_for_forty_seconds() {
     let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5 --many 15");
     run.must_be_valid();
-    for kind in Kind::mixed(&[NodeKind::Redis]) {
+    for kind in Kind::mixed(&[NodeKind::REDIS]) {
         assert!(run.landed(kind) > 0, "the fault {kind} must be injected");
     }
     let page =
