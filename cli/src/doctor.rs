@@ -11,6 +11,7 @@ use clap::Args;
 use quorate::{Fault, Inspection, RestartGuard};
 use serde::Serialize;
 
+use crate::backends::{self, Backend};
 use crate::config::{self, MasterOptions, Origin};
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::finding::{Finding, Rules, Severity};
@@ -162,7 +163,8 @@ pub(crate) fn run(args: DoctorArgs) -> CommandResult {
             .as_ref()
             .is_some_and(|prefix| !prefix.is_empty()),
     };
-    let mut findings = judge(inspections, rules);
+    let kinds = kinds(inspections.len(), &settings.masters);
+    let mut findings = judge(inspections, &kinds, rules);
     findings.extend(addresses(&rounds));
     findings.extend(values(&listed, inspections.len()));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -184,6 +186,14 @@ pub(crate) fn run(args: DoctorArgs) -> CommandResult {
         ));
     }
     Ok(if well { exit::OK } else { exit::FINDINGS })
+}
+
+/// The kinds of the `count` masters that the library inspects: first the masters at `urls`, then the next masters, which
+/// can only be Redis masters.
+fn kinds(count: usize, urls: &[String]) -> Vec<&'static dyn Backend> {
+    let kinds = urls.iter().map(|url| backends::of_url(url));
+    let redis = std::iter::repeat(backends::REDIS);
+    kinds.chain(redis).take(count).collect()
 }
 
 /// The median of the masters' clock offsets, in milliseconds. The clock offset of a master is its clock minus this

@@ -50,3 +50,12 @@ pub(crate) struct Rules {
 pub(crate) trait Add: FnMut(Severity, &'static str, String, &str) {}
 
 impl<F: FnMut(Severity, &'static str, String, &str)> Add for F {}
+
+/// A finding that explains why no lock can be taken on a master: the name of the check, the problem, and the advice.
+pub(crate) type FaultAdvice<'a> = (&'static str, String, &'a str);
+
+/// The advice at the end of the text of a fault, after the last colon.
+pub(crate) fn advice_of(why: &str) -> Option<&str> {
+    let (_, advice) = why.strip_suffix(')')?.rsplit_once(": ")?;
+    Some(advice)
+}

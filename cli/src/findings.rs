@@ -5,21 +5,15 @@ use std::time::Duration;
 
 use quorate::{Fault, Inspection, ListedValue, MissingRight, Purpose};
 
-use crate::finding::{Add, Finding, Rules, Severity};
+use crate::backends::{self, Backend};
+use crate::finding::{Add, Finding, Rules, Severity, advice_of};
 use crate::output::{self, human, redact};
-use crate::records;
 
-/// The server versions that `scripts/versions` tests. A test compares the versions in docs/operations.md with this
-/// list.
-const TESTED: [(&str, &str); 7] = [
-    ("redis", "6.2"),
-    ("redis", "7.0"),
-    ("redis", "8.2"),
-    ("valkey", "8.1"),
-    ("valkey", "9.1"),
-    ("mariadb", "10.11"),
-    ("zookeeper", "3.8"),
-];
+/// The server versions that `scripts/versions` tests. A test compares the versions in docs/operations.md with this list.
+fn tested_versions() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let kinds = backends::ALL.into_iter();
+    kinds.flat_map(|kind| kind.names().tested.iter().copied())
+}
 
 /// Largest difference between the clocks of two masters that `doctor` does not report, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
@@ -27,11 +21,16 @@ const CLOCKS_AGREE_MS: i64 = 500;
 /// two masters.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
-/// Runs all checks on each master and on all masters together. The most severe findings come first.
-pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
+/// Runs all checks on each master and on all masters together. `kinds` has the kind of each master. The most severe
+/// findings come first.
+pub(crate) fn judge(
+    masters: &[Inspection],
+    kinds: &[&'static dyn Backend],
+    rules: Rules,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
-    together(masters, rules, &mut findings);
-    for master in masters {
+    together(masters, kinds, rules, &mut findings);
+    for (master, &kind) in masters.iter().zip(kinds) {
         let mut add = |severity, check, what: String, advice: &str| {
             findings.push(Finding {
                 severity,
@@ -42,11 +41,11 @@ pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
             });
         };
         if let Some(fault) = &master.fault {
-            unusable(master, fault, &mut add);
+            unusable(master, kind, fault, &mut add);
         } else {
-            one(master, rules, &mut add);
+            one(master, kind, rules, &mut add);
         }
-        rights(master, rules, &mut add);
+        rights(master, kind, rules, &mut add);
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
@@ -130,26 +129,17 @@ pub(crate) fn values(listed: &[ListedValue], masters: usize) -> Vec<Finding> {
 }
 
 /// Adds the finding that no lock can be taken on this master because of `fault`, with advice.
-fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
+fn unusable(master: &Inspection, kind: &dyn Backend, fault: &Fault, add: &mut dyn Add) {
     let why = redact(&fault.to_string()).into_owned();
-    if master.records && records::unusable(master, fault, &why, add) {
-        return;
+    if let Some((check, what, advice)) = kind.explain(master, fault, &why) {
+        return add(Severity::Error, check, what, advice);
     }
+    let newer = newer();
     let (check, what, advice) = match fault {
-        Fault::Denied(_) if master.missing.is_empty() => (
-            "login",
-            format!("refuses the login: {why}"),
-            login_advice(&why),
-        ),
-        Fault::Denied(_) => (
-            "acl",
-            format!("refuses the connection of a client that takes locks: {why}"),
-            "grant the rights that the next finding names",
-        ),
         Fault::Unsupported(_) => (
             unsupported_check(&why),
             format!("cannot be used: {why}"),
-            advice_of(&why).unwrap_or(NEWER),
+            advice_of(&why).unwrap_or(&newer),
         ),
         Fault::Unprepared(_) => (
             "prepared",
@@ -165,18 +155,6 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
             "generation",
             format!("has no vote: {why}"),
             "correct the setting, or run the step of quorate masters that the message names",
-        ),
-        Fault::ReadOnly => (
-            "role",
-            format!("cannot be used: {why}"),
-            "if this server is a replica, list its source instead, or make it a master for good: REPLICAOF NO ONE, no \
-             replicaof in its configuration file, and no Sentinel or operator that manages it, because a resync deletes its \
-             locks without a restart; for a database: SET GLOBAL read_only = 0, and the configuration file",
-        ),
-        Fault::Timeout(_) => (
-            "reachable",
-            format!("replies too late: {why}"),
-            "find out what keeps this master busy, or raise --node-timeout",
         ),
         Fault::Down(_) => (
             "reachable",
@@ -215,8 +193,16 @@ fn refuses_writes(fault: &Fault, why: &str) -> (&'static str, String, &'static s
     (check, what, advice)
 }
 
-/// The advice for a fault without a remedy in its text.
-const NEWER: &str = "use Valkey, or at least Redis 6.2, MariaDB 10.6, MySQL 8 or ZooKeeper 3.5";
+/// The advice for an unsupported server without a remedy in the text of its fault.
+fn newer() -> String {
+    let kinds = backends::ALL.into_iter();
+    let mut oldest: Vec<&str> = kinds
+        .flat_map(|kind| kind.names().oldest)
+        .copied()
+        .collect();
+    let last = oldest.pop().unwrap_or_default();
+    format!("use Valkey, or at least {} or {last}", oldest.join(", "))
+}
 
 /// The check to which a finding about the fault `Unsupported` belongs.
 fn unsupported_check(why: &str) -> &'static str {
@@ -229,20 +215,8 @@ fn unsupported_check(why: &str) -> &'static str {
     }
 }
 
-fn login_advice(why: &str) -> &str {
-    let without_password = ["this server has no password", "protected mode"];
-    let advice = advice_of(why).filter(|_| without_password.iter().any(|text| why.contains(text)));
-    advice.unwrap_or("correct the user and the password in the URL of this master")
-}
-
-/// The advice at the end of the text of a fault, after the last colon.
-fn advice_of(why: &str) -> Option<&str> {
-    let (_, advice) = why.strip_suffix(')')?.rsplit_once(": ")?;
-    Some(advice)
-}
-
 /// Adds findings about rights that the configured user of this master lacks.
-fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
+fn rights(master: &Inspection, kind: &dyn Backend, rules: Rules, add: &mut dyn Add) {
     // The check of a server's persistence reports the rights that only it needs, so leave them out here.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
     // Without the setting `prefix`, the keys of the locks are unknown, so rights to keys cannot be checked.
@@ -257,14 +231,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
     };
     let grant = |missing: &[&MissingRight]| {
         let rules: Vec<&str> = missing.iter().map(|one| one.rule()).collect();
-        if master.records {
-            return rules.join("; ");
-        }
-        match rules.join(" ").trim() {
-            "" => "restore the names of the commands that the server has renamed (rename-command)"
-                .to_owned(),
-            rules => format!("ACL SETUSER <user> {rules}"),
-        }
+        kind.grant(&rules)
     };
     let needed = some(&|one| one.is_needed() && !unclear(one));
     if !needed.is_empty() {
@@ -302,7 +269,12 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
+fn together(
+    masters: &[Inspection],
+    kinds: &[&'static dyn Backend],
+    rules: Rules,
+    findings: &mut Vec<Finding>,
+) {
     let mut add = |severity, check, finding, advice: &str| {
         findings.push(Finding {
             severity,
@@ -325,7 +297,7 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "repair masters until a majority can be used: the other findings say how",
         );
     }
-    if n == 1 && !records::survives_alone(&masters[0]) {
+    if n == 1 && !kinds[0].survives_alone(&masters[0]) {
         add(
             Severity::Warning,
             "masters",
@@ -351,7 +323,7 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
 }
 
 /// Adds a finding if the masters' clocks differ.
-fn clocks_apart(masters: &[Inspection], rules: Rules, add: &mut impl Add) {
+fn clocks_apart(masters: &[Inspection], rules: Rules, add: &mut dyn Add) {
     let clocks = masters.iter().filter_map(|m| m.clock_offset_ms);
     let (Some(least), Some(most)) = (clocks.clone().min(), clocks.max()) else {
         return;
@@ -382,7 +354,7 @@ fn clocks_apart(masters: &[Inspection], rules: Rules, add: &mut impl Add) {
 
 /// Adds an error if too few masters vote because others have just started. `usable` is the number of masters without a
 /// fault.
-fn young(masters: &[Inspection], usable: usize, quorum: usize, add: &mut impl Add) {
+fn young(masters: &[Inspection], usable: usize, quorum: usize, add: &mut dyn Add) {
     let votes = |m: &&Inspection| m.fault.is_none() && m.quarantined.is_none();
     let voting = masters.iter().filter(votes).count();
     if usable < quorum || voting >= quorum {
@@ -402,7 +374,7 @@ fn young(masters: &[Inspection], usable: usize, quorum: usize, add: &mut impl Ad
 
 /// Adds a finding if at least one master lacks the key `quorate:masters`, with which clients recognize a replaced server
 /// (see "Generation markers" in docs/protocol.md).
-fn marked(masters: &[Inspection], quorum: usize, add: &mut impl Add) {
+fn marked(masters: &[Inspection], quorum: usize, add: &mut dyn Add) {
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
     // If a master is not Redis or Valkey, clients do not use this key.
     if unmarked == 0 || masters.iter().any(|m| m.records) {
@@ -431,63 +403,22 @@ fn marked(masters: &[Inspection], quorum: usize, add: &mut impl Add) {
     );
 }
 
-fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
+fn one(master: &Inspection, kind: &dyn Backend, rules: Rules, add: &mut dyn Add) {
     if let (Some(server), Some(version)) = (&master.server, &master.version) {
         untested(server, version, add);
     }
     just_started(master, add);
-    if master.records {
-        return records::judge(master, rules, add);
-    }
-    if let Some(role) = master.role.as_deref().filter(|&role| role != "master") {
-        let role = if role == "slave" { "replica" } else { role };
-        add(
-            Severity::Error,
-            "role",
-            format!("is a {role}, not a master"),
-            "list the master of this replica instead, or make this server a master for good: REPLICAOF NO ONE, no \
-             replicaof in its configuration file, and no Sentinel or operator that manages it, because a resync deletes its \
-             locks without a restart",
-        );
-    }
-    if master.cluster == Some(true) {
-        add(
-            Severity::Error,
-            "cluster",
-            "is a cluster node: it stores only some of the keys, and cluster nodes are not independent".to_owned(),
-            "use a server with cluster-enabled no",
-        );
-    }
-    match master.maxmemory_policy.as_deref() {
-        Some("noeviction") => {}
-        Some(policy) => add(
-            Severity::Error,
-            "eviction",
-            format!(
-                "maxmemory-policy is {policy}: the server can evict a lock while a client holds the lock"
-            ),
-            "if this server is also a cache, use another server for the locks; otherwise run CONFIG SET maxmemory-policy \
-             noeviction, and set maxmemory-policy in the configuration file",
-        ),
-        None => add(
-            Severity::Warning,
-            "eviction",
-            "does not report its maxmemory-policy".to_owned(),
-            "make sure that maxmemory-policy is noeviction, or grant the user in the URL the ACL rule +info",
-        ),
-    }
-    restarts(master, rules, add);
+    kind.judge(master, rules, add);
 }
 
 /// Adds a note if `scripts/versions` does not test this version of the server.
-fn untested(server: &str, version: &str, add: &mut impl Add) {
-    let tested = TESTED.iter().any(|(kind, series)| {
+fn untested(server: &str, version: &str, add: &mut dyn Add) {
+    let is_tested = tested_versions().any(|(kind, series)| {
         let rest = version.strip_prefix(series);
-        *kind == server && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        kind == server && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     });
-    if !tested {
-        let list: Vec<String> = TESTED
-            .iter()
+    if !is_tested {
+        let list: Vec<String> = tested_versions()
             .map(|(kind, v)| format!("{kind} {v}"))
             .collect();
         add(
@@ -502,62 +433,8 @@ fn untested(server: &str, version: &str, add: &mut impl Add) {
     }
 }
 
-/// Adds a finding if this master would lose locks in a restart.
-fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    let durable = match (master.append_only, master.append_fsync.as_deref()) {
-        (Some(aof), Some(fsync)) => Some(aof && fsync == "always"),
-        (Some(false), None) => Some(false),
-        _ => None,
-    };
-    if !rules.restart_guard && durable != Some(true) {
-        let (severity, what, advice) = match durable {
-            None => (
-                Severity::Warning,
-                "does not report whether a restart can lose locks",
-                "use --restart-guard on, or grant the user in the URL the ACL rules +info and +config|get",
-            ),
-            Some(_) => (
-                Severity::Error,
-                "can lose locks in a restart",
-                "use --restart-guard on, or run CONFIG SET appendonly yes and CONFIG SET appendfsync always, wait until \
-                 INFO persistence shows aof_rewrite_scheduled:0 and aof_rewrite_in_progress:0, and then put both settings \
-                 into the configuration file; do not only edit the file and restart: the server would start empty",
-            ),
-        };
-        add(
-            severity,
-            "persistence",
-            format!("{what}, and the restart guard is off"),
-            advice,
-        );
-    } else if rules.restart_guard && durable != Some(true) {
-        let kept = match (
-            master.append_only,
-            master.append_fsync.as_deref(),
-            master.snapshots,
-        ) {
-            (Some(true), Some("everysec"), _) => "can lose the writes of the last second",
-            (Some(true), _, _) => "can lose the writes of the last few seconds",
-            (_, _, Some(true)) => "can lose all writes since the last snapshot",
-            (Some(false), _, Some(false)) => "loses everything",
-            _ => "may lose locks",
-        };
-        add(
-            Severity::Note,
-            "persistence",
-            format!("{kept} in a restart; the restart guard protects locks from this loss"),
-            &format!(
-                "locks need no action: clients ignore the votes of this master for {0} after a restart. If you use quotas \
-                 or once: after each restart, wait {0}, and run `quorate once --status NAME` or `quorate quota left \
-                 NAME`, before another master restarts",
-                human(rules.max_ttl)
-            ),
-        );
-    }
-}
-
 /// Adds a warning if the master restarted so recently that clients still ignore its votes on locks.
-fn just_started(master: &Inspection, add: &mut impl Add) {
+fn just_started(master: &Inspection, add: &mut dyn Add) {
     let Some(left) = master.quarantined else {
         return;
     };

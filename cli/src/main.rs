@@ -44,7 +44,6 @@ mod prepare;
 mod process;
 mod progress;
 mod quota;
-mod records;
 mod relying;
 mod run;
 mod separator;

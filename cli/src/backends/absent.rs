@@ -3,8 +3,9 @@
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use quorate::RedlockBuilder;
+use quorate_testbed::TestServer;
 
-use super::backend::{Backend, StartedServer};
+use super::backend::Backend;
 use super::names::Names;
 use crate::exit::Failure;
 
@@ -44,7 +45,7 @@ impl Backend for Absent {
         self.0.name.to_owned()
     }
 
-    fn start(&self) -> Result<Box<dyn StartedServer>, String> {
+    fn start(&self) -> Result<Box<dyn TestServer>, String> {
         Err(self.why())
     }
 }

@@ -3,10 +3,12 @@
 use std::fmt;
 
 use futures::future::BoxFuture;
-use quorate::RedlockBuilder;
+use quorate::{Fault, Inspection, RedlockBuilder};
+use quorate_testbed::TestServer;
 
 use super::names::Names;
 use crate::exit::Failure;
+use crate::finding::{Add, FaultAdvice, Rules};
 
 /// One kind of server that can be a master.
 pub(crate) trait Backend: fmt::Debug + Sync {
@@ -41,11 +43,35 @@ pub(crate) trait Backend: fmt::Debug + Sync {
     /// # Errors
     ///
     /// A text that says why no server could be started.
-    fn start(&self) -> Result<Box<dyn StartedServer>, String>;
+    fn start(&self) -> Result<Box<dyn TestServer>, String>;
 
-    /// What a killed server of this kind does when it is [restarted](StartedServer::restart), as text for the user.
+    /// The event that a killed server of this kind [comes back](TestServer::come_back), as text for the user.
     fn restarts(&self) -> &'static str {
         "restarts"
+    }
+
+    /// Runs the checks of `doctor` that only this kind needs, on a master on which locks can be taken.
+    fn judge(&self, _master: &Inspection, _rules: Rules, _add: &mut dyn Add) {}
+
+    /// The advice of `doctor` if no lock can be taken on a master of this kind because of `fault`, whose text is `why`.
+    /// `None` if the advice does not depend on the kind.
+    fn explain<'a>(
+        &self,
+        _master: &Inspection,
+        _fault: &Fault,
+        _why: &'a str,
+    ) -> Option<FaultAdvice<'a>> {
+        None
+    }
+
+    /// The advice of `doctor` that grants these missing rights to the user of the lock client.
+    fn grant(&self, rules: &[&str]) -> String {
+        rules.join("; ")
+    }
+
+    /// Whether this master tolerates failures of its own servers, so that `doctor` accepts it as the only master.
+    fn survives_alone(&self, _master: &Inspection) -> bool {
+        false
     }
 }
 
@@ -57,20 +83,6 @@ impl PartialEq for dyn Backend {
 }
 
 impl Eq for dyn Backend {}
-
-/// A server that this process has started. Dropping it stops the server.
-pub(crate) trait StartedServer: Send + Sync {
-    fn port(&self) -> u16;
-
-    fn url(&self) -> String;
-
-    /// Kills the server with SIGKILL.
-    fn kill(&self) -> Result<(), quorate_testbed::Error>;
-
-    /// Starts the killed server again. A Redis server then has no data. All other servers have the data that they had
-    /// before.
-    fn restart(&self) -> Result<(), quorate_testbed::Error>;
-}
 
 /// How the report of a preparation says whether anything was created.
 #[cfg(any(feature = "mysql", feature = "zookeeper"))]

@@ -1,5 +1,6 @@
 //! The kinds of servers that can be masters. The file of a kind says how its masters are opened and prepared, and how
-//! `demo` and `bench` start a server. `names.rs` says which names and URLs lead to it.
+//! `demo` and `bench` start a server. Its file `doctor.rs` has the checks of `doctor` for this kind. `names.rs` says which
+//! names and URLs lead to it.
 //!
 //! To add a kind, write such a file, and add the kind to `names.rs` and to [`ALL`].
 
@@ -10,6 +11,8 @@ mod backend;
 mod mysql;
 mod names;
 mod redis;
+#[cfg(any(feature = "mysql", feature = "zookeeper"))]
+mod store_checks;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
@@ -17,10 +20,11 @@ use std::thread;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use quorate::RedlockBuilder;
+use quorate_testbed::TestServer;
 
 use crate::exit::Failure;
 
-pub(crate) use backend::{Backend, StartedServer};
+pub(crate) use backend::Backend;
 
 /// All kinds, in the order in which texts name them.
 pub(crate) const ALL: [&dyn Backend; 3] = [REDIS, MYSQL, ZOOKEEPER];
@@ -84,6 +88,9 @@ pub(crate) fn add(
     })
 }
 
+/// The name of the database, or the path of the znode, in which `demo` and `bench` keep their locks.
+pub(crate) const PLACE: &str = "quorate";
+
 /// Prepares the server with this URL, if servers of its kind need a preparation.
 pub(crate) async fn prepare(url: &str) -> Result<(), Failure> {
     if let Some(preparation) = of_url(url).prepare(url) {
@@ -95,7 +102,7 @@ pub(crate) async fn prepare(url: &str) -> Result<(), Failure> {
 /// Starts one server for each entry of `kinds`, all at the same time. If one server fails to start, stops the others.
 pub(crate) fn start_all(
     kinds: &[&'static dyn Backend],
-) -> Result<Vec<Box<dyn StartedServer>>, Failure> {
+) -> Result<Vec<Box<dyn TestServer>>, Failure> {
     thread::scope(|scope| {
         let starts: Vec<_> = kinds
             .iter()
@@ -114,7 +121,7 @@ pub(crate) fn start_all(
     })
 }
 
-fn start(kind: &'static dyn Backend) -> Result<Box<dyn StartedServer>, Failure> {
+fn start(kind: &'static dyn Backend) -> Result<Box<dyn TestServer>, Failure> {
     if let Some(why) = kind.missing() {
         return Err(Failure::internal(why));
     }

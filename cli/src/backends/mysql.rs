@@ -1,14 +1,17 @@
 //! MySQL and MariaDB.
 
+mod doctor;
+
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use quorate::RedlockBuilder;
 use quorate::node::store::StoreNode;
-use quorate_testbed::{Error, MariaDb, MariaDbOptions};
+use quorate::{Fault, Inspection, RedlockBuilder};
+use quorate_testbed::{MariaDb, MariaDbOptions, TestServer};
 
-use super::backend::{Backend, StartedServer, failed, prepared};
+use super::backend::{Backend, failed, prepared};
 use super::names::{self, Names};
 use crate::exit::Failure;
+use crate::finding::{Add, FaultAdvice, Rules};
 
 #[derive(Debug)]
 pub(super) struct MySql;
@@ -32,20 +35,33 @@ impl Backend for MySql {
     }
 
     fn missing(&self) -> Option<String> {
-        MariaDb::available().err().map(|why| why.to_string())
+        MariaDb::missing()
     }
 
     fn program(&self) -> String {
         "mariadbd".to_owned()
     }
 
-    fn start(&self) -> Result<Box<dyn StartedServer>, String> {
+    fn start(&self) -> Result<Box<dyn TestServer>, String> {
         let server = MariaDb::start(MariaDbOptions::new()).map_err(|error| error.to_string())?;
         Ok(Box::new(server))
     }
 
     fn restarts(&self) -> &'static str {
         "restarts: its votes do not count until every lock from before the crash has expired"
+    }
+
+    fn judge(&self, master: &Inspection, rules: Rules, add: &mut dyn Add) {
+        doctor::judge(master, rules, add);
+    }
+
+    fn explain<'a>(
+        &self,
+        master: &Inspection,
+        fault: &Fault,
+        why: &'a str,
+    ) -> Option<FaultAdvice<'a>> {
+        doctor::explain(master, fault, why)
     }
 }
 
@@ -62,22 +78,4 @@ async fn prepare(url: &str) -> Result<String, Failure> {
         ));
     }
     Ok(text)
-}
-
-impl StartedServer for MariaDb {
-    fn port(&self) -> u16 {
-        Self::port(self)
-    }
-
-    fn url(&self) -> String {
-        Self::url(self, "quorate")
-    }
-
-    fn kill(&self) -> Result<(), Error> {
-        Self::kill(self)
-    }
-
-    fn restart(&self) -> Result<(), Error> {
-        Self::restart(self)
-    }
 }

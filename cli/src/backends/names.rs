@@ -13,6 +13,10 @@ pub(crate) struct Names {
     /// The schemes of URLs that lead to servers of this kind, in lower case. Also wrong ones, if the error of
     /// [`add`](super::Backend::add) then says which scheme is correct.
     pub(crate) schemes: &'static [&'static str],
+    /// The servers of this kind and their versions that `scripts/versions` tests.
+    pub(crate) tested: &'static [(&'static str, &'static str)],
+    /// The oldest servers of this kind on which locks work.
+    pub(crate) oldest: &'static [&'static str],
 }
 
 /// A URL without the scheme of another kind leads to Redis.
@@ -21,6 +25,14 @@ pub(super) const REDIS: Names = Names {
     aliases: &[],
     help: "Redis or Valkey",
     schemes: &[],
+    tested: &[
+        ("redis", "6.2"),
+        ("redis", "7.0"),
+        ("redis", "8.2"),
+        ("valkey", "8.1"),
+        ("valkey", "9.1"),
+    ],
+    oldest: &["Redis 6.2"],
 };
 
 pub(super) const MYSQL: Names = Names {
@@ -28,6 +40,8 @@ pub(super) const MYSQL: Names = Names {
     aliases: &["mariadb"],
     help: "MySQL or MariaDB",
     schemes: &["mysql", "mysqls", "mysql2", "mysqlx", "mariadb", "mariadbs"],
+    tested: &[("mariadb", "10.11")],
+    oldest: &["MariaDB 10.6", "MySQL 8"],
 };
 
 pub(super) const ZOOKEEPER: Names = Names {
@@ -35,4 +49,6 @@ pub(super) const ZOOKEEPER: Names = Names {
     aliases: &["zk"],
     help: "ZooKeeper",
     schemes: &["zk", "zks", "zookeeper", "zookeepers"],
+    tested: &[("zookeeper", "3.8")],
+    oldest: &["ZooKeeper 3.5"],
 };

@@ -1,10 +1,13 @@
 //! Redis and Valkey.
 
-use quorate::RedlockBuilder;
-use quorate_testbed::{Error, Server, ServerOptions};
+mod doctor;
 
-use super::backend::{Backend, StartedServer};
+use quorate::{Fault, Inspection, RedlockBuilder};
+use quorate_testbed::{Server, ServerOptions, TestServer};
+
+use super::backend::Backend;
 use super::names::{self, Names};
+use crate::finding::{Add, FaultAdvice, Rules};
 
 #[derive(Debug)]
 pub(super) struct Redis;
@@ -19,10 +22,7 @@ impl Backend for Redis {
     }
 
     fn missing(&self) -> Option<String> {
-        let path = quorate_testbed::available();
-        path.is_none().then(|| {
-            "no redis-server or valkey-server on the PATH: install one, or set QUORATE_SERVER to its path".to_owned()
-        })
+        Server::missing()
     }
 
     fn program(&self) -> String {
@@ -31,7 +31,7 @@ impl Backend for Redis {
             .unwrap_or_else(|| "redis-server".to_owned())
     }
 
-    fn start(&self) -> Result<Box<dyn StartedServer>, String> {
+    fn start(&self) -> Result<Box<dyn TestServer>, String> {
         let server = Server::start(ServerOptions::new()).map_err(|error| error.to_string())?;
         Ok(Box::new(server))
     }
@@ -39,22 +39,21 @@ impl Backend for Redis {
     fn restarts(&self) -> &'static str {
         "restarts without data: its votes do not count until every lost lock has expired"
     }
-}
 
-impl StartedServer for Server {
-    fn port(&self) -> u16 {
-        Self::port(self)
+    fn judge(&self, master: &Inspection, rules: Rules, add: &mut dyn Add) {
+        doctor::judge(master, rules, add);
     }
 
-    fn url(&self) -> String {
-        Self::url(self)
+    fn explain<'a>(
+        &self,
+        master: &Inspection,
+        fault: &Fault,
+        why: &'a str,
+    ) -> Option<FaultAdvice<'a>> {
+        doctor::explain(master, fault, why)
     }
 
-    fn kill(&self) -> Result<(), Error> {
-        Self::kill(self)
-    }
-
-    fn restart(&self) -> Result<(), Error> {
-        self.restart_empty()
+    fn grant(&self, rules: &[&str]) -> String {
+        doctor::grant(rules)
     }
 }

@@ -1,13 +1,16 @@
 //! ZooKeeper.
 
+mod doctor;
+
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use quorate::RedlockBuilder;
-use quorate_testbed::{Error, ZooKeeper as Server};
+use quorate::{Fault, Inspection, RedlockBuilder};
+use quorate_testbed::{TestServer, ZooKeeper as Server};
 
-use super::backend::{Backend, StartedServer, failed, prepared};
+use super::backend::{Backend, failed, prepared};
 use super::names::{self, Names};
 use crate::exit::Failure;
+use crate::finding::{Add, FaultAdvice, Rules};
 
 #[derive(Debug)]
 pub(super) struct ZooKeeper;
@@ -31,16 +34,28 @@ impl Backend for ZooKeeper {
     }
 
     fn missing(&self) -> Option<String> {
-        Server::available().err()
+        Server::missing()
     }
 
     fn program(&self) -> String {
         "zookeeper".to_owned()
     }
 
-    fn start(&self) -> Result<Box<dyn StartedServer>, String> {
+    fn start(&self) -> Result<Box<dyn TestServer>, String> {
         let server = Server::start().map_err(|error| error.to_string())?;
         Ok(Box::new(server))
+    }
+
+    fn judge(&self, master: &Inspection, _: Rules, add: &mut dyn Add) {
+        doctor::judge(master, add);
+    }
+
+    fn explain<'a>(&self, _: &Inspection, fault: &Fault, why: &'a str) -> Option<FaultAdvice<'a>> {
+        doctor::explain(fault, why)
+    }
+
+    fn survives_alone(&self, master: &Inspection) -> bool {
+        doctor::survives_alone(master)
     }
 }
 
@@ -61,22 +76,4 @@ async fn prepare(url: &str) -> Result<String, Failure> {
         ));
     }
     Ok(text)
-}
-
-impl StartedServer for Server {
-    fn port(&self) -> u16 {
-        self.addr(0).port()
-    }
-
-    fn url(&self) -> String {
-        Self::url(self, "/quorate")
-    }
-
-    fn kill(&self) -> Result<(), Error> {
-        Self::kill(self, 0)
-    }
-
-    fn restart(&self) -> Result<(), Error> {
-        Self::restart(self, 0)
-    }
 }

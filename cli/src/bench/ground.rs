@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{Order, Redlock, RestartGuard};
-use quorate_testbed::Masters;
+use quorate_testbed::{Masters, TestServer};
 
 use super::party::{Kinds, Party};
 use super::setting::Setting;
-use crate::backends::{self, Backend, StartedServer};
+use crate::backends::{self, Backend};
 use crate::config::{self, MasterOptions};
 use crate::exit::Failure;
 
@@ -24,8 +24,8 @@ pub(super) struct Ground {
     /// The settings of the plain lock that are measured on each set of masters. With `--kinds`: the kinds of locks.
     pub(super) settings: &'static [Setting],
     /// Servers that the benchmark has started for `--nodes`. They are stored here because a server stops when its
-    /// [`StartedServer`] is dropped.
-    others: Vec<Box<dyn StartedServer>>,
+    /// [`TestServer`] is dropped.
+    others: Vec<Box<dyn TestServer>>,
     /// All clients that were created so far. At the end of the benchmark, [`clear`](Self::clear) waits until the
     /// masters have replied to the releases of these clients.
     pub(super) clients: RefCell<Vec<Redlock>>,
@@ -46,20 +46,17 @@ impl Ground {
         let sizes = sizes.unwrap_or(DEFAULT_SIZES.to_vec());
         check(&sizes)?;
         let most = sizes.iter().copied().max().unwrap_or(1).max(least);
-        let program = quorate_testbed::available().ok_or_else(|| {
-            Failure::internal(
-                "no redis-server or valkey-server on the PATH: install one, or set QUORATE_SERVER to its path",
-            )
-        })?;
+        if let Some(why) = backends::REDIS.missing() {
+            return Err(Failure::internal(why));
+        }
         let masters = Masters::start(most)
             .map_err(|error| Failure::internal(format!("cannot start masters: {error}")))?;
-        let name = program.file_name().unwrap_or_default();
         let urls = masters.urls();
         Ok(Self {
             options: of_our_own(),
             parties: by_size(&sizes, &urls),
             urls,
-            server: format!("{} on this machine", name.to_string_lossy()),
+            server: format!("{} on this machine", backends::REDIS.program()),
             spawned: Some(masters),
             others: Vec::new(),
             settings: &Setting::ALL,
@@ -80,7 +77,10 @@ impl Ground {
             .flat_map(|kind| std::iter::repeat_n(kind, most(kind)))
             .collect();
         let others = backends::start_all(&wanted)?;
-        let urls: Vec<String> = others.iter().map(|server| server.url()).collect();
+        let urls: Vec<String> = others
+            .iter()
+            .map(|server| server.url(backends::PLACE))
+            .collect();
         for url in &urls {
             backends::prepare(url).await?;
         }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{Redlock, RestartGuard, Wait};
+use quorate_testbed::TestServer;
 
-use crate::backends::{self, Backend, StartedServer};
+use crate::backends::{self, Backend};
 use crate::exit::Failure;
 use crate::output;
 
@@ -25,7 +26,7 @@ pub(super) struct Stage(Vec<Actor>);
 
 /// One master of the demo: a real server, or a master in this process's memory.
 enum Actor {
-    Real(&'static dyn Backend, Box<dyn StartedServer>),
+    Real(&'static dyn Backend, Box<dyn TestServer>),
     Memory(MemoryNode),
 }
 
@@ -92,7 +93,7 @@ impl Stage {
     pub(super) async fn prepare(&self) -> Result<(), Failure> {
         for actor in &self.0 {
             if let Actor::Real(_, server) = actor {
-                backends::prepare(&server.url()).await?;
+                backends::prepare(&server.url(backends::PLACE)).await?;
             }
         }
         Ok(())
@@ -177,7 +178,9 @@ impl Stage {
         let mut builder = Redlock::builder();
         for (index, actor) in self.0.iter().enumerate() {
             builder = match actor {
-                Actor::Real(_, server) => backends::add(builder, index + 1, &server.url())?,
+                Actor::Real(_, server) => {
+                    backends::add(builder, index + 1, &server.url(backends::PLACE))?
+                }
                 Actor::Memory(node) => builder.node(node.clone()),
             };
         }
@@ -204,7 +207,7 @@ impl Stage {
     pub(super) fn happen(&self, event: Event) -> Result<(), Failure> {
         match (&self.0[event.master], event.up) {
             (Actor::Real(_, server), false) => server.kill().map_err(Failure::internal),
-            (Actor::Real(_, server), true) => server.restart().map_err(Failure::internal),
+            (Actor::Real(_, server), true) => server.come_back().map_err(Failure::internal),
             (Actor::Memory(node), false) => {
                 node.set_condition(Condition::Down);
                 Ok(())

@@ -8,6 +8,11 @@ const RULES: Rules = Rules {
     prefix: true,
 };
 
+/// Judges Redis masters.
+fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
+    super::judge(masters, &vec![backends::REDIS; masters.len()], rules)
+}
+
 fn healthy(n: usize) -> Inspection {
     let mut master = Inspection::new(NodeName::new(format!("m{n}:6379")));
     master.server = Some("redis".into());
@@ -326,7 +331,7 @@ fn documented_server_versions_match_the_tested_versions() {
             Some((server.to_lowercase(), series.to_owned()))
         })
         .collect();
-    for (server, series) in TESTED {
+    for (server, series) in tested_versions() {
         assert!(
             listed.iter().any(|(s, v)| s == server && v == series),
             "the page must list the tested version {server} {series}: {listed:?}"
@@ -334,7 +339,7 @@ fn documented_server_versions_match_the_tested_versions() {
     }
     for (server, series) in listed {
         assert!(
-            TESTED.contains(&(&*server, &*series)),
+            tested_versions().any(|one| one == (&*server, &*series)),
             "doctor must know {server} {series}, which is listed on the page"
         );
     }
@@ -398,4 +403,10 @@ fn doctor_reports_an_address_that_leads_to_several_servers_in_turn() {
     // A restart changes the run of a database, but not its identity.
     let database = |run| vec![seen(1, run, Some("server"))];
     assert_eq!(addresses(&[database("a"), database("b")]), []);
+}
+
+#[test]
+fn advice_about_an_old_server_names_the_oldest_supported_servers() {
+    let advice = "use Valkey, or at least Redis 6.2, MariaDB 10.6, MySQL 8 or ZooKeeper 3.5";
+    assert_eq!(newer(), advice);
 }

@@ -1,25 +1,31 @@
-//! Checks of `doctor` for MySQL, MariaDB and ZooKeeper masters. The checks do no I/O.
-
-use std::time::Duration;
+//! The checks of `doctor` for MySQL and MariaDB masters. The checks do no I/O.
 
 use quorate::{Fault, Inspection};
 
-use crate::finding::{Add, Rules, Severity};
+use crate::backends::store_checks;
+use crate::finding::{Add, FaultAdvice, Rules, Severity};
 use crate::output::human;
 
 /// `doctor` warns if a database server has fewer free connections than this, which is enough for two clients. Each
 /// client opens four sessions and one connection for notifications.
 const ROOM: u64 = 2 * 5;
 
-/// Reports that locks cannot be taken on this master because of `fault`. If this function has no advice for the fault,
-/// it reports nothing and returns false.
-pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut impl Add) -> bool {
-    let zookeeper = master.server.as_deref() == Some("zookeeper");
+/// The advice for a server that has reached its connection limit.
+const FEWER: &str =
+    "raise the connection limit on the server, or open fewer sessions with ?lanes= in its URL";
+
+/// The advice for a server that refuses writes.
+const READ_ONLY: &str = "if this server is a replica, list its source instead; otherwise run SET GLOBAL read_only = 0, or start the \
+                 server without innodb_read_only";
+
+/// The advice of `doctor` if no lock can be taken because of `fault`, whose text is `why`. `None` if the advice does not
+/// depend on the kind of the master.
+pub(super) fn explain<'a>(
+    master: &Inspection,
+    fault: &Fault,
+    why: &str,
+) -> Option<FaultAdvice<'a>> {
     let (check, advice) = match fault {
-        Fault::Denied(_) if zookeeper => (
-            "acl",
-            "put a user with access to the path into the URL (zk://user:password@host/path), or change the ACL of the path (setAcl) and run `quorate prepare-server URL`",
-        ),
         // The server is known, so the login succeeded. `Denied` means that the user lacks rights.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
@@ -58,40 +64,14 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "option",
             "turn off the option that the finding names, or use another server",
         ),
-        Fault::Unsupported(why) if why.contains("maxSessionTimeout") => (
-            "session",
-            "raise maxSessionTimeout in the zoo.cfg of the server, or lower ?timeout= in its URL",
-        ),
-        Fault::ReadOnly if zookeeper => (
-            "role",
-            "start members of the ensemble until a majority of them runs: without a majority, this member serves only reads",
-        ),
         Fault::ReadOnly => ("role", READ_ONLY),
-        Fault::Timeout(_) => (
-            "reachable",
-            "find out what keeps this server busy, or raise ?timeout= in its URL",
-        ),
-        _ => return false,
+        _ => return store_checks::explain(fault, why),
     };
-    add(
-        Severity::Error,
-        check,
-        format!("cannot be used: {why}"),
-        advice,
-    );
-    true
+    Some((check, format!("cannot be used: {why}"), advice))
 }
 
-/// The advice for a server that has reached its connection limit.
-const FEWER: &str =
-    "raise the connection limit on the server, or open fewer sessions with ?lanes= in its URL";
-
-const READ_ONLY: &str = "if this server is a replica, list its source instead; otherwise run SET GLOBAL read_only = 0, or start the \
-                 server without innodb_read_only";
-
-/// Runs all checks on a MySQL, MariaDB or ZooKeeper master on which locks can be taken.
-pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    age(master, add);
+/// Runs all checks on a MySQL or MariaDB master on which locks can be taken.
+pub(super) fn judge(master: &Inspection, rules: Rules, add: &mut dyn Add) {
     role(master, add);
     together_with_others(master, add);
     if master.setting("log_bin") == Some("ON")
@@ -110,40 +90,10 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
     room(master, add);
     threads(master, add);
-    leader(master, add);
-    pace(master, add);
-    for unseen in &master.unseen {
-        let (what, advice) = unseen
-            .split_once(": ")
-            .unwrap_or((unseen, "check it on the server"));
-        let what = format!("does not report {what}");
-        add(Severity::Note, "unseen", what, advice);
-    }
+    store_checks::judge(master, add);
 }
 
-/// Reports a ZooKeeper server older than version 3.5, which lacks features that locks need.
-fn age(master: &Inspection, add: &mut impl Add) {
-    let Some(version) = master.version.as_deref() else {
-        return;
-    };
-    let mut numbers = version
-        .split('.')
-        .map_while(|part| part.parse::<u32>().ok());
-    let series = (numbers.next(), numbers.next());
-    let zookeeper = master.server.as_deref() == Some("zookeeper");
-    if let (true, (Some(major), Some(minor))) = (zookeeper, series)
-        && (major, minor) < (3, 5)
-    {
-        add(
-            Severity::Error,
-            "version",
-            format!("is ZooKeeper {version}, which is too old"),
-            "use ZooKeeper 3.5 or newer",
-        );
-    }
-}
-
-fn role(master: &Inspection, add: &mut impl Add) {
+fn role(master: &Inspection, add: &mut dyn Add) {
     match master.role.as_deref() {
         Some("slave") => {
             let source = master.setting("source").unwrap_or("another server");
@@ -165,7 +115,7 @@ fn role(master: &Inspection, add: &mut impl Add) {
 }
 
 /// Checks whether the database server belongs to a cluster with synchronous replication.
-fn together_with_others(master: &Inspection, add: &mut impl Add) {
+fn together_with_others(master: &Inspection, add: &mut dyn Add) {
     let galera = master.setting("wsrep_on") == Some("ON");
     let group = master
         .setting("group_replication_group_name")
@@ -188,7 +138,7 @@ fn together_with_others(master: &Inspection, add: &mut impl Add) {
 }
 
 /// Checks whether a crash or a power cut can lose commits of the database server.
-fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
+fn persistence(master: &Inspection, rules: Rules, add: &mut dyn Add) {
     let flush = master.setting("innodb_flush_log_at_trx_commit");
     let binlog = match master.setting("log_bin") {
         Some("ON") => master.setting("sync_binlog"),
@@ -233,7 +183,7 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-fn room(master: &Inspection, add: &mut impl Add) {
+fn room(master: &Inspection, add: &mut dyn Add) {
     let number = |name| master.setting(name).and_then(|value| value.parse().ok());
     let (Some(most), Some(now)) = (number("max_connections"), number("Threads_connected")) else {
         return;
@@ -254,7 +204,7 @@ fn room(master: &Inspection, add: &mut impl Add) {
 
 /// Warns if the thread pool of a MariaDB server may have fewer threads than the server has connections. Waiting clients
 /// then poll, because blocked statements could occupy all threads.
-fn threads(master: &Inspection, add: &mut impl Add) {
+fn threads(master: &Inspection, add: &mut dyn Add) {
     let number = |name| master.setting(name).and_then(|value| value.parse().ok());
     let pooled = master.setting("thread_handling") == Some("pool-of-threads");
     let (true, Some(threads), Some(connections)) = (
@@ -279,65 +229,15 @@ fn threads(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// The largest difference, in milliseconds, between the clock of a ZooKeeper leader and that of this machine at which a
-/// process that tries once gets the lock of a dead holder at once. See "The age of a lease in a store without a clock"
-/// in docs/protocol.md.
-const LEADER_AGREES_MS: u64 = 2_000;
-
-/// Warns if the clock of the ensemble's leader and the clock of this machine differ by too much.
-fn leader(master: &Inspection, add: &mut impl Add) {
-    let zookeeper = master.server.as_deref() == Some("zookeeper");
-    let offset = master.clock_offset_ms.filter(|_| zookeeper);
-    if let Some(offset) = offset.filter(|offset| offset.unsigned_abs() > LEADER_AGREES_MS) {
-        let apart = human(Duration::from_millis(offset.unsigned_abs()));
-        add(
-            Severity::Warning,
-            "clock",
-            format!(
-                "has a leader whose clock differs by {apart} from the clock of this machine: if a holder on another \
-                 machine dies, the first process that tries once may still be refused after the lock has expired"
-            ),
-            "synchronise the clocks of the ZooKeeper servers and of all clients (chrony, ntpd) without a step (slew)",
-        );
-    }
-}
-
-/// Warns if a reply of the master takes more than half of the time that a request to this master may take.
-fn pace(master: &Inspection, add: &mut impl Add) {
-    let (Some(trip), Some(timeout)) = (master.round_trip, master.timeout) else {
-        return;
-    };
-    if trip * 2 > timeout {
-        add(
-            Severity::Warning,
-            "latency",
-            format!(
-                "takes {} to reply, and the timeout is {}: the votes of this master will often come too late",
-                human(trip),
-                human(timeout)
-            ),
-            "find out what keeps this server or its disk busy, or raise ?timeout= in its URL",
-        );
-    }
-}
-
-/// Whether this master tolerates failures of its own servers, so that `doctor` accepts it as the only master. True for
-/// a ZooKeeper ensemble.
-pub(crate) fn survives_alone(master: &Inspection) -> bool {
-    master.server.as_deref() == Some("zookeeper")
-        && master
-            .role
-            .as_deref()
-            .is_some_and(|role| role != "standalone")
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use quorate::NodeName;
 
+    use super::super::MySql;
     use super::*;
+    use crate::backends::Backend;
 
     const RULES: Rules = Rules {
         max_ttl: Duration::from_secs(30),
@@ -424,24 +324,6 @@ mod tests {
             master.settings.push((SAFE.0.into(), SAFE.1.into()));
             assert_eq!(found(&master, RULES), [expected], "{settings:?}");
         }
-        let mut apart = database(&[]);
-        (apart.server, apart.uptime) = (Some("zookeeper".into()), None);
-        for (offset, expected) in [(-2_500, 1), (1_900, 0), (3_600_000, 1)] {
-            apart.clock_offset_ms = Some(offset);
-            assert_eq!(found(&apart, RULES).len(), expected, "{offset}");
-        }
-        let mut old = database(&[]);
-        (old.server, old.uptime) = (Some("zookeeper".into()), None);
-        for (version, expected) in [
-            ("3.4.14", 1),
-            ("3.5.0", 0),
-            ("3.10.1", 0),
-            ("4.0", 0),
-            ("", 0),
-        ] {
-            old.version = Some(version.into());
-            assert_eq!(found(&old, RULES).len(), expected, "{version}");
-        }
         for role in ["slave", "read-only"] {
             let mut master = database(&[SAFE]);
             master.role = Some(role.into());
@@ -477,63 +359,43 @@ mod tests {
     }
 
     #[test]
-    fn single_master_causes_a_warning_unless_it_is_a_zookeeper_ensemble() {
-        let mut master = database(&[]);
-        master.server = Some("zookeeper".into());
-        for (role, alone) in [("leader", true), ("follower", true), ("standalone", false)] {
-            master.role = Some(role.into());
-            assert_eq!(survives_alone(&master), alone, "{role}");
-        }
-        assert!(!survives_alone(&database(&[])));
+    fn single_database_causes_a_warning() {
+        assert!(!MySql.survives_alone(&database(&[])));
     }
 
-    /// Returns the check and the advice that `unusable` adds for this fault, as `CHECK: ADVICE`.
+    /// The check and the advice for this fault, as `CHECK: ADVICE`.
     fn advice(master: &Inspection, fault: &Fault) -> String {
-        let mut said = String::new();
         let why = fault.to_string();
-        let add = &mut |_, check: &'static str, _, advice: &str| {
-            said = format!("{check}: {advice}");
-        };
-        assert!(unusable(master, fault, &why, add), "{fault}");
-        said
+        let (check, _, advice) = explain(master, fault, &why).expect("advice");
+        format!("{check}: {advice}")
     }
 
     #[test]
-    fn doctor_gives_advice_for_each_fault_of_a_database_or_zookeeper() {
-        let zookeeper = |fault: &Fault| {
-            let mut master = database(&[]);
-            master.server = Some("zookeeper".into());
-            advice(&master, fault)
-        };
-        let mut stranger = database(&[]);
-        stranger.server = None;
+    fn doctor_gives_advice_for_each_fault_of_a_database() {
+        let mut unknown = database(&[]);
+        unknown.server = None;
         let denied = Fault::Denied("no (1045)".into());
-        assert!(advice(&stranger, &denied).starts_with("login: correct the user"));
+        assert!(advice(&unknown, &denied).starts_with("login: correct the user"));
         assert!(advice(&database(&[]), &denied).contains("acl: run `quorate prepare-server"));
-        assert!(zookeeper(&denied).contains("setAcl"));
         for full in [
             Fault::Down("Too many connections (1040): raise max_connections".into()),
             Fault::Down("exceeded the 'max_user_connections' resource (1226)".into()),
         ] {
-            assert!(
-                advice(&stranger, &full).starts_with("connections: raise the connection limit")
-            );
+            assert!(advice(&unknown, &full).starts_with("connections: raise the connection limit"));
         }
         let hourly = Fault::Server("exceeded the 'max_questions' resource (1226)".into());
-        assert!(advice(&stranger, &hourly).starts_with("limits: raise the limit"));
+        assert!(advice(&unknown, &hourly).starts_with("limits: raise the limit"));
         let locked = Fault::Denied("this account is locked (4151)".into());
-        assert!(advice(&stranger, &locked).contains("unlock the user in the URL"));
+        assert!(advice(&unknown, &locked).contains("unlock the user in the URL"));
         let expired =
             Fault::Denied("the password of the user in the URL has expired (1820)".into());
-        assert!(advice(&stranger, &expired).contains("new password"));
+        assert!(advice(&unknown, &expired).contains("new password"));
         let option = Fault::Unsupported("running with the --x option (1290)".into());
         assert!(advice(&database(&[]), &option).starts_with("option: turn off the option"));
         assert!(advice(&database(&[]), &Fault::ReadOnly).contains("read_only = 0"));
         let binlog = Fault::Unsupported("binlog_format=STATEMENT".into());
         assert!(advice(&database(&[]), &binlog).contains("binlog_format = ROW"));
-        let session = Fault::Unsupported("raise maxSessionTimeout".into());
-        assert!(zookeeper(&session).starts_with("session: raise maxSessionTimeout"));
         let late = Fault::Timeout(Duration::from_millis(250));
-        assert!(zookeeper(&late).contains("?timeout="));
+        assert!(advice(&database(&[]), &late).contains("?timeout="));
     }
 }
