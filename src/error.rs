@@ -195,7 +195,8 @@ pub struct Missed {
     pub held_here: bool,
     /// Whether another program holds the lock: on enough masters to prevent a majority, the lock key has a value that
     /// quorate did not write. This is also true for the lock of another Redlock library. False if the masters do not
-    /// report the value, as for clients with [`Order::Unordered`](crate::Order::Unordered).
+    /// report the value, as for permits, and for clients with [`Order::Unordered`](crate::Order::Unordered) or without
+    /// fencing tokens.
     pub foreign: bool,
     /// The note of the lock's holder, if the holder has written one.
     pub note: Option<Box<Note>>,

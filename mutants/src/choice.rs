@@ -75,7 +75,7 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["inspect::"])),
     ("all", Part::Only(&["bad_input::"])),
     ("all", Part::Only(&["settings::"])),
-    ("all", Part::Only(&["kinds::"])),
+    ("all", Part::Only(&["kind_contract::"])),
     ("all", Part::Only(&["needs::"])),
     ("all", Part::Only(&["metrics::"])),
     ("all", Part::Only(&["dead_holders::"])),

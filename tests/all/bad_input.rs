@@ -55,6 +55,10 @@ async fn invalid_argument_fails_with_a_one_line_error_before_any_request_is_sent
         acquired(redlock.lock_all(["a", "b", "a"]).acquire().await),
         acquired(redlock.lock_all(["a", ""]).acquire().await),
         acquired(redlock.lock("quorate:slot:0:api").acquire().await),
+        match redlock.election("").observe() {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("an election needs a name"),
+        },
         owner(""),
         owner(&"x".repeat(65)),
         owner("a\nb"),
@@ -75,6 +79,7 @@ async fn invalid_argument_fails_with_a_one_line_error_before_any_request_is_sent
         "the resource \"a\" is named twice",
         "the resource name is empty",
         "resource names that begin with \"quorate:\" are reserved",
+        "the resource name is empty",
         "an owner's id has 1 to 64 bytes and no control characters; this id has 0 bytes",
         "an owner's id has 1 to 64 bytes and no control characters; this id has 65 bytes",
         "an owner's id has 1 to 64 bytes and no control characters; this id has 3 bytes",
@@ -169,4 +174,16 @@ async fn callers_with_limits_of_two_and_three_share_at_most_three_permits() {
     drop(first);
     redlock.flush().await;
     assert!(attempt(2).await.expect("an answer").acquired().is_some());
+}
+
+/// The locks of the values are held. The error must nevertheless say that the client uses no fencing tokens.
+#[tokio::test]
+async fn client_without_fencing_cannot_create_a_quota_or_a_once_record() {
+    let redlock = Redlock::builder().in_memory(3).fencing(false).build();
+    let redlock = redlock.expect("good settings");
+    let _held = redlock.acquire("prizes").await.expect("free");
+    let quota = redlock.quota("prizes").create(1).await;
+    assert_eq!(quota, Err(quorate::ValueError::NoFencing));
+    let once = redlock.once("prizes", Duration::from_secs(60));
+    assert_eq!(once.create().await, Err(quorate::ValueError::NoFencing));
 }

@@ -4,11 +4,11 @@
 //! Each test polls its future k times and then drops it, for k = 1, 2, .. until the future completes.
 
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::support::polled::{ENOUGH, polled};
 use crate::support::slow::SlowNode;
 use crate::support::{
     PATIENCE, ask_server, eventually, holders, masters, ms, secs, settings, take,
@@ -18,29 +18,6 @@ use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{Redlock, RedlockBuilder, Retry, Wait};
 use quorate_contract::requests;
 use quorate_testbed::{Fault as Harm, Injected, Masters, Proxy, Way};
-
-/// Polls a future whenever it is woken, at most `polls` times, and then drops it. Returns true if the future completed.
-async fn polled<F: Future>(future: F, polls: usize) -> bool {
-    let mut future = pin!(future);
-    let mut left = polls;
-    std::future::poll_fn(move |cx: &mut Context<'_>| {
-        if left == 0 {
-            return Poll::Ready(false);
-        }
-        left -= 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(_) => Poll::Ready(true),
-            // This was the last poll. Return immediately, so that the future is dropped at this await point.
-            Poll::Pending if left == 0 => Poll::Ready(false),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
-
-/// An upper limit on the polls of a future, so that the loop of a failing test ends. Every future of this file needs
-/// fewer polls.
-const ENOUGH: usize = 400;
 
 /// Masters in memory that delay requests and replies, and a client of them. Each master has its own delay.
 struct Far {
@@ -98,7 +75,7 @@ async fn at_every_point<F, T>(
     for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 0, 3, 8]] {
         for polls in 1..=ENOUGH {
             let far = Far::new(distances, &with);
-            let done = polled(make(far.redlock.clone()), polls).await;
+            let done = polled(make(far.redlock.clone()), polls).await.is_some();
             far.settled(&format!("{distances:?} after {polls} polls"))
                 .await;
             if done {
@@ -118,23 +95,6 @@ async fn at_every_point<F, T>(
 
 fn as_it_is(builder: RedlockBuilder) -> RedlockBuilder {
     builder
-}
-
-#[tokio::test(start_paused = true)]
-async fn acquire_dropped_at_any_await_point_leaves_no_key() {
-    at_every_point(as_it_is, async |redlock| {
-        drop(redlock.acquire("job").await.expect("free"));
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn acquire_without_fencing_dropped_at_any_await_point_leaves_no_key() {
-    at_every_point(
-        |builder| builder.fencing(false),
-        async |redlock| drop(redlock.acquire("job").await.expect("free")),
-    )
-    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,54 +153,6 @@ async fn scope_dropped_at_any_await_point_leaves_no_key() {
     .await;
 }
 
-/// Drops a waiting acquire at every await point, and checks that no key is left. Another client holds the lock, and
-/// releases it 10 ms after the acquire began.
-async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
-    for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 8]] {
-        for polls in 1..=ENOUGH {
-            let far = Far::new(distances, &with);
-            let nodes = far.nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-            let other = with(Redlock::builder().nodes(nodes.collect()));
-            let other = other.build().expect("good settings");
-            let held = take(&other, "job").await;
-            let giver = tokio::spawn(async move {
-                tokio::time::sleep(ms(10)).await;
-                held.release().await;
-            });
-            let waiting = async {
-                drop(
-                    far.redlock
-                        .acquire("job")
-                        .await
-                        .expect("the waiter must get the lock after the holder has released it"),
-                );
-            };
-            let done = polled(waiting, polls).await;
-            giver.await.expect("no panic");
-            other.flush().await;
-            far.settled(&format!("{distances:?} after {polls} polls"))
-                .await;
-            if done {
-                break;
-            }
-            assert!(
-                polls < ENOUGH,
-                "{distances:?}: the future must complete in fewer than {ENOUGH} polls"
-            );
-        }
-    }
-}
-
-#[tokio::test]
-async fn queued_waiter_dropped_at_any_await_point_leaves_no_key() {
-    waits_at_every_point(as_it_is).await;
-}
-
-#[tokio::test]
-async fn waiter_without_a_queue_dropped_at_any_await_point_leaves_no_key() {
-    waits_at_every_point(|builder| builder.order(quorate::Order::Unordered)).await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn acquire_with_a_token_confirmation_dropped_at_any_await_point_leaves_no_key() {
     for polls in 1..=ENOUGH {
@@ -253,7 +165,7 @@ async fn acquire_with_a_token_confirmation_dropped_at_any_await_point_leaves_no_
             });
         }
         let acquire = async { drop(far.redlock.acquire("job").await.expect("free")) };
-        let done = polled(acquire, polls).await;
+        let done = polled(acquire, polls).await.is_some();
         far.settled(&format!("after {polls} polls")).await;
         if done {
             assert!(
@@ -370,7 +282,7 @@ async fn future_dropped_at_any_time_leaves_no_key_on_real_masters_with_network_l
     let _far = real.latency(ms(2));
     for (name, verb) in VERBS {
         for polls in 1..=ENOUGH {
-            let done = polled(verb(real.redlock.clone()), polls).await;
+            let done = polled(verb(real.redlock.clone()), polls).await.is_some();
             real.flushed().await;
             assert_eq!(
                 real.left(),

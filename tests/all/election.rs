@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{PATIENCE, ask_server, eventually, masters, ms, redlock, secs, settings};
 use futures::StreamExt;
-use quorate::{AcquireError, Leader, Leadership, Observation, Redlock, RedlockBuilder, Wait};
+use quorate::{Leader, Leadership, Observation, Redlock, RedlockBuilder, Wait};
 use quorate_testbed::{
     ClockShim, Fault as Cut, Masters, OffsetFile, Proxy, Reply, ServerOptions, Skew, Way,
 };
@@ -248,32 +248,6 @@ async fn observer_reports_the_leader_until_a_majority_of_masters_is_down() {
     );
     masters[1].kill().expect("killed");
     assert_eq!(change(&mut observer).await, None);
-}
-
-#[tokio::test]
-async fn campaign_fails_without_fencing_or_if_it_must_not_wait_for_a_held_lock() {
-    let masters = masters(3);
-    let redlock = redlock(&masters);
-    let leads = campaign(&redlock, "me").await;
-    let election = redlock.election("job").wait(Wait::None);
-    let error = election
-        .campaign("me too")
-        .await
-        .expect_err("the campaign must fail, because another candidate leads");
-    assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
-    leads.resign().await;
-    let classic = settings(masters.urls()).fencing(false).build();
-    let classic = classic.expect("good settings");
-    // The campaign must fail because `classic` uses no fencing tokens, not because the lock is held.
-    let held = classic.acquire("job").await.expect("the lock must be free");
-    let error = classic
-        .election("job")
-        .campaign("me")
-        .await
-        .expect_err("a client without fencing must be refused");
-    assert!(error.to_string().contains("fencing"), "{error}");
-    held.release().await;
-    assert!(redlock.election("").observe().is_err());
 }
 
 #[tokio::test]

@@ -12,8 +12,7 @@ use crate::support::{
 use quorate::node::memory::Master;
 use quorate::node::{Node, Request};
 use quorate::{
-    ExtendError, Fault, LockGuard, LossCause, NodeOutcome, Phase, Redlock, Status, StatusVerdict,
-    Wait,
+    ExtendError, Fault, LockGuard, LossCause, NodeOutcome, Phase, Redlock, StatusVerdict, Wait,
 };
 use quorate_testbed::{Fault as Cut, Proxy, Way};
 
@@ -298,98 +297,6 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::TakenAway));
     assert_eq!(holders(&masters, "job"), 0);
-}
-
-/// One kind of lock in a test of force-releases: how a client takes the lock, and how an operator force-releases it.
-#[derive(Clone, Copy, Debug)]
-enum Broken {
-    Plain,
-    Several,
-    Reader,
-    Owner,
-    Permit,
-}
-
-impl Broken {
-    const ALL: [Self; 5] = [
-        Self::Plain,
-        Self::Several,
-        Self::Reader,
-        Self::Owner,
-        Self::Permit,
-    ];
-
-    async fn acquire(self, redlock: &Redlock) -> LockGuard {
-        let request = match self {
-            Self::Plain => redlock.lock("plain"),
-            Self::Several => redlock.lock_all(["several", "other"]),
-            Self::Reader => redlock.lock("reader").shared(),
-            Self::Owner => redlock.owner("o").expect("an id").lock("owner"),
-            Self::Permit => redlock.semaphore("permit", 1),
-        };
-        let guard = request.wait(Wait::For(PATIENCE)).acquire().await;
-        guard.unwrap_or_else(|error| panic!("{self:?}: {error}"))
-    }
-
-    async fn force_release(self, redlock: &Redlock) -> Status {
-        let status = match self {
-            Self::Plain => redlock.break_lock("plain").await,
-            Self::Several => redlock.break_lock("several").await,
-            Self::Reader => redlock.break_lock("reader").await,
-            Self::Owner => redlock.break_lock("owner").await,
-            Self::Permit => redlock.break_permit("permit", 0).await,
-        };
-        status.expect("the name must be valid")
-    }
-
-    /// Takes and releases the lock as another client that must not share it.
-    async fn take_over(self, redlock: &Redlock) {
-        let guard = match self {
-            Self::Reader => take(redlock, "reader").await,
-            Self::Owner => take(redlock, "owner").await,
-            _ => self.acquire(redlock).await,
-        };
-        guard.release().await;
-    }
-}
-
-/// The holder has its lock on the masters 0 and 2, because its link to master 1 is down. The operator reaches the
-/// masters 0 and 1, and another client holds the lock there. When the link is up again, the holder must not restore its
-/// lock on master 1, which never had it.
-#[tokio::test]
-async fn force_released_lock_is_not_restored_on_a_master_that_did_not_have_it() {
-    let masters = masters(3);
-    let proxy = Proxy::start(masters[1].addr()).expect("a proxy");
-    let far = masters.iter().enumerate().map(|(n, master)| match n {
-        1 => master.url_at(proxy.addr()),
-        _ => master.url(),
-    });
-    let far = settings(far).ttl(secs(9)).build().expect("good settings");
-    let nowhere = Proxy::start(masters[2].addr()).expect("a proxy");
-    let _gone = nowhere.inject(Cut::Hold(Way::Both));
-    let near = masters.iter().enumerate().map(|(n, master)| match n {
-        2 => master.url_at(nowhere.addr()),
-        _ => master.url(),
-    });
-    let near = settings(near).ttl(secs(9)).build().expect("good settings");
-    let down = proxy.inject(Cut::Hold(Way::Both));
-    let mut guards = Vec::new();
-    for kind in Broken::ALL {
-        guards.push((kind, kind.acquire(&far).await));
-    }
-    for kind in Broken::ALL {
-        let status = kind.force_release(&near).await;
-        assert!(
-            matches!(status.verdict(), StatusVerdict::Split),
-            "{kind:?}: only master 0 must show the holder: {status:?}"
-        );
-        kind.take_over(&near).await;
-    }
-    drop(down);
-    for (kind, guard) in guards {
-        let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-        assert!(lost.is_ok(), "{kind:?}: the holder must lose its lock");
-    }
 }
 
 /// A force-release that reaches less than a majority of the masters deletes nothing: another client could acquire the

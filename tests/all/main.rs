@@ -24,7 +24,7 @@ mod from_env;
 mod full;
 mod hostile;
 mod inspect;
-mod kinds;
+mod kind_contract;
 mod language;
 mod lease;
 mod limits;

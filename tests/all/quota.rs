@@ -1,13 +1,11 @@
 //! Tests of quotas. Even if masters or callers fail, the callers must not take more units than the quota was created
 //! with.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use crate::support::polled::polled;
 use crate::support::slow::SlowNode;
 use crate::support::stubborn::{self, Treatment};
 use crate::support::{
@@ -175,25 +173,6 @@ async fn quota_is_reported_as_lost_after_a_majority_restarted_from_disk() {
     );
 }
 
-#[tokio::test]
-async fn quota_works_only_while_a_majority_of_masters_is_up() {
-    let (nodes, redlock) = memory(3);
-    let quota = quota(&redlock, 10).await;
-    nodes[2].set_condition(Condition::Down);
-    let left = quota.take(1).await;
-    assert_eq!(
-        left,
-        Ok(Take::Taken { left: 9 }),
-        "a majority of the masters must suffice"
-    );
-    nodes[1].set_condition(Condition::Down);
-    let error = quota.take(1).await.expect_err("no majority");
-    assert!(
-        matches!(error, ValueError::NotAcquired(AcquireError::NoQuorum(_))),
-        "{error}"
-    );
-}
-
 /// A rule for a master in memory that applies `treatment` to write requests, and treats all other requests normally.
 fn writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
     move |request| match request {
@@ -290,22 +269,6 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
         node.change(|_| Treatment::Honest);
     }
     assert_eq!(quota.left().await, Ok(10));
-}
-
-/// Polls a future whenever it is woken, at most `polls` times, and then drops it. Returns the result, or `None` if the
-/// future did not complete.
-async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    std::future::poll_fn(move |cx| {
-        left -= 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 use quorate::{
@@ -233,22 +232,6 @@ async fn renewed_readers_exclude_a_client_that_locks_with_set_nx() {
 }
 
 #[tokio::test]
-async fn reader_waits_for_a_client_that_locked_with_plain_set() {
-    let masters = masters(3);
-    for master in &masters {
-        ask_server(master, &["SET", "doc", "x", "NX", "PX", "30000"]);
-    }
-    let reader = redlock(&masters).lock("doc").shared().try_acquire().await;
-    assert!(matches!(reader, Ok(TryAcquire::Held(_))), "{reader:?}");
-    for master in &masters {
-        assert_eq!(
-            ask_server(master, &["GET", "doc"]).text().as_deref(),
-            Some("x")
-        );
-    }
-}
-
-#[tokio::test]
 async fn downgrade_of_a_writer_to_a_reader_does_not_admit_a_queued_writer() {
     let masters = masters(3);
     let (here, there) = (waits(&masters), waits(&masters));
@@ -313,29 +296,6 @@ async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
     }
     let refused = writer.downgrade().await.expect_err("taken away");
     assert_eq!(refused, DowngradeError::Lost(LossCause::TakenAway));
-}
-
-/// The time within which all keys of a dropped request must be gone.
-const SOON: Duration = secs(20);
-
-#[tokio::test]
-async fn reader_request_dropped_at_any_await_point_leaves_no_key() {
-    let masters = masters(3);
-    let redlock = redlock(&masters);
-    for after in 0..30 {
-        let acquire = redlock.lock("doc").shared().acquire();
-        let _ = tokio::time::timeout(Duration::from_micros(100 * after), acquire).await;
-    }
-    let writer = tokio::time::timeout(SOON, redlock.lock("doc").wait(Wait::For(SOON)).acquire());
-    let writer = writer
-        .await
-        .expect("the acquire of the writer must end in time")
-        .expect("the writer must get the lock, because no reader is left");
-    writer.release().await;
-    for master in &masters {
-        let left = ask_server(master, &["EXISTS", "doc", "quorate:holds:doc"]).int();
-        assert_eq!(left, Some(0));
-    }
 }
 
 #[tokio::test]

@@ -104,32 +104,6 @@ async fn semaphore_limits_concurrent_tasks_and_serves_every_task() {
 }
 
 #[tokio::test]
-async fn release_of_a_renewed_permit_wakes_a_waiter() {
-    let masters = masters(3);
-    let (here, there) = (redlock(&masters), waits(&masters));
-    let permit = here.semaphore("api", 1).ttl(secs(2)).acquire().await;
-    let permit = permit.expect("free");
-    tokio::time::sleep(secs(3)).await;
-    assert!(permit.is_valid(), "the permit must have been renewed");
-    let waiting = tokio::spawn(async move { there.semaphore("api", 1).acquire().await });
-    let line = || {
-        let master = masters.iter().next().expect("three");
-        let line = ask_server(master, &["ZCARD", "quorate:queue:quorate:slot:line:api"]);
-        line.int().unwrap_or(0)
-    };
-    eventually("the waiter must be queued", || line() == 1).await;
-    let released = std::time::Instant::now();
-    permit.release().await;
-    let next = waiting
-        .await
-        .expect("no panic")
-        .expect("the waiter must get a permit");
-    assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
-    next.release().await;
-    eventually("the queue must be empty", || line() == 0).await;
-}
-
-#[tokio::test]
 async fn semaphore_keeps_all_permits_while_a_minority_of_masters_is_down() {
     let masters = masters(3);
     let redlock = waits(&masters);

@@ -5,54 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::support::{
-    ask_server, eventually, holders, larger_token, masters, ms, redlock, secs, settings, take,
-};
-use quorate::{AcquireError, InvalidResource, LossCause, Redlock, TryAcquire, Wait};
+use crate::support::{ask_server, holders, larger_token, masters, ms, redlock, secs, settings};
+use quorate::{AcquireError, InvalidResource, Redlock, Wait};
 
 fn waits(masters: &quorate_testbed::Masters, most: Duration) -> Redlock {
     settings(masters.urls())
         .wait(Wait::For(most))
         .build()
         .expect("good settings")
-}
-
-#[tokio::test]
-async fn lock_on_several_resources_holds_and_releases_each_resource() {
-    let masters = masters(3);
-    let redlock = redlock(&masters);
-    let guard = redlock.lock_all(["a", "b", "c"]).acquire().await;
-    let guard = guard.expect("free");
-    for resource in ["a", "b", "c"] {
-        eventually("all masters must have the key", || {
-            holders(&masters, resource) == 3
-        })
-        .await;
-        let other = redlock.try_acquire(resource).await.expect("an answer");
-        assert!(matches!(other, TryAcquire::Held(_)), "{resource}");
-    }
-    let released = guard.release().await;
-    assert!(released.was_valid);
-    for resource in ["a", "b", "c"] {
-        eventually("every master must have released the locks", || {
-            holders(&masters, resource) == 0
-        })
-        .await;
-    }
-}
-
-#[tokio::test]
-async fn lock_on_several_resources_takes_no_key_if_one_resource_is_held() {
-    let masters = masters(3);
-    let (one, other) = (redlock(&masters), redlock(&masters));
-    let held = take(&one, "b").await;
-    let all = other.lock_all(["a", "b", "c"]).try_acquire().await;
-    assert!(matches!(all, Ok(TryAcquire::Held(_))), "{all:?}");
-    other.flush().await;
-    for resource in ["a", "c"] {
-        assert_eq!(holders(&masters, resource), 0, "{resource}");
-    }
-    held.release().await;
 }
 
 #[tokio::test]
@@ -116,52 +76,6 @@ async fn locks_on_several_resources_never_deadlock() {
     for task in tasks {
         task.await.expect("no panic");
     }
-}
-
-#[tokio::test]
-async fn lock_on_several_resources_is_lost_if_one_of_its_keys_is_overwritten() {
-    let masters = masters(3);
-    let redlock = redlock(&masters);
-    let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
-    let guard = guard.expect("free");
-    tokio::time::sleep(secs(3)).await;
-    assert!(
-        guard.is_valid(),
-        "the lock must be renewed beyond its first TTL"
-    );
-    guard.extend(secs(4)).await.expect("still ours");
-    // Another client overwrites one of the lock keys on a majority of the masters.
-    for master in masters.iter().take(2) {
-        ask_server(master, &["SET", "b", "a foreign value"]);
-    }
-    let cause = tokio::time::timeout(secs(10), guard.lost()).await;
-    assert_eq!(
-        cause.expect("the loss of the lock must be reported"),
-        LossCause::TakenAway
-    );
-    eventually("the other resource must be released", || {
-        holders(&masters, "a") == 0
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn renewal_restores_a_missing_key_of_a_lock_on_several_resources() {
-    let masters = masters(3);
-    let redlock = redlock(&masters);
-    let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
-    let guard = guard.expect("free");
-    eventually("all masters must have the key", || {
-        holders(&masters, "b") == 3
-    })
-    .await;
-    let first = masters.iter().next().expect("three");
-    ask_server(first, &["DEL", "b"]);
-    eventually("the missing key must be restored", || {
-        holders(&masters, "b") == 3
-    })
-    .await;
-    assert!(guard.is_valid());
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports)]
 
 pub(crate) mod listener;
+pub(crate) mod polled;
 pub(crate) mod slow;
 pub(crate) mod stubborn;
 pub(crate) mod waiter;

@@ -1,0 +1,240 @@
+//! Questions about an acquire: what it takes, when it is refused, and what is left if it fails or is dropped.
+
+use std::time::{Duration, Instant};
+
+use quorate::{AcquireError, BuildError, Redlock, ValueError, Wait};
+use quorate_testbed::{Fault as Harm, Way};
+
+use super::kind::Kind;
+use super::world::{LONG_WAIT, SHORT_TTL, SlowWorld, World, granted, refused, refused_as_held};
+use crate::support::polled::{ENOUGH, polled};
+use crate::support::{ask_server, ms, secs};
+
+pub(crate) async fn lock_is_refused_while_held_and_leaves_no_key_when_it_is_released(
+    kind: &'static dyn Kind,
+) {
+    let world = World::new(kind).await;
+    let (holder, other) = (world.client(), world.client());
+    let held = world.acquire_as_rival(&holder).await;
+    holder.flush().await;
+    let before = world.keys_without_notes();
+    refused_as_held(kind.acquire(&other, Wait::None).await);
+    other.flush().await;
+    assert_eq!(world.keys_without_notes(), before);
+    held.release().await;
+    for _ in 0..2 {
+        let held = granted(kind.acquire(&other, Wait::None).await);
+        assert!(held.is_valid());
+        held.release().await;
+    }
+    other.flush().await;
+    holder.flush().await;
+    assert_eq!(world.keys(), [].into());
+}
+
+pub(crate) async fn acquire_of_a_held_lock_ends_at_its_wait_limit(kind: &'static dyn Kind) {
+    let world = World::new(kind).await;
+    let (holder, other) = (world.client(), world.client());
+    let held = world.acquire_as_rival(&holder).await;
+    let began = Instant::now();
+    refused_as_held(kind.acquire(&other, Wait::For(ms(300))).await);
+    let waited = began.elapsed();
+    // The wait should end after 300 ms. The limit is 2 s longer, because the machine may be busy.
+    assert!(waited >= ms(295) && waited < ms(2_300), "{waited:?}");
+    other.flush().await;
+    held.release().await;
+    holder.flush().await;
+    assert_eq!(world.keys(), [].into(), "the waiter must leave the queue");
+}
+
+pub(crate) async fn one_dead_master_of_three_changes_nothing_and_two_give_no_quorum(
+    kind: &'static dyn Kind,
+) {
+    let world = World::new(kind).await;
+    let (redlock, other) = (world.client(), world.client());
+    world.acquire(&redlock).await.release().await;
+    world.masters[0].kill().expect("killed");
+    for _ in 0..2 {
+        let held = granted(kind.acquire(&redlock, LONG_WAIT).await);
+        assert!(held.is_valid());
+        held.release().await;
+    }
+    let _held = world.acquire_as_rival(&other).await;
+    world.masters[1].kill().expect("killed");
+    let error = refused(kind.acquire(&redlock, Wait::For(ms(300))).await);
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+}
+
+/// The masters have a string of another program in the place of each lock key, and later a list.
+pub(crate) async fn key_of_another_program_is_reported_and_not_changed(kind: &'static dyn Kind) {
+    let world = World::new(kind).await;
+    let redlock = world.client();
+    let of_master = |master| kind.lock_keys().iter().map(move |key| (master, *key));
+    let each: Vec<_> = world.masters.iter().flat_map(of_master).collect();
+    let on_all = |command: &[&str]| {
+        for &(master, key) in &each {
+            ask_server(master, &[&command[..1], &[key], &command[1..]].concat());
+        }
+    };
+    on_all(&["SET", "private"]);
+    let before = world.keys();
+    match refused(kind.acquire(&redlock, Wait::None).await) {
+        AcquireError::HeldByOther(missed) => {
+            assert_eq!(missed.foreign, kind.sees_foreign_values());
+        }
+        other => panic!("{other}"),
+    }
+    redlock.flush().await;
+    for &(master, key) in &each {
+        assert_eq!(ask_server(master, &["GETDEL", key]), "private".into());
+    }
+    on_all(&["RPUSH", "private"]);
+    let error = refused(kind.acquire(&redlock, Wait::None).await);
+    if kind.sees_foreign_types() {
+        assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+        let details = error.details();
+        assert!(details.contains("holds another type of value"), "{details}");
+    } else {
+        assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
+    }
+    redlock.flush().await;
+    assert_eq!(world.keys(), before);
+    for (master, key) in each {
+        assert_eq!(ask_server(master, &["LLEN", key]).int(), Some(1));
+    }
+}
+
+pub(crate) async fn lock_of_a_dead_client_can_be_acquired_after_its_ttl(kind: &'static dyn Kind) {
+    let world = World::new(kind).await;
+    let (dies, proxies) = world.client_behind_proxies(&[0, 1, 2], SHORT_TTL);
+    let dead = world.acquire_as_rival(&dies).await;
+    let began = Instant::now();
+    let cuts: Vec<_> = proxies
+        .iter()
+        .map(|proxy| proxy.inject(Harm::Hold(Way::Both)))
+        .collect();
+    let other = world.client();
+    refused_as_held(kind.acquire(&other, Wait::None).await);
+    let held = world.acquire(&other).await;
+    // The dead client may have renewed its lock before the cut, but not later.
+    assert!(began.elapsed() > SHORT_TTL / 2, "{:?}", began.elapsed());
+    if held.token().is_some() && dead.token().is_some() {
+        assert!(held.token() > dead.token());
+    }
+    drop(cuts);
+}
+
+/// Creates the future of an acquire, drops it after 1, 2, .. polls, and checks that no key is left.
+pub(crate) async fn acquire_dropped_at_any_await_point_leaves_no_key(kind: &'static dyn Kind) {
+    tokio::time::pause();
+    for delays in [[0, 0, 0], [1, 2, 4], [3, 0, 8]] {
+        dropped_after_any_number_of_polls(kind, delays).await;
+    }
+}
+
+async fn dropped_after_any_number_of_polls(kind: &'static dyn Kind, delays: [u64; 3]) {
+    for polls in 1..=ENOUGH {
+        let world = SlowWorld::new(kind, delays).await;
+        let acquired = polled(kind.acquire(&world.here, LONG_WAIT), polls).await;
+        let is_done = acquired.is_some();
+        drop(acquired.map(granted));
+        world
+            .no_keys_are_left(&format!("{delays:?} after {polls} polls"))
+            .await;
+        if is_done {
+            assert!(
+                polls > 1 || delays[0] == 0,
+                "the acquire must wait for the masters"
+            );
+            return;
+        }
+    }
+    panic!("the acquire must complete in at most {ENOUGH} polls");
+}
+
+pub(crate) async fn acquire_dropped_at_any_time_leaves_no_key_on_real_masters(
+    kind: &'static dyn Kind,
+) {
+    let world = World::new(kind).await;
+    let redlock = world.client();
+    world.acquire(&redlock).await.release().await;
+    for polls in 1..=ENOUGH {
+        let acquired = polled(kind.acquire(&redlock, LONG_WAIT), polls).await;
+        let is_done = acquired.is_some();
+        drop(acquired.map(granted));
+        redlock.flush().await;
+        assert_eq!(world.keys(), [].into(), "after {polls} polls");
+        if is_done {
+            break;
+        }
+    }
+    for after in (0..12).map(|n| Duration::from_micros(200 * n)) {
+        drop(tokio::time::timeout(after, kind.acquire(&redlock, LONG_WAIT)).await);
+        redlock.flush().await;
+        assert_eq!(world.keys(), [].into(), "after {after:?}");
+    }
+}
+
+/// Another client holds the lock, and releases it 10 ms after the acquire began. The future of the acquire is dropped
+/// after 1, 2, .. polls.
+pub(crate) async fn waiting_acquire_dropped_at_any_await_point_leaves_no_key(
+    kind: &'static dyn Kind,
+) {
+    for delays in [[0, 0, 0], [1, 2, 4], [3, 0, 8]] {
+        dropped_after_any_number_of_polls_while_held(kind, delays).await;
+    }
+}
+
+async fn dropped_after_any_number_of_polls_while_held(kind: &'static dyn Kind, delays: [u64; 3]) {
+    for polls in 1..=ENOUGH {
+        let world = SlowWorld::new(kind, delays).await;
+        let held = granted(kind.acquire_as_rival(&world.there, LONG_WAIT).await);
+        let releases = async {
+            tokio::time::sleep(ms(10)).await;
+            held.release().await;
+        };
+        let acquires = async {
+            let acquired = polled(kind.acquire(&world.here, LONG_WAIT), polls).await;
+            acquired.map(granted).is_some()
+        };
+        let ((), is_done) = futures::future::join(releases, acquires).await;
+        world
+            .no_keys_are_left(&format!("{delays:?} after {polls} polls"))
+            .await;
+        if is_done {
+            assert!(polls > 1, "the acquire must wait for the release");
+            return;
+        }
+    }
+    panic!("the acquire must complete in at most {ENOUGH} polls");
+}
+
+pub(crate) async fn client_without_fencing_is_refused_or_gets_no_token(kind: &'static dyn Kind) {
+    let memory = Redlock::builder().in_memory(3);
+    let redlock = kind.settings(memory).fencing(false).ttl(secs(30));
+    let redlock = redlock.build().expect("good settings");
+    // The error must name the fencing tokens, although the lock is held.
+    let holder = redlock.acquire("job").await.expect("free");
+    let acquired = match kind.needs_fencing() {
+        Some(_) => kind.acquire(&redlock, Wait::None).await,
+        None => {
+            holder.release().await;
+            kind.acquire(&redlock, Wait::None).await
+        }
+    };
+    match (kind.needs_fencing(), acquired) {
+        (None, acquired) => assert_eq!(granted(acquired).token(), None),
+        (Some(what), Err(error)) => {
+            let needs = "need fencing tokens: remove fencing(false) from the builder";
+            assert_eq!(error.to_string(), format!("{what} {needs}"));
+            assert!(matches!(
+                error,
+                ValueError::NoFencing
+                    | ValueError::NotAcquired(AcquireError::InvalidOptions(
+                        BuildError::NeedsFencing(_)
+                    ))
+            ));
+        }
+        (Some(_), Ok(_)) => panic!("a client without fencing must be refused"),
+    }
+}
