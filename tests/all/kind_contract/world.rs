@@ -173,11 +173,11 @@ impl SlowWorld {
             .iter()
             .chain([&"quorate:slot:line:job"]);
         for key in keys {
-            let look = support::asking::look(key.as_bytes());
+            let status = quorate_contract::requests::status(key.as_bytes());
             for node in &self.nodes {
                 let state = node
                     .master
-                    .with_master(|master, now| master.apply(now, &look));
+                    .with_master(|master, now| master.apply(now, &status));
                 let Ok(Answer::State(state)) = state else {
                     panic!("{state:?}")
                 };
