@@ -190,17 +190,7 @@ fn check(
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
             // Another fault, not `net`, has ended the connection of the probe. Probe a new connection, which `net` must
             // block as well.
-            Err(_) if *net != Fault::HalfOpen => {
-                match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
-                    Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // Another fault ended this connection too. The probe got no reply, so `net` had its effect.
-                    Err(error) => Ok(format!(
-                        "no reply: new connections of the probe end with: {}",
-                        error.kind()
-                    )),
-                    Ok(heard) => unasked(&heard),
-                }
-            }
+            Err(_) if *net != Fault::HalfOpen => silence_of(fresh(SILENCE)),
             Err(error) => Ok(format!(
                 "no reply: the connection of the probe ended with: {}",
                 error.kind()
@@ -243,5 +233,18 @@ fn check(
             Ok(format!("90 bytes took {} ms", took.as_millis()))
         }
         other => bail!("this check does not support the fault {other:?}"),
+    }
+}
+
+/// The effect of a fault that lets no bytes through, as a new connection shows it.
+fn silence_of(fresh: io::Result<Box<dyn Probe>>) -> anyhow::Result<String> {
+    match fresh.and_then(|mut fresh| fresh.ask()) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
+        // Another fault ended this connection too. The probe got no reply, so `net` had its effect.
+        Err(error) => Ok(format!(
+            "no reply: new connections of the probe end with: {}",
+            error.kind()
+        )),
+        Ok(reply) => unasked(&reply),
     }
 }
