@@ -73,6 +73,10 @@ impl ReplyCollector {
 }
 
 /// Sends a request and waits for the reply. Checks that there is only one reply.
+///
+/// # Errors
+///
+/// The fault for which there is no answer.
 pub async fn send(node: &dyn Node, request: Request) -> Reply {
     let mut replies = ReplyCollector::new();
     replies.send(node, 0, request);

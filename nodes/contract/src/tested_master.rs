@@ -98,6 +98,10 @@ impl TestedMaster {
     }
 
     /// Sends a request and waits for the reply.
+    ///
+    /// # Errors
+    ///
+    /// The fault for which there is no answer.
     pub async fn send(&self, request: Request) -> Reply {
         requests::send(self.node(), request).await
     }

@@ -34,9 +34,12 @@ fn shifted(by: i64) -> u64 {
 /// waits until all short TTLs and heartbeat times have ended.
 pub(super) enum Action {
     Send(Request),
-    Change(Box<dyn Fn(&dyn KeyAccess)>),
+    Change(Box<Change>),
     Pause(Option<Duration>),
 }
+
+/// A direct change of the keys of a master.
+pub(super) type Change = dyn Fn(&dyn KeyAccess);
 
 fn change(change: impl Fn(&dyn KeyAccess) + 'static) -> Action {
     Action::Change(Box::new(change))
