@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 use self::kind::Kind;
 
-/// Defines one test for each question of a group. The macro is called in a module that defines the function `kind`.
+/// Defines a macro for each group, which defines one test for each question. The module that calls it defines `KIND`.
 macro_rules! questions {
     ($($group:ident: $($question:ident)*;)*) => {
         $(macro_rules! $group {
