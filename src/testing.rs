@@ -10,3 +10,5 @@ pub use crate::node::change::clients;
 pub use crate::node::memory::{Condition, Masters, MemoryNode};
 pub use crate::node::redis::driver::{Driver, Stage, Wants};
 pub use crate::node::redis::script::Script;
+#[doc(hidden)]
+pub use crate::node::redis::server_half;

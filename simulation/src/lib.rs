@@ -28,7 +28,8 @@
 //!   master has no data, old data, or all its data.
 //! - A clock for each master, which decides when the master's keys expire. The clock has an offset and a rate error,
 //!   and may jump.
-//! - Servers that read commands and write replies (`world/server.rs`). A server may lose its cached scripts, refuse
+//! - Servers that execute commands (`world/server.rs`). The library parses the commands and writes the replies
+//!   (`quorate::testing::server_half`). A server may lose its cached scripts, refuse
 //!   requests, close a connection when the first command arrives, or send unsolicited replies.
 //! - One connection for each client and master: two streams of bytes with delay and jitter. Writes are split into
 //!   packets at any byte, and packets are lost. The bytes of a connection are never reordered.

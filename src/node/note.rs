@@ -253,6 +253,38 @@ pub(crate) fn dated(since_ms: u64, says: &str) -> String {
     format!("{since_ms}{BETWEEN}{says}")
 }
 
+/// Splits a note that [`dated`] returned into the start time and the rest; `None` for other text.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn undated(note: &str) -> Option<(u64, &str)> {
+    let (since, says) = note.split_once(BETWEEN)?;
+    Some((since.parse().ok()?, says))
+}
+
+/// Writes a note and a leader's term as a master stores them, after the lock value and a space. `None` if there is
+/// neither. [`Note::read`] and [`Note::term`] read the result.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn stored(note: Option<&Note>, term: Option<u64>) -> Option<String> {
+    let (since, says) = match note {
+        Some(note) => {
+            let holder = Identity::new(&note.host, note.pid, &note.process);
+            let text = note.text.as_deref().unwrap_or_default();
+            (milliseconds(note.since), holder.says(text))
+        }
+        None => (0, unsaid()),
+    };
+    match term {
+        Some(term) => Some(dated(since, &leads(&says, term))),
+        None => note.map(|_| dated(since, &says)),
+    }
+}
+
+/// The milliseconds since 1970; 0 for an earlier time.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn milliseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Appends the leader's term to the note `says`.
 pub(crate) fn leads(says: &str, term: u64) -> Arc<str> {
     format!("{says}{BETWEEN}{term}").into()

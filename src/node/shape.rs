@@ -114,6 +114,9 @@ pub(crate) fn is_reader(place: &str) -> bool {
     place.ends_with(READER)
 }
 
+/// The form in which requests encode [`Mode::Exclusive`].
+const EXCLUSIVE: &[u8] = b"x";
+
 /// How a claim holds one of its keys: exclusively, or shared with other holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -136,9 +139,23 @@ impl Mode {
     /// The mode in the form in which requests encode it: `x` for exclusive, or the marker of the class of holds.
     pub(crate) fn word(&self) -> Vec<u8> {
         match self {
-            Self::Exclusive => b"x".to_vec(),
+            Self::Exclusive => EXCLUSIVE.to_vec(),
             Self::Class(class) => class.marker(),
         }
+    }
+
+    /// Parses the form that [`word`](Self::word) returns; `None` for other text.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn read(word: &[u8]) -> Option<Self> {
+        if word == EXCLUSIVE {
+            return Some(Self::Exclusive);
+        }
+        let class = match word.strip_prefix(keys::OWNER.as_bytes()) {
+            Some(id) => Class::Owner(std::str::from_utf8(id).ok()?.into()),
+            None if word == keys::SHARED.as_bytes() => Class::Shared,
+            None => return None,
+        };
+        Some(Self::Class(class))
     }
 
     /// The value of the lock key while the attempt with the random value `value` holds the key in this mode.

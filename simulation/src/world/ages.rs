@@ -1,6 +1,6 @@
 //! The age records of the masters: for how long clients have watched the present run of each server.
 
-use std::fmt::Write as _;
+use quorate::testing::server_half::{AgeCall, bulk};
 
 use super::World;
 use super::master::{SimMaster, run_id};
@@ -62,28 +62,28 @@ impl World {
     }
 
     /// Writes the reply to a client that reads the age record: the record, or null if the master has none.
-    pub(super) fn tell_age(&self, conn: usize, out: &mut String) {
+    pub(super) fn tell_age(&self, conn: usize, out: &mut Vec<u8>) {
         let record = self.shown_age(self.conns[conn].master);
-        if record.is_empty() {
-            out.push_str("_\r\n");
-        } else {
-            write!(out, "${}\r\n{record}\r\n", record.len()).expect("a string takes any text");
-        }
+        let record = Some(record).filter(|record| !record.is_empty());
+        bulk(record.as_deref().map(str::as_bytes), out);
     }
 
     /// Executes the script that raises the age record, and restores a lost generation marker.
-    pub(super) fn raise_age(&mut self, conn: usize, args: &[&[u8]], out: &mut String) {
-        let [run, life, age, new_life, marker] = args else {
-            return out.push_str("-ERR the script of the age record takes five arguments\r\n");
-        };
+    pub(super) fn raise_age(&mut self, conn: usize, call: &AgeCall<'_>, out: &mut Vec<u8>) {
+        let AgeCall {
+            run,
+            life,
+            age_ms: age,
+            new_life,
+            marker,
+        } = *call;
         let index = self.conns[conn].master;
         let now_us = self.masters[index].micros(self.now);
         let lost = self.masters[index].mark(now_us).is_none();
         let never = self.flaw == Some(Flaw::MarkLostOnRestart);
         if lost && (marker.is_empty() || never) {
-            return out.push_str("$0\r\n\r\n");
+            return bulk(Some(b""), out);
         }
-        let (run, life, age) = (text(run), text(life), number(age));
         let record = self.masters[index]
             .age_record(now_us)
             .unwrap_or_default()
@@ -93,7 +93,7 @@ impl World {
             _ if lost => {
                 let trusted = self.flaw == Some(Flaw::RestoredMarkerIsOld);
                 let age_ms = if trusted { DAY_MS } else { 0 };
-                Some(format!("{run} {age_ms} lost-{}", text(new_life)))
+                Some(format!("{run} {age_ms} lost-{new_life}"))
             }
             [of, shown, its] if of == run => {
                 let higher = its == life && number(shown.as_bytes()) < age;
@@ -101,7 +101,7 @@ impl World {
             }
             _ => {
                 let counted = if life.is_empty() { age } else { 0 };
-                Some(format!("{run} {counted} {}", text(new_life)))
+                Some(format!("{run} {counted} {new_life}"))
             }
         };
         if let Some(raised) = raised {
@@ -109,9 +109,9 @@ impl World {
             self.masters[index].set_age_record(now_us, &raised);
         }
         if lost {
-            self.restore_mark(index, text(marker));
+            self.restore_mark(index, marker);
         }
         let record = self.shown_age(index);
-        write!(out, "${}\r\n{record}\r\n", record.len()).expect("a string takes any text");
+        bulk(Some(record.as_bytes()), out);
     }
 }

@@ -1,12 +1,7 @@
 //! The command `DELIFEQ`, which deletes a key if it has a given value. Only some masters know the command, and only
 //! some connections are permitted to use it.
 
-use std::sync::Arc;
-
-use quorate::node::{Claim, Request};
-
 use super::World;
-use super::words::token;
 
 /// The additional line in the version report of a server that knows `DELIFEQ`.
 const VERSION: &str = "valkey_version:9.0.0\r\n";
@@ -16,15 +11,6 @@ const REFUSALS: [&str; 2] = [
     "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
     "-ERR unknown command 'DELIFEQ'\r\n",
 ];
-
-/// Returns the release that the command `DELIFEQ` carries; `None` for other commands.
-pub(super) fn release(words: &[&[u8]]) -> Option<Request> {
-    let [b"DELIFEQ", key, value] = words else {
-        return None;
-    };
-    let claim = Arc::new(Claim::new("", key, token(value)?, true));
-    Some(Request::Release { claim, leave: true })
-}
 
 impl World {
     /// Returns the additional version line of a master that knows `DELIFEQ`, otherwise an empty string. Every second

@@ -3,10 +3,9 @@
 //! If restarts remove too many markers, the library promises nothing. The checkers then stop checking exclusion,
 //! fencing tokens and values.
 
-use std::fmt::Write as _;
-
 use quorate::Redlock;
 use quorate::node::Request;
+use quorate::testing::server_half::bulk;
 
 use super::master::SimMaster;
 use super::words::{number, text};
@@ -383,18 +382,15 @@ impl World {
     }
 
     /// Writes the reply to a client that reads the generation marker: the marker, or null if the master has none.
-    pub(super) fn tell_mark(&self, conn: usize, out: &mut String) {
+    pub(super) fn tell_mark(&self, conn: usize, out: &mut Vec<u8>) {
         let master = &self.masters[self.conns[conn].master];
         let silent = match self.flaw {
             Some(Flaw::NextBesideOld) => true,
             Some(Flaw::ExtendUnrefused) => self.conns[conn].name.starts_with("quorate/0/"),
             _ => false,
         };
-        match master.mark(master.micros(self.now)).filter(|_| !silent) {
-            Some(mark) => write!(out, "${}\r\n{mark}\r\n", mark.len()),
-            None => write!(out, "_\r\n"),
-        }
-        .expect("writing to a string cannot fail");
+        let mark = master.mark(master.micros(self.now)).filter(|_| !silent);
+        bulk(mark.map(str::as_bytes), out);
     }
 
     /// Restores the lost generation marker of a master for a client.

@@ -4,22 +4,18 @@
 //! unlocked whenever the library is called, because the library calls back into the world.
 
 mod ages;
-mod asked;
 mod deletion;
 mod event;
 mod faults;
 mod force_release;
 mod foreign_key;
 mod full;
-mod group;
 mod link;
-mod many;
 mod marks;
 mod master;
 mod net;
 mod notes;
 mod orders;
-mod permit;
 mod records;
 mod register;
 mod server;

@@ -3,6 +3,7 @@
 //! message.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::link::Call;
 use super::{Event, World};
@@ -37,8 +38,8 @@ pub(super) struct Conn {
     pub(super) unread: Vec<u8>,
     /// The id of the client process that has subscribed to wake-ups on this connection; `None` if none has.
     pub(super) subscriber: Option<String>,
-    /// The subscribed channels on which the leaders of elections are announced.
-    pub(super) watches: Vec<Vec<u8>>,
+    /// The lock keys of the elections whose new leaders are announced on this connection.
+    pub(super) watches: Vec<Arc<[u8]>>,
     /// The number of lock requests that the server has executed on this connection.
     pub(super) served: u64,
     /// Whether the next reply of the server is malformed.

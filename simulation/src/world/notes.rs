@@ -1,100 +1,15 @@
-//! Decodes requests about the notes of lock holders and about elections. Encodes the replies, and the announcements of
-//! new leaders.
+//! Executes the requests about the notes of lock holders and about elections, and announces new leaders.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
-use quorate::node::{Answer, Claim, Fault, KeyState, NoteItem, Request};
+use quorate::node::{Answer, Fault, Request};
+use quorate::testing::server_half;
 
 use super::World;
-use super::words::{number, text, token};
+use super::words::text;
 use crate::facts::Fact;
 use crate::locker::resource_of;
 use crate::seeded_bugs::Flaw;
-
-/// The prefix of the channel on which a new leader (the new holder of an election's lock) is announced.
-const LEADER: &str = "quorate:leader:";
-
-/// Decodes the arguments of the script NOTE; `None` if they are malformed.
-pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
-    let (args, []) = args.as_chunks::<3>() else {
-        return None;
-    };
-    let item = |(key, [value, note, announce]): (&&[u8], &[&[u8]; 3])| {
-        let claim = Claim::new("", key, token(value)?, true);
-        let dated = text(note).split_once('\t');
-        let (since, says) = dated.unwrap_or_default();
-        if dated.is_none() {
-            claim.withdraw();
-        }
-        Some(NoteItem {
-            claim: Arc::new(claim),
-            says: says.into(),
-            since: number(since.as_bytes()),
-            announce: *announce == b"1",
-        })
-    };
-    let items = keys.iter().zip(args).map(item);
-    Some(Request::Note {
-        items: items.collect::<Option<_>>()?,
-    })
-}
-
-/// Decodes the arguments of the script LOOK.
-pub(super) fn looked(key: &[u8]) -> Request {
-    Request::Look { key: key.into() }
-}
-
-/// Writes the reply to NOTE: one digit for each note, `1` if it was written.
-pub(super) fn written(each: &[bool], out: &mut String) -> std::fmt::Result {
-    let digit = |written: &bool| if *written { '1' } else { '0' };
-    let digits: String = each.iter().map(digit).collect();
-    write!(out, "${}\r\n{digits}\r\n", digits.len())
-}
-
-pub(super) fn bulk(words: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
-    match words {
-        Some(words) => write!(out, "${}\r\n{}\r\n", words.len(), text(words)),
-        None => write!(out, "_\r\n"),
-    }
-}
-
-/// Writes the reply to LOOK: the state of a lock, and the holder's note if there is one.
-fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
-    let words = 5 + usize::from(note.is_some());
-    write!(out, "*{words}\r\n")?;
-    bulk(state.holder.as_deref(), out)?;
-    let left = state.ttl_left.map_or(-2, |left| left.as_millis() as i64);
-    write!(out, ":{left}\r\n")?;
-    let counter = state.counter.map(|counter| counter.to_string());
-    bulk(counter.as_deref().map(str::as_bytes), out)?;
-    write!(out, "*{}\r\n", state.queue.len())?;
-    for waiter in &state.queue {
-        bulk(Some(waiter.id.as_bytes()), out)?;
-    }
-    write!(out, "*{}\r\n", state.queue.len())?;
-    for waiter in &state.queue {
-        write!(out, ":{}\r\n", waiter.lives.as_millis())?;
-    }
-    note.map_or(Ok(()), |note| bulk(Some(note), out))
-}
-
-/// Writes the reply to a client that subscribes to a channel (`on` is true) or unsubscribes from it (`on` is false).
-pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
-    let kind = if on { "subscribe" } else { "unsubscribe" };
-    let (channel, len) = (text(channel), channel.len());
-    write!(
-        out,
-        ">3\r\n${}\r\n{kind}\r\n${len}\r\n{channel}\r\n:1\r\n",
-        kind.len()
-    )
-    .expect("writing to a string cannot fail");
-}
-
-/// Whether this is a channel on which leaders are announced.
-pub(super) fn is_of_leaders(channel: &[u8]) -> bool {
-    channel.starts_with(LEADER.as_bytes())
-}
 
 impl World {
     /// Lets a master write notes, reports the notes to the checkers, and sends the announcements of new leaders.
@@ -124,7 +39,7 @@ impl World {
     }
 
     /// Lets a master execute the script LOOK, and writes the reply into `out`.
-    pub(super) fn look_at(&mut self, index: usize, request: &Request, out: &mut String) {
+    pub(super) fn look_at(&mut self, index: usize, request: &Request, out: &mut Vec<u8>) {
         let Request::Look { key } = request else {
             return;
         };
@@ -134,10 +49,7 @@ impl World {
         let now_us = master.micros(now);
         let answer = master.execute(now_us, request, self.flaw);
         let note = master.note(now_us, key).map(|(note, _)| note);
-        let Ok(Answer::State(found)) = answer else {
-            return out.push_str("-ERR the simulated master returned no lock state\r\n");
-        };
-        state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
+        server_half::reply(request, &answer, note.as_deref(), out);
     }
 
     /// If `answer` is a refusal, returns the note of the lock's holder. Returns `None` for other answers, or if the
@@ -189,26 +101,28 @@ impl World {
         self.watch.fact(now, &fact);
     }
 
+    /// Begins (`on` is true) or ends the subscription of a connection to the new leaders of the election with the lock
+    /// `key`.
+    pub(super) fn watch_leaders(&mut self, conn: usize, key: &Arc<[u8]>, on: bool) {
+        let watches = &mut self.conns[conn].watches;
+        watches.retain(|watched| watched != key);
+        watches.extend(on.then(|| key.clone()));
+    }
+
     /// Announces a new leader to the subscribers of a master.
     fn announce(&mut self, master: usize, key: &[u8]) {
-        let channel = [LEADER.as_bytes(), key].concat();
         let hears = |conn: &super::Conn| {
-            conn.master == master && conn.is_heard() && conn.watches.contains(&channel)
+            let watches = conn.watches.iter().any(|watched| **watched == *key);
+            conn.master == master && conn.is_heard() && watches
         };
         let conns = self.conns.iter().enumerate();
         let heard: Vec<usize> = conns
             .filter(|(_, conn)| hears(conn))
             .map(|(n, _)| n)
             .collect();
-        let (channel, key) = (text(&channel), text(key));
-        let push = format!(
-            ">3\r\n$7\r\nmessage\r\n${}\r\n{channel}\r\n${}\r\n{key}\r\n",
-            channel.len(),
-            key.len()
-        );
         for conn in heard {
             self.watch.coverage.announced += 1;
-            self.say_to_client(conn, push.clone().into_bytes());
+            self.say_to_client(conn, server_half::announcement(key));
         }
     }
 }

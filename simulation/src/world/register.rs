@@ -1,69 +1,11 @@
-//! Decodes the scripts READ and WRITE, which access a stored value (quota or once-per-period record). Encodes their
-//! replies.
+//! Executes the requests that read or write a stored value (quota or once-per-period record).
 
-use std::fmt::Write as _;
-use std::sync::Arc;
-
-use quorate::Instant;
-use quorate::node::{Answer, Claim, Extended, Fault, NewValue, Request, ServerRun, StoredValue};
+use quorate::node::{Answer, Extended, Fault, Request, StoredValue};
 
 use super::World;
-use super::words::{number, text, token};
+use super::words::text;
 use crate::facts::Fact;
 use crate::locker::resource_of;
-
-/// A placeholder for the lock value in a decoded WRITE request: the script WRITE has no such argument.
-const NOBODY: [u8; 32] = [b'0'; 32];
-
-fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
-    Some(Arc::new(Claim::new("", key, token(value)?, true)))
-}
-
-/// Decodes the arguments of the script READ; `None` if they are malformed.
-pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
-    let [value, agreed] = args else {
-        return None;
-    };
-    Some(Request::Read {
-        claim: claim(key, value)?,
-        token: number(agreed),
-    })
-}
-
-/// Decodes the arguments of the script WRITE; `None` if they are malformed.
-pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
-    let [agreed, run, bytes @ ..] = args else {
-        return None;
-    };
-    Some(Request::Write {
-        claim: claim(key, &NOBODY)?,
-        token: number(agreed),
-        value: Arc::new(NewValue {
-            bytes: bytes.first().map(|bytes| (*bytes).into()),
-            until: Instant::from_nanos(u64::MAX),
-            run: Some(ServerRun::new(text(run))),
-        }),
-    })
-}
-
-/// Writes the reply to READ: the stored value, or null if the master has none, and the master's clock.
-pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
-    let Answer::Value { run, stored, clock } = answer else {
-        return Ok(());
-    };
-    let clock = clock.unwrap_or_default();
-    let Some(stored) = stored else {
-        return write!(out, "*2\r\n_\r\n:{clock}\r\n");
-    };
-    // Report the run id `another` for a value that an earlier run of the server wrote.
-    let run = if stored.trusted {
-        run.as_str()
-    } else {
-        "another"
-    };
-    let value = format!("{} {run} {}", stored.number, text(&stored.bytes));
-    write!(out, "*2\r\n${}\r\n{value}\r\n:{clock}\r\n", value.len())
-}
 
 impl World {
     /// Lets a master read or write the value that is stored under a lock (quota or once-per-period record). Reports the

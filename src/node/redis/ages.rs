@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::buffers::Output;
+use super::layout::AgeCall;
 use super::loaded::Scripts;
 use super::refusal::{is_noscript, server_fault};
 use super::resp::Value;
@@ -105,12 +106,14 @@ impl Ages {
         let marker = self
             .restores
             .map_or(String::new(), |marker| marker.to_string());
-        let mut call = scripts.call(Script::Age, 0, 5, out.commands());
-        call.arg(self.run.as_str())
-            .arg(life)
-            .number(age.as_millis() as u64)
-            .arg(&new_life)
-            .arg(&marker);
+        let call = AgeCall {
+            run: self.run.as_str(),
+            life,
+            age_ms: age.as_millis() as u64,
+            new_life: &new_life,
+            marker: &marker,
+        };
+        call.write(&mut scripts.call(Script::Age, 0, AgeCall::ARGS, out.commands()));
         sent.push_back(Sent::alone(What::Age, now));
     }
 

@@ -39,11 +39,7 @@ pub(super) fn decode(
     if let Value::Error(error) = value {
         return Err(NoAnswer::Fault(refused(Script::of(request), error)));
     }
-    let shape = match request {
-        // The reply to an extension has the same form for every kind of lock, so it is decoded as for a plain lock.
-        Request::Extend { .. } => Shape::plain(),
-        _ => request.shape(),
-    };
+    let shape = shape_of_reply(request);
     // Match the request together with the form of the reply. Every other combination is malformed.
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => match shape {
@@ -97,6 +93,15 @@ pub(super) fn decode(
         (Request::Watch { .. }, Value::Push(_)) => Answer::Watching,
         _ => return Err(NoAnswer::malformed()),
     })
+}
+
+/// The kind of lock that decides about the form of the reply. The reply to an extension has the same form for every kind
+/// of lock, so its kind is a plain lock.
+pub(super) fn shape_of_reply(request: &Request) -> &Shape {
+    match request {
+        Request::Extend { .. } => Shape::plain(),
+        _ => request.shape(),
+    }
 }
 
 /// Decodes the reply to an acquire of a plain lock.
@@ -256,7 +261,7 @@ fn stored(found: &Value<'_>, memory: &Memory) -> Result<Option<StoredValue>, NoA
 }
 
 /// Decodes one digit of the reply to the script EXTEND or KEEP: the result for one lock. `None` for an unknown digit.
-fn extended(digit: u8) -> Option<Extended> {
+pub(super) fn extended(digit: u8) -> Option<Extended> {
     Some(match digit {
         b'0' => Extended::NotOurs,
         b'1' => Extended::Kept,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::layout::{ABSENT, LEAVES, NOTED, WITH_NOTE, WITHDRAWN_TTL};
 use super::loaded::Scripts;
 use super::resp::Command;
 use super::script::Script;
@@ -157,11 +158,11 @@ impl Scripts {
         command.number(millis(ttl)).number(proposal);
         match group.instead() {
             Some(instead) => command.arg(instead.to_hex()),
-            None => command.arg(""),
+            None => command.arg(ABSENT),
         };
         match claim.ticket() {
             Some(ticket) => write_ticket(&mut command, ticket),
-            None => command.arg("").number(0).number(0),
+            None => command.arg(ABSENT).number(0).number(0),
         };
         modes(&mut command, group);
     }
@@ -174,8 +175,8 @@ impl Scripts {
 
     fn unclaim(&self, claim: &Claim, group: &Group, leave: bool, out: &mut Vec<u8>) {
         let mut command = self.call_group(Script::Unclaim, claim, group, 3, out);
-        command.arg(claim.ticket().map_or("", |ticket| &ticket.waiter));
-        command.number(u64::from(leave) + 2 * u64::from(claim.is_noted()));
+        command.arg(claim.ticket().map_or(ABSENT, |ticket| &ticket.waiter));
+        command.number(LEAVES * u64::from(leave) + NOTED * u64::from(claim.is_noted()));
         modes(&mut command, group);
     }
 
@@ -190,7 +191,7 @@ impl Scripts {
             // If the claim was withdrawn, its release may already have been sent, and an extension would restore the
             // lock. So send the TTL 0: the script then skips this lock.
             let ttl = if claim.is_withdrawn() {
-                0
+                WITHDRAWN_TTL
             } else {
                 millis(item.ttl)
             };
@@ -227,7 +228,7 @@ impl Scripts {
         // If the third is needed, write all three.
         let place = (ticket.is_some() || noted).then(|| match ticket {
             Some(ticket) => (&*ticket.waiter, leave),
-            None => ("", false),
+            None => (ABSENT, false),
         });
         let extra = 2 * usize::from(place.is_some()) + usize::from(noted);
         let mut command = self.call(Script::ReleasePermit, 1, 2 + extra, out);
@@ -251,7 +252,7 @@ impl Scripts {
             Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
             // The optional arguments are positional: the waiter id, whether to leave the queue, whether a note was
             // written. If the third is needed, write all three.
-            Some(None) if noted => Some(("", 0)),
+            Some(None) if noted => Some((ABSENT, 0)),
             _ => None,
         };
         let extra = 2 * usize::from(place.is_some()) + usize::from(noted);
@@ -275,10 +276,14 @@ impl Scripts {
             // If the claim was withdrawn, its release may already have been sent, and an extension would restore the
             // lock. So send the TTL 0: the script then skips this lock.
             let wanted = !item.claim.is_withdrawn();
-            let ttl = if wanted { millis(item.ttl) } else { 0 };
+            let ttl = if wanted {
+                millis(item.ttl)
+            } else {
+                WITHDRAWN_TTL
+            };
             command.arg(item.claim.token().to_hex());
             if wanted && item.note {
-                command.arg(format!("-{ttl}"));
+                command.arg(format!("{WITH_NOTE}{ttl}"));
             } else {
                 command.number(ttl);
             }
@@ -294,7 +299,7 @@ impl Scripts {
         for item in items {
             // If the claim was withdrawn, send an empty note: the script then writes no note after the release.
             let note = if item.claim.is_withdrawn() {
-                String::new()
+                ABSENT.to_owned()
             } else {
                 dated(item.since, &item.says)
             };

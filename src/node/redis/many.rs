@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::decode::{NoAnswer, acquired, counter};
 use super::encode::millis;
+use super::layout::{AS_PROPOSED, DELETED, NOT_OURS, NOT_RELEASED, NOT_TRIED};
 use super::loaded::Scripts;
 use super::refusal::refused;
 use super::resp::Value;
@@ -180,9 +181,9 @@ fn malformed() -> Fault {
 
 fn released(value: &Value<'_>) -> Result<Each, Fault> {
     Ok(match value {
-        Value::Bulk(b"1") => Some(Ok(Answer::Released(true))),
-        Value::Bulk(b"0") => Some(Ok(Answer::Released(false))),
-        Value::Bulk(b"-") => None,
+        Value::Bulk([DELETED]) => Some(Ok(Answer::Released(true))),
+        Value::Bulk([NOT_OURS]) => Some(Ok(Answer::Released(false))),
+        Value::Bulk([NOT_RELEASED]) => None,
         Value::Error(error) => Some(Err(refused(Some(Script::ReleaseMany), error))),
         _ => return Err(malformed()),
     })
@@ -190,8 +191,8 @@ fn released(value: &Value<'_>) -> Result<Each, Fault> {
 
 fn taken(claim: &Claim, proposal: u64, value: &Value<'_>) -> Result<Each, Fault> {
     let answer = match value {
-        Value::Int(0) => return Ok(None),
-        Value::Int(-1) => {
+        Value::Int(NOT_TRIED) => return Ok(None),
+        Value::Int(AS_PROPOSED) => {
             let proposed = i64::try_from(proposal).unwrap_or(i64::MAX);
             counter(proposed).map(|number| Answer::Granted {
                 counter: Some(number),

@@ -21,6 +21,7 @@ pub(crate) mod driver;
 mod encode;
 mod handshake;
 mod inspect;
+mod layout;
 mod link;
 mod loaded;
 mod lookup;
@@ -33,6 +34,8 @@ mod resp;
 mod runs;
 pub(crate) mod script;
 mod sent;
+#[cfg(any(test, feature = "testing"))]
+pub mod server_half;
 mod settle;
 mod shared;
 mod socket;

@@ -2,7 +2,8 @@
 //! this table.
 //!
 //! - The scripts of clients are loaded in the order of the rows.
-//! - The simulated server matches on every script, so a new script does not compile until the simulation handles it.
+//! - The server half of the wire (`server_half/`) matches on every script, so tests with a new script do not compile
+//!   until the server half parses its calls.
 //! - The tests of this module compare `keys` and `args` of each row with the comment at the beginning of the Lua
 //!   source.
 //! - The tests of `needs.rs` compare `purposes` of each row with the calls in the Lua source.

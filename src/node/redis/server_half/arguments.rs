@@ -1,0 +1,55 @@
+//! Parses single arguments of a command.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::node::numbers::whole;
+use crate::node::redis::layout::ABSENT;
+use crate::node::{Claim, Fairness, Ticket, Token};
+
+pub(super) fn text(word: &[u8]) -> Option<&str> {
+    std::str::from_utf8(word).ok()
+}
+
+pub(super) fn millis(word: &[u8]) -> Option<Duration> {
+    whole(word).map(Duration::from_millis)
+}
+
+pub(super) fn is_set(word: &[u8]) -> bool {
+    word == b"1"
+}
+
+pub(super) fn is_absent(word: &[u8]) -> bool {
+    word == ABSENT.as_bytes()
+}
+
+/// The place in the queue with which a client acquires a lock; no place if the waiter id is absent.
+pub(super) fn place(waiter: &[u8], ticket: &[u8], heartbeat: &[u8]) -> Option<Fairness> {
+    if is_absent(waiter) {
+        return Some(Fairness::Fair(None));
+    }
+    Some(Fairness::Fair(Some(Box::new(Ticket {
+        waiter: text(waiter)?.into(),
+        number: whole(ticket)?,
+        heartbeat: millis(heartbeat)?,
+    }))))
+}
+
+/// The place in the queue that a release names; no place if the waiter id is absent. A release carries neither the
+/// ticket nor the heartbeat, so both are zero.
+pub(super) fn place_of_release(waiter: &[u8]) -> Option<Fairness> {
+    place(waiter, b"0", b"0")
+}
+
+/// A claim on one key, with a fencing token.
+pub(super) fn fenced(key: &[u8], value: &[u8], fairness: Fairness) -> Option<Claim> {
+    Some(Claim::new("", key, Token::from_hex(value)?, true).with_fairness(fairness))
+}
+
+/// Shares a claim. If `noted` is true, first records in the claim that its holder has written a note.
+pub(super) fn shared(claim: Claim, noted: bool) -> Arc<Claim> {
+    if noted {
+        claim.take_note();
+    }
+    Arc::new(claim)
+}

@@ -1,0 +1,876 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use super::*;
+use crate::node::actor::mailbox::Queued;
+use crate::node::actor::trust::Memory;
+use crate::node::redis::decode::{NoAnswer, decode};
+use crate::node::redis::deletion::Deletion;
+use crate::node::redis::loaded::Scripts;
+use crate::node::redis::many::decode_many;
+use crate::node::redis::runs::Placed;
+use crate::node::{
+    Answer, Claim, Class, Ended, ExtendItem, Extended, Fairness, Fault, Group, Hold, KeyState,
+    Mode, NewValue, Note, NoteItem, Page, Part, Permit, QueueInfo, Reply, ServerRun, StoredValue,
+    Ticket, Token, Waiter,
+};
+use crate::protocol::instant::Instant;
+use crate::protocol::marker::{Configuration, Fingerprint};
+use crate::settings::RestartGuard;
+
+const RUN: &str = "run-7";
+
+/// The largest number that is exact in a reply.
+const MOST: u64 = 1 << 53;
+
+fn memory() -> Memory {
+    Memory::of(Some(RUN), false)
+}
+
+/// The scripts of a connection that has loaded all of them. The SHA1 digest of a script is its index.
+fn scripts(checked: bool) -> Scripts {
+    let configuration = Configuration::new(1, Fingerprint::of(["a"]), None);
+    let mut scripts = match checked {
+        true => Scripts::checked(configuration, RestartGuard::On),
+        false => Scripts::default(),
+    };
+    for script in Script::ALL {
+        let sha = format!("{:040}", script as usize);
+        let loaded = scripts.loaded(script, &Value::Bulk(sha.as_bytes()));
+        loaded.expect("the digest must be accepted");
+    }
+    scripts
+}
+
+fn script_of(sha: &[u8]) -> Option<Script> {
+    let index = usize::try_from(whole(sha.strip_prefix(&[b'0'; 37])?)?).ok()?;
+    Script::ALL.get(index).copied()
+}
+
+fn sent(request: &Request, checked: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    scripts(checked).encode(request, &ServerRun::new(RUN), &mut out);
+    out
+}
+
+fn words(bytes: &[u8]) -> Vec<&[u8]> {
+    let (words, len) = command(bytes).expect("the command must be complete");
+    assert_eq!(len, bytes.len());
+    words
+}
+
+fn received_one(bytes: &[u8]) -> Request {
+    match received(&words(bytes), script_of) {
+        Some(Received::One(request)) => request,
+        other => panic!("one request must be received, not {other:?}"),
+    }
+}
+
+fn token() -> impl Strategy<Value = Token> {
+    any::<[u8; 16]>().prop_map(Token::from_bytes)
+}
+
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 1..9)
+}
+
+fn millis() -> impl Strategy<Value = Duration> {
+    (1..86_400_000_u64).prop_map(Duration::from_millis)
+}
+
+fn word() -> impl Strategy<Value = String> {
+    vec(
+        prop::sample::select(vec!['a', 'b', '\u{e9}', '-', '7']),
+        1..6,
+    )
+    .prop_map(|letters| letters.into_iter().collect())
+}
+
+fn ticket() -> impl Strategy<Value = Ticket> {
+    (word(), any::<u64>(), millis()).prop_map(|(waiter, number, heartbeat)| Ticket {
+        waiter: waiter.into(),
+        number,
+        heartbeat,
+    })
+}
+
+fn queued() -> impl Strategy<Value = Fairness> {
+    of(ticket()).prop_map(|ticket| Fairness::Fair(ticket.map(Box::new)))
+}
+
+/// Removes the parts of a place that a release does not carry.
+fn leaving(fairness: Fairness) -> Fairness {
+    let only_id = |ticket: Box<Ticket>| {
+        Box::new(Ticket {
+            number: 0,
+            heartbeat: Duration::ZERO,
+            ..*ticket
+        })
+    };
+    match fairness {
+        Fairness::Fair(ticket) => Fairness::Fair(ticket.map(only_id)),
+        Fairness::Unordered => Fairness::Unordered,
+    }
+}
+
+fn group() -> impl Strategy<Value = Group> {
+    let mode = prop_oneof![
+        Just(Mode::Exclusive),
+        Just(Mode::Class(Class::Shared)),
+        word().prop_map(|id| Mode::Class(Class::Owner(id.into()))),
+    ];
+    let part = (key(), mode).prop_map(|(key, mode)| Part {
+        key: key.into(),
+        mode,
+    });
+    vec(part, 1..4).prop_map(Group::new)
+}
+
+fn plain() -> impl Strategy<Value = Claim> {
+    (key(), token()).prop_map(|(key, token)| Claim::new("", &key, token, true))
+}
+
+fn grouped() -> impl Strategy<Value = Claim> {
+    (group(), token()).prop_map(|(group, token)| {
+        let key = group.parts()[0].key.clone();
+        Claim::new("", &key, token, true).with_group(group)
+    })
+}
+
+fn slot(permits: impl Strategy<Value = u8>) -> impl Strategy<Value = Claim> {
+    (key(), token(), 0..64_u8, permits).prop_map(|(name, token, slot, permits)| {
+        let permit = Permit::new(name.into(), slot, permits);
+        Claim::new("", &permit.key(), token, true).with_permit(permit)
+    })
+}
+
+fn acquires() -> impl Strategy<Value = Request> {
+    let fair = |(claim, fairness): (Claim, Fairness)| claim.with_fairness(fairness);
+    let replacing = (group(), token(), token(), queued());
+    let claim = prop_oneof![
+        plain(),
+        (plain(), queued()).prop_map(fair),
+        (grouped(), queued()).prop_map(fair),
+        (slot(1..=64_u8), queued()).prop_map(fair),
+        replacing.prop_map(|(group, token, instead, fairness)| {
+            let key = group.parts()[0].key.clone();
+            let claim = Claim::new("", &key, token, true).with_fairness(fairness);
+            claim.with_group(group.instead_of(instead))
+        }),
+    ];
+    let unfenced = (key(), token(), millis()).prop_map(|(key, token, ttl)| Request::Acquire {
+        claim: Arc::new(Claim::new("", &key, token, false)),
+        ttl,
+        proposal: 0,
+    });
+    let fenced = (claim, millis(), any::<u64>());
+    prop_oneof![
+        1 => unfenced,
+        5 => fenced.prop_map(|(claim, ttl, proposal)| Request::Acquire {
+            claim: Arc::new(claim),
+            ttl,
+            proposal,
+        }),
+    ]
+}
+
+fn confirms() -> impl Strategy<Value = Request> {
+    let claim = prop_oneof![plain(), grouped()];
+    (claim, any::<u64>()).prop_map(|(claim, token)| Request::Confirm {
+        claim: Arc::new(claim),
+        token,
+    })
+}
+
+fn releases() -> impl Strategy<Value = Request> {
+    let fair = |(claim, fairness): (Claim, Fairness)| claim.with_fairness(leaving(fairness));
+    let claim = prop_oneof![
+        plain(),
+        (plain(), queued()).prop_map(fair),
+        (grouped(), queued()).prop_map(fair),
+        // The release of a slot does not carry the number of slots.
+        (slot(Just(1)), queued()).prop_map(fair),
+    ];
+    (claim, any::<bool>(), any::<bool>()).prop_map(|(claim, leave, noted)| {
+        if noted {
+            claim.take_note();
+        }
+        // Only a client with a place in a queue can stay in it; the release of a group carries the flag in any case.
+        let leave = leave || claim.ticket().is_none() && claim.group().is_none();
+        let claim = Arc::new(claim);
+        Request::Release { claim, leave }
+    })
+}
+
+/// Extensions of plain locks, and of groups. Each lock has another lock value.
+fn extensions() -> impl Strategy<Value = Request> {
+    let withdrawn = |claim: Claim, ttl: Duration, note: bool| {
+        let claim = Arc::new(claim);
+        if ttl.is_zero() {
+            claim.withdraw();
+        }
+        ExtendItem { claim, ttl, note }
+    };
+    let ttl = || prop_oneof![1 => Just(Duration::ZERO), 3 => millis()];
+    let one = (plain(), ttl(), any::<bool>()).prop_map(move |(claim, ttl, note)| {
+        let note = note && !ttl.is_zero();
+        if note {
+            claim.take_note();
+        }
+        withdrawn(claim, ttl, note)
+    });
+    let agreed = (grouped(), 1..MOST).prop_map(|(claim, number)| {
+        claim.agreed(Some(number));
+        claim
+    });
+    let of_group = prop_oneof![plain(), agreed.boxed()];
+    let of_group = (of_group, ttl());
+    let of_group = of_group.prop_map(move |(claim, ttl)| withdrawn(claim, ttl, false));
+    let is_group = |items: &Vec<ExtendItem>| items.iter().any(|item| item.claim.group().is_some());
+    prop_oneof![
+        vec(one, 1..5),
+        vec(of_group, 1..5).prop_filter("at least one lock must be a group", is_group),
+    ]
+    .prop_map(|items| Request::Extend {
+        items: items.into(),
+    })
+}
+
+fn breaks() -> impl Strategy<Value = Request> {
+    let ended = (key(), key()).prop_map(|(value, record)| Ended::new(&value, &record));
+    (key(), vec(ended, 0..4), any::<bool>()).prop_map(|(key, ended, delete)| Request::Break {
+        key: key.into(),
+        ended: ended.into(),
+        delete,
+    })
+}
+
+/// Looks at locks, and at slots of semaphores, whose queue has another name.
+fn looks() -> impl Strategy<Value = Request> {
+    let key = prop_oneof![key(), slot(Just(1)).prop_map(|claim| claim.key().to_vec()),];
+    key.prop_map(|key| Request::Look { key: key.into() })
+}
+
+fn values() -> impl Strategy<Value = Request> {
+    let reads = (plain(), any::<u64>()).prop_map(|(claim, token)| Request::Read {
+        claim: Arc::new(claim),
+        token,
+    });
+    // The script WRITE carries neither the lock value nor the time limit of the write.
+    let writes = (key(), any::<u64>(), of(key())).prop_map(|(key, token, bytes)| Request::Write {
+        claim: Arc::new(Claim::new("", &key, Token::from_bytes([0; 16]), true)),
+        token,
+        value: Arc::new(NewValue {
+            bytes: bytes.map(Into::into),
+            until: Instant::from_nanos(u64::MAX),
+            run: Some(ServerRun::new(RUN)),
+        }),
+    });
+    prop_oneof![reads, writes]
+}
+
+fn notes() -> impl Strategy<Value = Request> {
+    let item = (plain(), of((word(), any::<u64>())), any::<bool>());
+    let item = item.prop_map(|(claim, note, announce)| {
+        let claim = Arc::new(claim);
+        if note.is_none() {
+            claim.withdraw();
+        }
+        let (says, since) = note.unwrap_or_default();
+        let says = says.into();
+        NoteItem {
+            claim,
+            says,
+            since,
+            announce,
+        }
+    });
+    vec(item, 1..5).prop_map(|items| Request::Note {
+        items: items.into(),
+    })
+}
+
+fn lists() -> impl Strategy<Value = Request> {
+    (key(), any::<u64>(), any::<u32>()).prop_map(|(pattern, cursor, count)| Request::List {
+        page: Arc::new(Page {
+            pattern: pattern.into(),
+            cursor,
+            count,
+        }),
+    })
+}
+
+fn watches() -> impl Strategy<Value = Request> {
+    (key(), any::<bool>()).prop_map(|(key, on)| Request::Watch {
+        key: key.into(),
+        on,
+    })
+}
+
+/// Requests that contain only parts that a command carries.
+fn requests() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        4 => acquires(),
+        2 => confirms(),
+        4 => releases(),
+        2 => extensions(),
+        1 => breaks(),
+        1 => looks(),
+        2 => values(),
+        1 => notes(),
+        1 => lists(),
+        1 => watches(),
+    ]
+}
+
+/// The number of variants of `Request`.
+const REQUESTS: usize = 11;
+
+/// The index of a request's variant. A new variant does not compile until it has an index here. Then
+/// `every_kind_of_request_answer_and_script_is_drawn` demands that `requests` draws it.
+fn kind_of(request: &Request) -> usize {
+    match request {
+        Request::Acquire { .. } => 0,
+        Request::Confirm { .. } => 1,
+        Request::Release { .. } => 2,
+        Request::Extend { .. } => 3,
+        Request::Look { .. } => 4,
+        Request::Break { .. } => 5,
+        Request::Read { .. } => 6,
+        Request::Write { .. } => 7,
+        Request::Note { .. } => 8,
+        Request::List { .. } => 9,
+        Request::Watch { .. } => 10,
+    }
+}
+
+/// The number of variants of `Answer`, and of `Extended`, which is a part of an answer.
+const ANSWERS: usize = 20;
+
+/// The indexes of the variants in an answer. A new variant does not compile until it has an index here.
+fn kinds_in(answer: &Answer) -> Vec<usize> {
+    let extended = |one: &Extended| match one {
+        Extended::Kept => 14,
+        Extended::Restored => 15,
+        Extended::NotOurs => 16,
+        Extended::Withdrawn => 17,
+        Extended::Unnoted => 18,
+        Extended::Unknown(_) => 19,
+    };
+    let index = match answer {
+        Answer::Granted { .. } => 0,
+        Answer::Refused { .. } => 1,
+        Answer::Confirmed => 2,
+        Answer::CounterAbove(_) => 3,
+        Answer::NotOurs => 4,
+        Answer::NotAlone => 5,
+        Answer::Released(_) => 6,
+        Answer::Extended(each) => return each.iter().map(extended).chain([7]).collect(),
+        Answer::State(_) => 8,
+        Answer::Value { .. } => 9,
+        Answer::Written { .. } => 10,
+        Answer::Noted(_) => 11,
+        Answer::Keys { .. } => 12,
+        Answer::Watching => 13,
+    };
+    vec![index]
+}
+
+/// Faults whose error a server can send, and which the client reads without a change.
+fn faults() -> impl Strategy<Value = Fault> {
+    prop_oneof![
+        prop::sample::select(vec![
+            Fault::WrongType,
+            Fault::Loading,
+            Fault::ReadOnly,
+            Fault::OutOfMemory,
+            Fault::Misconf,
+            Fault::Busy,
+        ]),
+        word().prop_map(|word| Fault::OtherMasters(format!("2 {word}").into())),
+        word().prop_map(|word| Fault::Server(format!("ERR {word}").into())),
+        millis().prop_map(Fault::Quarantined),
+    ]
+}
+
+fn note() -> impl Strategy<Value = Note> {
+    let since = (0..4_000_000_000_000_u64).prop_map(|ms| UNIX_EPOCH + Duration::from_millis(ms));
+    (word(), 1..=u32::MAX, word(), since, of(word())).prop_map(
+        |(host, pid, process, since, text)| Note {
+            host,
+            pid,
+            process,
+            since,
+            text,
+        },
+    )
+}
+
+fn queue_info(with_note: bool) -> impl Strategy<Value = QueueInfo> {
+    let number = || 0..MOST;
+    (number(), number(), of((key(), of(note())))).prop_map(move |(ahead, ticket, holder)| {
+        let (holder, note) = holder.unzip();
+        QueueInfo {
+            ahead,
+            ticket,
+            holder,
+            free: 0,
+            note: note.flatten().filter(|_| with_note),
+        }
+    })
+}
+
+fn free_slots(permits: u8) -> impl Strategy<Value = QueueInfo> {
+    (0..MOST, 0..MOST, any::<u64>()).prop_map(move |(ahead, ticket, free)| QueueInfo {
+        ahead,
+        ticket,
+        holder: None,
+        free: free & (u64::MAX >> (64 - u32::from(permits))),
+        note: None,
+    })
+}
+
+fn acquired(claim: &Claim) -> BoxedStrategy<Answer> {
+    let queues = matches!(claim.fairness(), Fairness::Fair(_));
+    let numbered = claim.fenced() || queues;
+    let counter = match numbered {
+        true => (1..=MOST).prop_map(Some).boxed(),
+        false => Just(None).boxed(),
+    };
+    let line = match claim.permit() {
+        Some(permit) => free_slots(permit.permits()).prop_map(Some).boxed(),
+        None if queues => queue_info(true).prop_map(Some).boxed(),
+        None => Just(None).boxed(),
+    };
+    let ttl = match numbered {
+        true => of(millis()).boxed(),
+        false => Just(None).boxed(),
+    };
+    let refused = (ttl, line).prop_map(|(ttl_left, line)| Answer::Refused {
+        ttl_left,
+        line: line.map(Box::new),
+    });
+    prop_oneof![
+        counter.prop_map(|counter| Answer::Granted { counter }),
+        refused,
+    ]
+    .boxed()
+}
+
+fn extended(keys: usize) -> impl Strategy<Value = Answer> {
+    let one = prop_oneof![
+        4 => prop::sample::select(vec![
+            Extended::Kept,
+            Extended::Restored,
+            Extended::NotOurs,
+            Extended::Withdrawn,
+            Extended::Unnoted,
+            Extended::strange(),
+        ]),
+        1 => faults().prop_map(Extended::Unknown),
+    ];
+    vec(one, keys).prop_map(Answer::Extended)
+}
+
+fn waiter() -> impl Strategy<Value = Waiter> {
+    let id = (word(), any::<bool>());
+    let described = of((word(), any::<u32>(), 0..4_000_000_000_000_u64));
+    (id, described, millis()).prop_map(|((short, reads), described, lives)| {
+        let full = match described {
+            Some((host, pid, since)) => format!("{short}/{host}:{pid}:{since}"),
+            None => short,
+        };
+        Waiter::new(full + if reads { ":r" } else { "" }, lives)
+    })
+}
+
+/// States of locks: of a plain lock with a note, or of a lock with several holds.
+fn state(with_queue: bool) -> impl Strategy<Value = Answer> {
+    let held = (key(), of(note()), of(any::<u64>()));
+    let hold = (key(), millis(), of(note()));
+    let hold = hold.prop_map(|(value, lives, note)| Hold::new(value, lives, note));
+    let queue = vec(waiter(), if with_queue { 0..3 } else { 0..1 });
+    let rest = (of(millis()), of(any::<u64>()), queue);
+    (of(held), vec(hold, 0..3), rest).prop_map(|(held, holds, (ttl_left, counter, queue))| {
+        let (holder, note, term) = match held {
+            Some((holder, note, term)) => (Some(holder), note, term),
+            None => (None, None, None),
+        };
+        let alone = holds.is_empty();
+        Answer::State(KeyState {
+            holder,
+            ttl_left,
+            counter,
+            queue,
+            note: note.filter(|_| alone),
+            term: term.filter(|_| alone),
+            holds,
+        })
+    })
+}
+
+fn value_read() -> impl Strategy<Value = Answer> {
+    let stored = (1..=MOST, key(), any::<bool>());
+    let stored = stored.prop_map(|(number, bytes, trusted)| StoredValue {
+        number,
+        bytes,
+        trusted,
+    });
+    (of(stored), of(1..MOST)).prop_map(|(stored, clock)| Answer::Value {
+        run: ServerRun::new(RUN),
+        stored,
+        clock,
+    })
+}
+
+/// Answers that fit a request.
+fn answers(request: &Request) -> BoxedStrategy<Answer> {
+    // A counter of 1 in a reply to `Confirm` or `Write` is the sign of success.
+    let above = || (2..=MOST).prop_map(Answer::CounterAbove);
+    match request {
+        Request::Acquire { claim, .. } => acquired(claim),
+        Request::Confirm { claim, .. } => {
+            let alone = match claim.group() {
+                Some(_) => Answer::NotAlone,
+                None => Answer::Confirmed,
+            };
+            let fixed = vec![Answer::Confirmed, Answer::NotOurs, alone];
+            prop_oneof![prop::sample::select(fixed), above()].boxed()
+        }
+        Request::Release { .. } => any::<bool>().prop_map(Answer::Released).boxed(),
+        Request::Extend { items } => {
+            let keys = items.iter().map(|item| item.claim.keys().count());
+            extended(keys.sum()).boxed()
+        }
+        Request::Look { .. } => state(true).boxed(),
+        Request::Break { .. } => state(false).boxed(),
+        Request::Read { .. } => prop_oneof![value_read(), Just(Answer::NotOurs), above()].boxed(),
+        Request::Write { .. } => {
+            let run = ServerRun::new(RUN);
+            prop_oneof![Just(Answer::Written { run }), above()].boxed()
+        }
+        Request::Note { items } => vec(any::<bool>(), items.len())
+            .prop_map(Answer::Noted)
+            .boxed(),
+        Request::List { .. } => (any::<u64>(), vec(key(), 0..4))
+            .prop_map(|(cursor, keys)| Answer::Keys { cursor, keys })
+            .boxed(),
+        Request::Watch { .. } => Just(Answer::Watching).boxed(),
+    }
+}
+
+/// Requests, each with a fitting answer or with a fault.
+fn exchanges() -> impl Strategy<Value = (Request, Result<Answer, Fault>)> {
+    requests().prop_flat_map(|request| {
+        let answer = prop_oneof![
+            5 => answers(&request).prop_map(Ok),
+            1 => faults().prop_map(Err),
+        ];
+        (Just(request), answer)
+    })
+}
+
+/// Several requests of one kind that one command can carry, each with a fitting answer or with a fault.
+fn together() -> impl Strategy<Value = Vec<(Request, Result<Answer, Fault>)>> {
+    let one = (plain(), any::<u64>());
+    (vec(one, 1..6), any::<bool>(), any::<bool>(), millis()).prop_flat_map(
+        |(claims, queues, acquires, ttl)| {
+            let exchange = |(claim, proposal): (Claim, u64)| {
+                let claim = Arc::new(claim.with_fairness(match queues {
+                    true => Fairness::Fair(None),
+                    false => Fairness::Unordered,
+                }));
+                let request = match acquires {
+                    true => Request::Acquire {
+                        claim,
+                        ttl,
+                        // Some answers grant the proposed number.
+                        proposal: 1 + proposal % MOST,
+                    },
+                    false => Request::Release { claim, leave: true },
+                };
+                let proposed = match &request {
+                    Request::Acquire { proposal, .. } => Answer::Granted {
+                        counter: Some(*proposal),
+                    },
+                    _ => Answer::Released(true),
+                };
+                let answer = prop_oneof![
+                    3 => answers(&request).prop_map(Ok),
+                    1 => Just(Ok(proposed)),
+                    1 => faults().prop_map(Err),
+                ];
+                (Just(request), answer)
+            };
+            claims.into_iter().map(exchange).collect::<Vec<_>>()
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn server_half_receives_the_request_that_the_client_half_sent(
+        request in requests(),
+        checked in any::<bool>(),
+    ) {
+        let received = received_one(&sent(&request, checked));
+        prop_assert_eq!(format!("{received:?}"), format!("{request:?}"));
+    }
+
+    #[test]
+    fn client_half_reads_the_answer_that_the_server_half_wrote((request, answer) in exchanges()) {
+        let mut out = Vec::new();
+        reply(&request, &answer, None, &mut out);
+        let parsed = resp::parse(&out).expect("the reply must be valid");
+        let (value, len) = parsed.expect("the reply must be complete");
+        prop_assert_eq!(len, out.len());
+        let read = decode(&request, &value, &memory());
+        prop_assert_eq!(read, answer.map_err(NoAnswer::Fault));
+    }
+
+    #[test]
+    fn many_requests_and_their_answers_pass_through_both_halves(exchanges in together()) {
+        let place = |(request, _): &(Request, _)| Placed {
+            member: Queued::new(request.clone(), Reply::ignored()),
+            along: 0,
+        };
+        let run: Vec<Placed<Queued>> = exchanges.iter().map(place).collect();
+        let mut bytes = Vec::new();
+        scripts(false).encode_many(&run, &mut bytes);
+        let Some(Received::Many(requests)) = received(&words(&bytes), script_of) else {
+            panic!("many requests must be received");
+        };
+        let wanted: Vec<&Request> = exchanges.iter().map(|(request, _)| request).collect();
+        prop_assert_eq!(format!("{requests:?}"), format!("{wanted:?}"));
+        let each: Vec<Vec<u8>> = exchanges
+            .iter()
+            .map(|(request, answer)| {
+                let mut out = Vec::new();
+                reply(request, answer, None, &mut out);
+                out
+            })
+            .collect();
+        let mut out = Vec::new();
+        reply_to_many(&requests, &each, &mut out);
+        let (value, _) = resp::parse(&out).expect("a valid reply").expect("a complete reply");
+        let run: Vec<Queued> = run.into_iter().map(|one| one.member).collect();
+        let mut read = Vec::new();
+        decode_many(&run, &value, &mut read).expect("the reply must fit the requests");
+        let wanted = exchanges.into_iter().map(|(_, answer)| answer.ok().map(Ok));
+        prop_assert_eq!(read, wanted.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn age_call_passes_through_both_halves(
+        words_sent in vec(word(), 3),
+        marker in prop_oneof![Just(String::new()), word()],
+        age_ms in any::<u64>(),
+    ) {
+        let call = AgeCall {
+            run: &words_sent[0],
+            life: &words_sent[1],
+            age_ms,
+            new_life: &words_sent[2],
+            marker: &marker,
+        };
+        let mut bytes = Vec::new();
+        call.write(&mut scripts(false).call(Script::Age, 0, AgeCall::ARGS, &mut bytes));
+        let Some(Received::Age(read)) = received(&words(&bytes), script_of) else {
+            panic!("the call must be received");
+        };
+        prop_assert_eq!(read, call);
+    }
+}
+
+#[test]
+fn every_kind_of_request_answer_and_script_is_drawn() {
+    let mut runner = TestRunner::deterministic();
+    let (mut requests, mut answers, mut called) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    for _ in 0..2_000 {
+        let drawn = exchanges().new_tree(&mut runner).expect("an exchange");
+        let (request, answer) = drawn.current();
+        requests.insert(kind_of(&request));
+        answers.extend(answer.iter().flat_map(kinds_in));
+        let bytes = sent(&request, true);
+        if let [b"EVALSHA", sha, ..] = words(&bytes)[..] {
+            called.push(script_of(sha).expect("the script must be loaded"));
+        }
+    }
+    assert!(requests.into_iter().eq(0..REQUESTS));
+    assert!(answers.into_iter().eq(0..ANSWERS));
+    // Other tests pass these scripts through both halves.
+    called.extend([Script::AcquireMany, Script::ReleaseMany, Script::Age]);
+    let missing = Script::ALL
+        .into_iter()
+        .filter(|script| !called.contains(script));
+    assert_eq!(missing.collect::<Vec<_>>(), []);
+}
+
+/// A request can contain parts that no command carries, for example the prefix of a key. If both halves pass it on, the
+/// second command equals the first one.
+#[test]
+fn received_request_is_sent_again_as_the_same_command() {
+    let place = Ticket {
+        waiter: "w:1".into(),
+        number: 7,
+        heartbeat: Duration::from_millis(9),
+    };
+    let fair = Fairness::Fair(Some(Box::new(place)));
+    let claim = |key: &[u8]| Claim::new("app:", key, Token::from_bytes([3; 16]), true);
+    let group = |keys: &[&[u8]]| {
+        let part = |key: &&[u8]| Part {
+            key: [b"app:", *key].concat().into(),
+            mode: Mode::Exclusive,
+        };
+        let group = Group::new(keys.iter().map(part).collect());
+        group.agreed(40);
+        claim(keys[0]).with_group(group).with_fairness(fair.clone())
+    };
+    let permit = Permit::new(b"app:pool"[..].into(), 2, 5);
+    let slot = Claim::new("", &permit.key(), Token::from_bytes([4; 16]), true);
+    let slot = Arc::new(slot.with_permit(permit).with_fairness(fair.clone()));
+    let (one, two) = (Arc::new(group(&[b"a"])), Arc::new(group(&[b"a", b"b"])));
+    let ttl = Duration::from_micros(1_500);
+    let item = |claim: &Arc<Claim>| ExtendItem {
+        claim: claim.clone(),
+        ttl,
+        note: false,
+    };
+    let note = |claim: &Arc<Claim>| NoteItem {
+        claim: claim.clone(),
+        says: "1\th\tp\t".into(),
+        since: 5,
+        announce: true,
+    };
+    let (token, leave) = (9, false);
+    for request in [
+        Request::Confirm {
+            claim: slot.clone(),
+            token,
+        },
+        Request::Release {
+            claim: slot.clone(),
+            leave,
+        },
+        Request::Release {
+            claim: Arc::new(claim(b"a").with_fairness(fair.clone())),
+            leave,
+        },
+        Request::Confirm {
+            claim: two.clone(),
+            token,
+        },
+        Request::Extend {
+            items: [item(&one), item(&two)].into(),
+        },
+        Request::Extend {
+            items: [item(&slot)].into(),
+        },
+        Request::Note {
+            items: [note(&two), note(&slot)].into(),
+        },
+    ] {
+        let first = sent(&request, false);
+        let again = sent(&received_one(&first), false);
+        assert_eq!(
+            first.escape_ascii().to_string(),
+            again.escape_ascii().to_string()
+        );
+    }
+}
+
+#[test]
+fn delifeq_command_is_received_as_the_release_of_a_plain_lock() {
+    let claim = || Claim::new("", b"job", Token::from_bytes([3; 16]), true);
+    let withdrawn = Arc::new(claim());
+    withdrawn.withdraw();
+    let release = |claim: Arc<Claim>| Request::Release { claim, leave: true };
+    let mut out = Vec::new();
+    assert!(Deletion::DelIfEq.write(&release(withdrawn), &mut out));
+    // The command does not carry whether the claim was withdrawn.
+    let wanted = release(Arc::new(claim()));
+    assert_eq!(format!("{:?}", received_one(&out)), format!("{wanted:?}"));
+}
+
+/// The client adds a remedy to some errors, so the texts of these faults are not equal.
+#[test]
+fn every_fault_that_a_server_can_cause_is_read_as_the_same_kind() {
+    let of_client = [
+        "down",
+        "stalled",
+        "overloaded",
+        "withdrawn",
+        "timeout",
+        "disconnected",
+        "unprepared",
+        "same_server",
+    ];
+    for fault in Fault::all() {
+        let request = Request::Look {
+            key: b"job"[..].into(),
+        };
+        let mut out = Vec::new();
+        reply(&request, &Err(fault.clone()), None, &mut out);
+        let (value, _) = resp::parse(&out)
+            .expect("a valid reply")
+            .expect("a complete reply");
+        let Err(NoAnswer::Fault(read)) = decode(&request, &value, &memory()) else {
+            panic!("the reply must be a fault: {fault:?}");
+        };
+        let kind = fault.kind();
+        let wanted = if of_client.contains(&kind) {
+            "server_error"
+        } else {
+            kind
+        };
+        assert_eq!(read.kind(), wanted, "{fault:?}: {read:?}");
+    }
+}
+
+#[test]
+fn stored_note_of_the_server_has_precedence_over_the_note_in_the_answer() {
+    let request = Request::Look {
+        key: b"job"[..].into(),
+    };
+    let answer = Ok(Answer::State(KeyState {
+        holder: Some(b"another".to_vec()),
+        ..KeyState::default()
+    }));
+    let mut out = Vec::new();
+    reply(&request, &answer, Some(b"first 5\t1\th\tp\t"), &mut out);
+    let text = String::from_utf8_lossy(&out);
+    assert!(text.ends_with("$14\r\nfirst 5\t1\th\tp\t\r\n"), "{text:?}");
+}
+
+#[test]
+fn command_is_parsed_only_when_it_is_complete() {
+    let bytes = b"*2\r\n$3\r\nSET\r\n$1\r\na\r\n*1\r\n";
+    for cut in 0..20 {
+        assert_eq!(command(&bytes[..cut]), None, "{cut} bytes of 20");
+    }
+    assert_eq!(command(bytes), Some((vec![&b"SET"[..], b"a"], 20)));
+}
+
+#[test]
+fn malformed_arguments_are_not_received() {
+    let value = [b'0'; 32];
+    for words in [
+        &[&b"SET"[..], b"job", b"not a lock value", b"NX", b"PX", b"5"][..],
+        &[b"SET", b"job", &value, b"NX", b"PX", b"5x"],
+        &[b"DELIFEQ", b"job", b""],
+        &[b"EVALSHA", b"0", b"1", b"job"],
+        &[b"EVALSHA", b"0", b"9", b"job", &value, b"5"],
+        &[b"SUBSCRIBE", b"another channel"],
+        &[b"FLUSHALL"],
+    ] {
+        let received = received(words, |_| Some(Script::Classic));
+        assert!(received.is_none(), "{received:?}");
+    }
+}
