@@ -34,20 +34,24 @@ async fn main() {
         println!("NOT RUN: {error}");
         return;
     }
-    let servers = [mariadb().await, mariadb().await, mariadb().await];
+    let servers = [
+        start_mariadb().await,
+        start_mariadb().await,
+        start_mariadb().await,
+    ];
     let redis: Vec<Server> = (0..3)
         .map(|_| Server::start(ServerOptions::new()).expect("a Redis"))
         .collect();
-    cycles(&servers[0]).await;
-    fresh_keys(&servers[0]).await;
-    crowd(&servers[0]).await;
-    hand_over("3 Redis", &redis, &[]).await;
-    hand_over("2 Redis + 1 MariaDB", &redis[..2], &servers[..1]).await;
-    hand_over("3 MariaDB", &[], &servers).await;
-    mixed(&redis, &servers).await;
+    compare_cycles(&servers[0]).await;
+    compare_fresh_keys(&servers[0]).await;
+    compare_contended_counter(&servers[0]).await;
+    measure_hand_over("3 Redis", &redis, &[]).await;
+    measure_hand_over("2 Redis + 1 MariaDB", &redis[..2], &servers[..1]).await;
+    measure_hand_over("3 MariaDB", &[], &servers).await;
+    measure_mixed_masters(&redis, &servers).await;
 }
 
-async fn mariadb() -> MariaDb {
+async fn start_mariadb() -> MariaDb {
     let options = MariaDbOptions::new().flush(0).home("/dev/shm");
     let server = tokio::task::spawn_blocking(|| MariaDb::start(options));
     let server = server.await.expect("no panic").expect("a MariaDB");
@@ -85,44 +89,51 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 /// A client of one of the two designs that are compared with this crate's lock.
-struct Seed {
+struct ComparedClient {
     conn: Conn,
     /// True for the design in which a client first locks one of 100 shared rows. False for the design of this crate's
     /// first version.
-    centre: bool,
+    uses_centre_rows: bool,
 }
 
-impl Seed {
-    async fn open(server: &MariaDb, centre: bool) -> Self {
+impl ComparedClient {
+    async fn open(server: &MariaDb, uses_centre_rows: bool) -> Self {
         let opts = Opts::from_url(&server.url("seed")).expect("a URL");
         let conn = Conn::new(opts).await.expect("connected");
-        Self { conn, centre }
+        Self {
+            conn,
+            uses_centre_rows,
+        }
     }
 
     fn table(&self) -> &'static str {
-        if self.centre { "locks" } else { "first" }
+        if self.uses_centre_rows {
+            "locks"
+        } else {
+            "first"
+        }
     }
 
     /// Tries once to acquire the lock, and returns whether it was acquired. A deadlock is an error; the transaction is
     /// then rolled back.
-    async fn take(&mut self, name: &str, holder: u64) -> Result<bool, Error> {
+    async fn try_lock(&mut self, name: &str, holder: u64) -> Result<bool, Error> {
         let table = self.table();
-        let taken = async {
+        let transaction = async {
             self.conn.query_drop("BEGIN").await?;
-            let for_update = if self.centre {
-                let centre =
+            let for_update = if self.uses_centre_rows {
+                let lock_centre_row =
                     format!("SELECT id FROM centre WHERE id=CRC32('{name}') MOD 100 FOR UPDATE");
-                self.conn.query_drop(centre).await?;
+                self.conn.query_drop(lock_centre_row).await?;
                 ""
             } else {
                 " FOR UPDATE"
             };
-            let look = format!(
+            let select = format!(
                 "SELECT expires>UTC_TIMESTAMP(6) FROM {table} WHERE name='{name}'{for_update}"
             );
-            let held: Option<bool> = self.conn.query_first(look).await?;
+            let is_held: Option<bool> = self.conn.query_first(select).await?;
             let expires = "UTC_TIMESTAMP(6)+INTERVAL 20 SECOND";
-            match held {
+            match is_held {
                 Some(true) => {}
                 Some(false) => {
                     let update = format!(
@@ -137,10 +148,10 @@ impl Seed {
                 }
             }
             self.conn.query_drop("COMMIT").await?;
-            Ok(held != Some(true))
+            Ok(is_held != Some(true))
         };
-        match taken.await {
-            Ok(taken) => Ok(taken),
+        match transaction.await {
+            Ok(is_acquired) => Ok(is_acquired),
             Err(error) => {
                 self.conn.query_drop("ROLLBACK").await?;
                 Err(error)
@@ -148,7 +159,7 @@ impl Seed {
         }
     }
 
-    async fn give(&mut self, name: &str, holder: u64) -> Result<(), Error> {
+    async fn unlock(&mut self, name: &str, holder: u64) -> Result<(), Error> {
         let table = self.table();
         let delete = format!("DELETE FROM {table} WHERE name='{name}' AND holder={holder}");
         self.conn.query_drop(delete).await
@@ -158,14 +169,14 @@ impl Seed {
     async fn cycle(&mut self, name: &str, holder: u64, inside: impl FnOnce()) -> u64 {
         let mut deadlocks = 0;
         loop {
-            match self.take(name, holder).await {
+            match self.try_lock(name, holder).await {
                 Ok(true) => break,
                 Ok(false) => tokio::time::sleep(Duration::from_micros(500)).await,
                 Err(_) => deadlocks += 1,
             }
         }
         inside();
-        while self.give(name, holder).await.is_err() {
+        while self.unlock(name, holder).await.is_err() {
             deadlocks += 1;
         }
         deadlocks
@@ -173,46 +184,46 @@ impl Seed {
 }
 
 /// Prints the median time of one lock and unlock by a single client, for each of the three designs.
-async fn cycles(server: &MariaDb) {
+async fn compare_cycles(server: &MariaDb) {
     println!("\none MariaDB, one client: lock + unlock, p50");
     let lock = redlock(&[], std::slice::from_ref(server));
-    let (mut centre, mut first) = (
-        Seed::open(server, true).await,
-        Seed::open(server, false).await,
+    let (mut centre_client, mut first_client) = (
+        ComparedClient::open(server, true).await,
+        ComparedClient::open(server, false).await,
     );
-    let mut best = [Duration::MAX; 3];
+    let mut best_medians = [Duration::MAX; 3];
     for _ in 0..ROUNDS {
         let mut times = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..CYCLES {
-            let began = Instant::now();
+            let started_at = Instant::now();
             lock.acquire("cycle")
                 .await
                 .expect("the lock")
                 .release()
                 .await;
-            times[0].push(began.elapsed());
-            let began = Instant::now();
-            centre.cycle("cycle", 1, || {}).await;
-            times[1].push(began.elapsed());
-            let began = Instant::now();
-            first.cycle("cycle", 1, || {}).await;
-            times[2].push(began.elapsed());
+            times[0].push(started_at.elapsed());
+            let started_at = Instant::now();
+            centre_client.cycle("cycle", 1, || {}).await;
+            times[1].push(started_at.elapsed());
+            let started_at = Instant::now();
+            first_client.cycle("cycle", 1, || {}).await;
+            times[2].push(started_at.elapsed());
         }
-        for (best, times) in best.iter_mut().zip(times) {
+        for (best, times) in best_medians.iter_mut().zip(times) {
             *best = (*best).min(median(times));
         }
     }
-    let part = |of: Duration| best[0].as_secs_f64() / of.as_secs_f64();
-    println!("  quorate        {:?}", best[0]);
+    let ratio_to = |other: Duration| best_medians[0].as_secs_f64() / other.as_secs_f64();
+    println!("  quorate        {:?}", best_medians[0]);
     println!(
         "  centre locks   {:?}  (quorate / centre locks: {:.2}, goal: at most 0.35)",
-        best[1],
-        part(best[1])
+        best_medians[1],
+        ratio_to(best_medians[1])
     );
     println!(
         "  first version of quorate-mysql  {:?}  (quorate / first version: {:.2}, goal: at most 0.30)",
-        best[2],
-        part(best[2])
+        best_medians[2],
+        ratio_to(best_medians[2])
     );
 }
 
@@ -227,14 +238,14 @@ fn deadlocks(server: &MariaDb) -> u64 {
 }
 
 /// Measures 16 clients that acquire locks for two seconds. Every lock has a name that was never used before.
-async fn fresh_keys(server: &MariaDb) {
+async fn compare_fresh_keys(server: &MariaDb) {
     println!("\none MariaDB, 16 clients, fresh keys, 2 s: locks and unlocks per second, deadlocks");
-    let until = || Instant::now() + Duration::from_secs(2);
+    let end_of_run = || Instant::now() + Duration::from_secs(2);
     let key =
         |client: u64, n: u64| format!("fresh-{}", (n * 16 + client).wrapping_mul(0x9E37_79B9));
-    let before = deadlocks(server);
+    let deadlocks_before = deadlocks(server);
     let lock = redlock(&[], std::slice::from_ref(server));
-    let end = until();
+    let end = end_of_run();
     let tasks = (0..16).map(|client| {
         let lock = lock.clone();
         tokio::spawn(async move {
@@ -250,43 +261,43 @@ async fn fresh_keys(server: &MariaDb) {
             n
         })
     });
-    let done = sum(tasks.collect()).await;
+    let cycles_done = sum(tasks.collect()).await;
     println!(
         "  quorate        {}/s, {} deadlocks",
-        done / 2,
-        deadlocks(server) - before
+        cycles_done / 2,
+        deadlocks(server) - deadlocks_before
     );
-    for (name, centre) in [
+    for (name, uses_centre_rows) in [
         ("centre locks ", true),
         ("first version of quorate-mysql", false),
     ] {
-        let before = deadlocks(server);
+        let deadlocks_before = deadlocks(server);
         let mut seeds = Vec::new();
         for _ in 0..16 {
-            seeds.push(Seed::open(server, centre).await);
+            seeds.push(ComparedClient::open(server, uses_centre_rows).await);
         }
-        let end = until();
+        let end = end_of_run();
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
                 // Repeated deadlocks can prevent an acquire for ever. So abort the acquire at the time `end`.
                 let mut n = 0;
-                let ended = tokio::time::sleep_until(end.into());
-                let cycles = async {
+                let end_reached = tokio::time::sleep_until(end.into());
+                let compare_cycles = async {
                     loop {
                         seed.cycle(&key(client, n), client, || {}).await;
                         n += 1;
                     }
                 };
-                tokio::select! { () = cycles => {}, () = ended => {} }
+                tokio::select! { () = compare_cycles => {}, () = end_reached => {} }
                 n
             })
         });
-        let done = sum(tasks.collect()).await;
+        let cycles_done = sum(tasks.collect()).await;
         println!(
             "  {name}  {}/s, {} deadlocks",
-            done / 2,
-            deadlocks(server) - before
+            cycles_done / 2,
+            deadlocks(server) - deadlocks_before
         );
     }
 }
@@ -300,15 +311,15 @@ async fn sum(tasks: Vec<tokio::task::JoinHandle<u64>>) -> u64 {
 }
 
 /// Measures 50 tasks that each increment one shared counter 100 times under the same lock.
-async fn crowd(server: &MariaDb) {
+async fn compare_contended_counter(server: &MariaDb) {
     println!("\none MariaDB, 50 tasks x 100 changes under one lock");
     let changed = Arc::new(AtomicU64::new(0));
-    let change = |changed: &AtomicU64| {
-        let seen = changed.load(Ordering::Relaxed);
-        changed.store(seen + 1, Ordering::Relaxed);
+    let increment = |changed: &AtomicU64| {
+        let old_count = changed.load(Ordering::Relaxed);
+        changed.store(old_count + 1, Ordering::Relaxed);
     };
     let lock = redlock(&[], std::slice::from_ref(server));
-    let began = Instant::now();
+    let started_at = Instant::now();
     let tasks = (0..50).map(|_| {
         let (lock, changed) = (lock.clone(), changed.clone());
         tokio::spawn(async move {
@@ -319,47 +330,47 @@ async fn crowd(server: &MariaDb) {
                     .acquire()
                     .await
                     .expect("the lock");
-                change(&changed);
+                increment(&changed);
                 guard.release().await;
             }
             100
         })
     });
     sum(tasks.collect()).await;
-    let ours = began.elapsed();
+    let quorate_time = started_at.elapsed();
     println!(
-        "  quorate        {ours:?}, {} of 5000 changes counted",
+        "  quorate        {quorate_time:?}, {} of 5000 changes counted",
         changed.load(Ordering::Relaxed)
     );
     changed.store(0, Ordering::Relaxed);
     let mut seeds = Vec::new();
     for _ in 0..50 {
-        seeds.push(Seed::open(server, true).await);
+        seeds.push(ComparedClient::open(server, true).await);
     }
-    let began = Instant::now();
+    let started_at = Instant::now();
     let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
         let changed = changed.clone();
         tokio::spawn(async move {
             for _ in 0..10 {
-                seed.cycle("crowd", client as u64, || change(&changed))
+                seed.cycle("crowd", client as u64, || increment(&changed))
                     .await;
             }
             10
         })
     });
     sum(tasks.collect()).await;
-    let centre = began.elapsed() * 10;
+    let centre_time = started_at.elapsed() * 10;
     println!(
-        "  centre locks   {centre:?} (extrapolated from 500 changes, {} of them counted)\n  quorate is {:.1} times as \
-         fast, goal: at least 10",
+        "  centre locks   {centre_time:?} (extrapolated from 500 changes, {} of them counted)\n  quorate is {:.1} \
+         times as fast, goal: at least 10",
         changed.load(Ordering::Relaxed),
-        centre.as_secs_f64() / ours.as_secs_f64()
+        centre_time.as_secs_f64() / quorate_time.as_secs_f64()
     );
 }
 
 /// Measures the hand-over of one lock between ten clients. Each client has its own connections and acquires the lock
 /// four times.
-async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
+async fn measure_hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     let mut totals = Vec::new();
     let mut gaps = Vec::new();
     for round in 0..5 {
@@ -374,15 +385,15 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
                 .release()
                 .await;
         }
-        let began = Instant::now();
+        let started_at = Instant::now();
         let tasks = locks.into_iter().map(|lock| {
             let (key, released) = (key.clone(), released.clone());
             tokio::spawn(async move {
                 let mut gaps = Vec::new();
                 for _ in 0..4 {
                     let guard = lock.acquire(&key).await.expect("the lock");
-                    let before = released.lock().expect("no panic").take();
-                    gaps.extend(before.map(|at| at.elapsed()));
+                    let released_at = released.lock().expect("no panic").take();
+                    gaps.extend(released_at.map(|at| at.elapsed()));
                     *released.lock().expect("no panic") = Some(Instant::now());
                     guard.release().await;
                 }
@@ -392,7 +403,7 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
         for task in tasks.collect::<Vec<_>>() {
             gaps.extend(task.await.expect("no panic"));
         }
-        totals.push(began.elapsed());
+        totals.push(started_at.elapsed());
     }
     gaps.sort_unstable();
     println!(
@@ -410,38 +421,38 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
 /// - three Redis servers,
 /// - two Redis servers and a MariaDB server,
 /// - two Redis servers and a MariaDB server that is stopped.
-async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
+async fn measure_mixed_masters(redis: &[Server], mysql: &[MariaDb]) {
     println!("\n16 tasks, each with its own lock: lock + unlock, p50");
-    let all = redlock(redis, &[]);
-    let mix = redlock(&redis[..2], &mysql[..1]);
-    let mut best = [Duration::MAX; 2];
+    let only_redis = redlock(redis, &[]);
+    let mixed = redlock(&redis[..2], &mysql[..1]);
+    let mut best_medians = [Duration::MAX; 2];
     for _ in 0..ROUNDS {
-        for (best, lock) in best.iter_mut().zip([&all, &mix]) {
-            *best = (*best).min(own_keys(lock).await);
+        for (best, lock) in best_medians.iter_mut().zip([&only_redis, &mixed]) {
+            *best = (*best).min(median_with_own_keys(lock).await);
         }
     }
     println!(
         "  3 Redis {:?}, 2 Redis + 1 MariaDB {:?}: {:.2} times as long, goal: at most 1.25",
-        best[0],
-        best[1],
-        best[1].as_secs_f64() / best[0].as_secs_f64()
+        best_medians[0],
+        best_medians[1],
+        best_medians[1].as_secs_f64() / best_medians[0].as_secs_f64()
     );
     mysql[0].stop().expect("stopped");
-    let stalled = own_keys(&mix).await;
+    let stalled = median_with_own_keys(&mixed).await;
     mysql[0].cont().expect("going on");
     println!("  2 Redis + 1 stopped MariaDB {stalled:?}");
 }
 
-async fn own_keys(lock: &Redlock) -> Duration {
+async fn median_with_own_keys(lock: &Redlock) -> Duration {
     let tasks = (0..16).map(|task| {
         let lock = lock.clone();
         tokio::spawn(async move {
             let key = format!("own-{task}");
             let mut times = Vec::new();
             for _ in 0..100 {
-                let began = Instant::now();
+                let started_at = Instant::now();
                 lock.acquire(&key).await.expect("the lock").release().await;
-                times.push(began.elapsed());
+                times.push(started_at.elapsed());
             }
             times
         })

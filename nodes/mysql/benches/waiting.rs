@@ -18,13 +18,13 @@ use quorate_testbed::measure::cpu_in_ticks;
 use quorate_testbed::{MariaDb, MariaDbOptions};
 
 /// The benchmark is run once with each of these numbers of waiting clients.
-const WAITERS: [usize; 3] = [1, 8, 50];
+const WAITER_COUNTS: [usize; 3] = [1, 8, 50];
 /// The pause between the start of the waiters and the measurement. It is long enough for all waiters to be queued.
-const QUEUED: Duration = Duration::from_secs(4);
+const QUEUEING_TIME: Duration = Duration::from_secs(4);
 /// How long the benchmark counts the server's statements and CPU time while the clients wait.
-const COUNTED: Duration = Duration::from_secs(10);
+const COUNTING_TIME: Duration = Duration::from_secs(10);
 /// The least number of hand-overs that are measured.
-const HAND_OVERS: usize = 100;
+const MIN_HAND_OVERS: usize = 100;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
@@ -36,17 +36,17 @@ async fn main() {
         "waiters | statements sent by clients/s | all executed statements/s | server CPU | binlog | hand-over p50 | p99"
     );
     for ttl in [10, 30] {
-        for waiters in WAITERS {
-            measure(waiters, Duration::from_secs(ttl)).await;
+        for waiters in WAITER_COUNTS {
+            print_waiting_cost(waiters, Duration::from_secs(ttl)).await;
         }
     }
     println!("clients | statements for a lock and its release | binlog");
     for clients in [1, 8] {
-        cost(clients).await;
+        print_cost(clients).await;
     }
 }
 
-async fn mariadb() -> MariaDb {
+async fn start_mariadb() -> MariaDb {
     let options = MariaDbOptions::new().flush(0).home("/dev/shm");
     let options = options.max_connections(300);
     let options = options.arg("--log-bin").arg("--binlog-format=ROW");
@@ -58,18 +58,18 @@ async fn mariadb() -> MariaDb {
 
 /// Lets `clients` clients repeatedly acquire and release the same lock. Prints the number of statements, and of bytes
 /// in the binary log, per acquire and release.
-async fn cost(clients: usize) {
+async fn print_cost(clients: usize) {
     const LOCKS: u32 = 100;
-    let server = mariadb().await;
-    let all: Vec<_> = (0..clients)
+    let server = start_mariadb().await;
+    let redlocks: Vec<_> = (0..clients)
         .map(|_| client(&server, Duration::from_secs(10)))
         .collect();
-    for client in &all {
+    for client in &redlocks {
         let guard = client.acquire("first").await.expect("the lock");
         guard.release().await;
     }
     let before = Counters::read(&server);
-    let tasks = all.into_iter().map(|client| {
+    let tasks = redlocks.into_iter().map(|client| {
         tokio::spawn(async move {
             for _ in 0..LOCKS {
                 let lock = client.lock("wanted").wait(Wait::Forever);
@@ -84,11 +84,11 @@ async fn cost(clients: usize) {
     }
     let after = Counters::read(&server);
     let locks = f64::from(LOCKS) * clients as f64;
-    let each = |from: u64, to: u64| (to - from) as f64 / locks;
+    let per_lock = |from: u64, to: u64| (to - from) as f64 / locks;
     println!(
         "{clients} | {:.1} | {:.0} B",
-        each(before.questions, after.questions),
-        each(before.binlog, after.binlog)
+        per_lock(before.questions, after.questions),
+        per_lock(before.binlog, after.binlog)
     );
 }
 
@@ -100,14 +100,14 @@ fn client(server: &MariaDb, ttl: Duration) -> Redlock {
     builder.build().expect("a Redlock")
 }
 
-/// The counters of a server at the time `at`: executed statements, bytes of the binary log, and CPU time.
+/// The counters of a server at the time `read_at`: executed statements, bytes of the binary log, and CPU time.
 struct Counters {
     questions: u64,
     queries: u64,
     binlog: u64,
     /// The CPU time that the server process has used since its start.
     cpu: Duration,
-    at: Instant,
+    read_at: Instant,
 }
 
 impl Counters {
@@ -115,17 +115,17 @@ impl Counters {
         let names = "'Questions','Queries','Binlog_bytes_written'";
         let status = format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({names})");
         let status = server.sql(&status).expect("a status");
-        let of = |name: &str| {
+        let value_of = |name: &str| {
             let line = status.lines().find(|line| line.starts_with(name));
             let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
             number.expect("a number")
         };
         Self {
-            questions: of("Questions"),
-            queries: of("Queries"),
-            binlog: of("Binlog_bytes_written"),
+            questions: value_of("Questions"),
+            queries: value_of("Queries"),
+            binlog: value_of("Binlog_bytes_written"),
             cpu: cpu_in_ticks(server.pid().expect("it runs")),
-            at: Instant::now(),
+            read_at: Instant::now(),
         }
     }
 }
@@ -146,11 +146,11 @@ async fn take_turns(
     for _ in 0..turns {
         let guard = client.lock("waited").wait(Wait::Forever).acquire().await;
         let guard = guard.expect("the lock");
-        let before = released.lock().expect("no panic").take();
+        let last_release = released.lock().expect("no panic").take();
         gaps.extend(
-            before
-                .filter(|(other, _)| *other != number)
-                .map(|(_, at)| at.elapsed()),
+            last_release
+                .filter(|(releaser, _)| *releaser != number)
+                .map(|(_, released_at)| released_at.elapsed()),
         );
         *released.lock().expect("no panic") = Some((number, Instant::now()));
         guard.release().await;
@@ -158,13 +158,13 @@ async fn take_turns(
     gaps
 }
 
-async fn measure(waiters: usize, ttl: Duration) {
-    let server = mariadb().await;
+async fn print_waiting_cost(waiters: usize, ttl: Duration) {
+    let server = start_mariadb().await;
     let holder = client(&server, ttl);
     let guard = holder.acquire("waited").await.expect("the lock");
     let released = Released::default();
-    let turns = (HAND_OVERS / (waiters + 1)).max(2);
-    let start = |number: usize, client: Redlock| {
+    let turns = (MIN_HAND_OVERS / (waiters + 1)).max(2);
+    let start_waiter = |number: usize, client: Redlock| {
         let released = released.clone();
         tokio::spawn(async move {
             let gaps = take_turns(number, &client, turns, released).await;
@@ -173,30 +173,30 @@ async fn measure(waiters: usize, ttl: Duration) {
         })
     };
     let mut tasks: Vec<_> = (0..waiters)
-        .map(|number| start(number, client(&server, ttl)))
+        .map(|number| start_waiter(number, client(&server, ttl)))
         .collect();
-    tokio::time::sleep(QUEUED).await;
+    tokio::time::sleep(QUEUEING_TIME).await;
     let before = Counters::read(&server);
-    tokio::time::sleep(COUNTED).await;
+    tokio::time::sleep(COUNTING_TIME).await;
     let after = Counters::read(&server);
     *released.lock().expect("no panic") = Some((waiters, Instant::now()));
     guard.release().await;
-    tasks.push(start(waiters, holder));
+    tasks.push(start_waiter(waiters, holder));
     let mut gaps = Vec::new();
     let mut clients = Vec::new();
     for task in tasks {
-        let (found, client) = task.await.expect("no panic");
-        gaps.extend(found);
+        let (task_gaps, client) = task.await.expect("no panic");
+        gaps.extend(task_gaps);
         clients.push(client);
     }
     gaps.sort_unstable();
-    let time = (after.at - before.at).as_secs_f64();
-    let rate = |from: u64, to: u64| (to - from) as f64 / time;
+    let seconds = (after.read_at - before.read_at).as_secs_f64();
+    let rate = |from: u64, to: u64| (to - from) as f64 / seconds;
     println!(
         "{waiters:>2} (ttl {ttl:?}) | {:.0} | {:.0} | {:.1} % | {:.1} kB/s | {:.2?} | {:.2?}",
         rate(before.questions, after.questions),
         rate(before.queries, after.queries),
-        100.0 * after.cpu.saturating_sub(before.cpu).as_secs_f64() / time,
+        100.0 * after.cpu.saturating_sub(before.cpu).as_secs_f64() / seconds,
         rate(before.binlog, after.binlog) / 1000.0,
         gaps[gaps.len() / 2],
         gaps[gaps.len() * 99 / 100],

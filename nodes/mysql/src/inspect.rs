@@ -8,23 +8,23 @@ use quorate::{Inspection, MissingRight, Purpose};
 
 use crate::connection::Connection;
 use crate::run::FirstSight;
-use crate::schema::greet;
-use crate::session::number;
+use crate::schema::set_up_and_greet;
+use crate::session::number_at;
 use crate::settings;
 use crate::sql::CLOCK;
 use crate::url::Address;
 
 /// The time limit of the whole inspection.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// The number of round trips that are measured. The duration of the fastest one is reported.
-const TRIPS: usize = 5;
+const ROUND_TRIPS: usize = 5;
 /// The optional rights. Locks work without them. Each row contains:
 ///
 /// - the right,
 /// - the table to which the right applies,
 /// - a statement that needs the right but changes nothing,
 /// - the purpose of the right.
-const RIGHTS: [(&str, &str, &str, Purpose); 3] = [
+const OPTIONAL_RIGHTS: [(&str, &str, &str, Purpose); 3] = [
     (
         "DELETE",
         "quorate_record",
@@ -45,67 +45,83 @@ const RIGHTS: [(&str, &str, &str, Purpose); 3] = [
     ),
 ];
 
-pub(crate) async fn inspect(name: &NodeName, address: &Address, seen: &FirstSight) -> Inspection {
-    let mut found = Inspection::new(name.clone());
-    let looking = tokio::time::timeout(PATIENCE, examine(address, seen, &mut found)).await;
-    found.fault = match looking {
+pub(crate) async fn inspect(
+    name: &NodeName,
+    address: &Address,
+    first_sight: &FirstSight,
+) -> Inspection {
+    let mut inspection = Inspection::new(name.clone());
+    let outcome = tokio::time::timeout(
+        TIME_LIMIT,
+        fill_inspection(address, first_sight, &mut inspection),
+    )
+    .await;
+    inspection.fault = match outcome {
         Ok(Ok(())) => None,
         Ok(Err(fault)) => Some(fault),
-        Err(_) => Some(Fault::Timeout(PATIENCE)),
+        Err(_) => Some(Fault::Timeout(TIME_LIMIT)),
     };
-    found
+    inspection
 }
 
-async fn examine(
+async fn fill_inspection(
     address: &Address,
-    seen: &FirstSight,
-    found: &mut Inspection,
+    first_sight: &FirstSight,
+    inspection: &mut Inspection,
 ) -> Result<(), Fault> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let mut connection = Connection::open(address, true).await?;
-    settings::read(&mut connection, found).await?;
-    settings::source(address, found).await;
-    let greeting = greet(&mut connection, address.timeout, seen).await?;
-    found.connecting = Some(began.elapsed());
-    found.run_id = Some(greeting.run.as_str().to_owned());
-    found.uptime = greeting.uptime;
-    found.identity = greeting.server;
-    measure(&mut connection, found).await?;
-    for (right, table, statement, purpose) in RIGHTS {
-        match connection.ask(statement).await {
+    settings::read_settings(&mut connection, inspection).await?;
+    settings::read_replication(address, inspection).await;
+    let greeting = set_up_and_greet(&mut connection, address.timeout, first_sight).await?;
+    inspection.connecting = Some(started_at.elapsed());
+    inspection.run_id = Some(greeting.run.as_str().to_owned());
+    inspection.uptime = greeting.uptime;
+    inspection.identity = greeting.server;
+    measure_round_trip(&mut connection, inspection).await?;
+    for (right, table, statement, purpose) in OPTIONAL_RIGHTS {
+        match connection.execute(statement).await {
             Ok(_) => {}
             Err(Fault::Denied(_)) => {
                 let missing = MissingRight::on_table(right, &address.database, table, purpose);
-                found.missing.push(missing);
+                inspection.missing.push(missing);
                 // After any error, the connection is unusable. So open another one for the next check.
                 connection = Connection::open(address, true).await?;
             }
             Err(fault) => return Err(fault),
         }
     }
-    let wakes = |missing: &MissingRight| missing.purposes().contains(&Purpose::WakeUps);
-    found.wake_ups = !found.missing.iter().any(wakes);
+    let is_for_wake_ups = |missing: &MissingRight| missing.purposes().contains(&Purpose::WakeUps);
+    inspection.wake_ups = !inspection.missing.iter().any(is_for_wake_ups);
     Ok(())
 }
 
 /// Measures the fastest round trip, and reads the server's clock in that round trip.
-async fn measure(connection: &mut Connection, found: &mut Inspection) -> Result<(), Fault> {
-    let question = format!("SELECT {CLOCK}");
-    for _ in 0..TRIPS {
-        let (asked, wall) = (Instant::now(), SystemTime::now());
-        let said = connection.ask(&question).await?;
-        let trip = asked.elapsed();
-        if found.round_trip.is_some_and(|fastest| fastest <= trip) {
+async fn measure_round_trip(
+    connection: &mut Connection,
+    inspection: &mut Inspection,
+) -> Result<(), Fault> {
+    let query = format!("SELECT {CLOCK}");
+    for _ in 0..ROUND_TRIPS {
+        let (sent_at, wall_time) = (Instant::now(), SystemTime::now());
+        let results = connection.execute(&query).await?;
+        let round_trip = sent_at.elapsed();
+        if inspection
+            .round_trip
+            .is_some_and(|fastest| fastest <= round_trip)
+        {
             continue;
         }
-        found.round_trip = Some(trip);
-        let clock = said.first().and_then(|one| number(one.rows.first()?, 0));
-        let ours = wall + trip / 2;
-        let ours = ours.duration_since(SystemTime::UNIX_EPOCH);
-        if let (Some(clock), Ok(ours)) = (clock, ours) {
-            let ours = i64::try_from(ours.as_micros()).unwrap_or(i64::MAX);
-            let clock = i64::try_from(clock).unwrap_or(i64::MAX);
-            found.clock_offset_ms = Some((clock - ours) / 1000);
+        inspection.round_trip = Some(round_trip);
+        let server_clock = results
+            .first()
+            .and_then(|result| number_at(result.rows.first()?, 0));
+        let middle = wall_time + round_trip / 2;
+        let since_epoch = middle.duration_since(SystemTime::UNIX_EPOCH);
+        if let (Some(server_clock), Ok(since_epoch)) = (server_clock, since_epoch) {
+            let local_us = i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX);
+            let server_us = i64::try_from(server_clock).unwrap_or(i64::MAX);
+            inspection.clock_offset_ms = Some((server_us - local_us) / 1000);
         }
     }
     Ok(())

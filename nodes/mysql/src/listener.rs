@@ -28,22 +28,24 @@ use quorate::node::store::{Listener, Pace, Pacer};
 use tokio::time::Instant;
 
 use crate::connection::{Connection, StatementResult};
-use crate::schema::suits;
-use crate::session::{bytes, number, word};
-use crate::sql::{CLOCK, SETTINGS, hex, listening, settings, wait_lock};
+use crate::schema::check_version;
+use crate::session::{bytes_at, number_at, text_at};
+use crate::sql::{
+    CLOCK, SETTINGS_STATEMENTS, listen_block, session_settings, write_hex, write_wait_lock_name,
+};
 use crate::url::Address;
 
 /// The longest time for which one `GET_LOCK` statement blocks: 15 s. The limit is needed because the listener notices a
 /// network failure only by a missing result.
-const BLOCKED: Duration = Duration::from_secs(15);
+const LONGEST_BLOCK: Duration = Duration::from_secs(15);
 /// The listener reports a timeout if a result is missing this long after the expected end of the statement.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RESULT_DELAY_LIMIT: Duration = Duration::from_secs(5);
 /// The age at which listeners remove a wake-up, even if no client has read it: 60 s, in microseconds.
-const OLD: u64 = 60_000_000;
+const REMOVAL_AGE_US: u64 = 60_000_000;
 /// The time between two removals of old wake-ups.
-const BETWEEN_SWEEPS: Duration = Duration::from_secs(30);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause between two polls is the time waited so far, divided by this number. After 1 s, the pause is 20 ms.
-const PART: u32 = 50;
+const PAUSE_DIVISOR: u32 = 50;
 /// The shortest pause between two polls, used at the beginning of a wait.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two polls for [`Pace::Waiting`].
@@ -56,7 +58,7 @@ const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
 ///
 /// - The listener cannot react to a new [`Pace`] before the statement ends.
 /// - The server notices a closed connection only when it sends the result.
-const POLLED: Duration = Duration::from_millis(50);
+const POLL_DURATION: Duration = Duration::from_millis(50);
 
 /// A connection that receives wake-ups from a server, for tasks that wait for a lock or observe an election.
 pub struct MySqlListener {
@@ -67,96 +69,107 @@ pub struct MySqlListener {
     last_received: u64,
     /// The id of the last wake-up that this listener has removed from the table.
     last_removed: u64,
-    mariadb: bool,
+    is_mariadb: bool,
     /// Whether statements of this listener may block or sleep at the server.
     may_block: bool,
     /// When this listener last removed old wake-ups; `None` before the first time.
-    swept: Option<Instant>,
+    last_sweep_at: Option<Instant>,
     /// Reports which wake-ups this process needs.
     pacer: Pacer,
-    /// The current [`Pace`], and since when the process waits at this pace. The longer it waits, the longer are the
-    /// pauses between two polls.
-    awaited: (Pace, Instant),
+    /// The current [`Pace`], and since when the process waits at this pace (`paced_since`). The longer it waits, the
+    /// longer are the pauses between two polls.
+    pace: Pace,
+    paced_since: Instant,
     /// The [`Pace::Behind`] whose wait lock the client ahead did not hold at the last check. The listener then polls,
     /// because `GET_LOCK` would return immediately.
-    unkept: Option<Pace>,
+    pace_without_wait_lock: Option<Pace>,
 }
 
 impl MySqlListener {
     pub(crate) async fn open(address: Arc<Address>, process: &str) -> Result<Self, Fault> {
         let mut connection = Connection::open(&address, true).await?;
         let packet = format!(
-            "{};SELECT MAX(version),VERSION() FROM quorate_schema;{THREADS}",
-            settings(Duration::ZERO)
+            "{};SELECT MAX(version),VERSION() FROM quorate_schema;{THREAD_VARIABLES}",
+            session_settings(Duration::ZERO)
         );
-        let mut said = connection.ask(&packet).await?;
-        let variables = said.get_mut(SETTINGS + 1).map(|one| &mut one.rows[..]);
-        let variables = variables.unwrap_or_default().iter_mut();
-        let variables: HashMap<String, String> = variables
-            .filter_map(|row| Some((word(row, 0)?, word(row, 1)?)))
+        let mut results = connection.execute(&packet).await?;
+        let variable_rows = results
+            .get_mut(SETTINGS_STATEMENTS + 1)
+            .map(|result| &mut result.rows[..]);
+        let variables: HashMap<String, String> = variable_rows
+            .unwrap_or_default()
+            .iter_mut()
+            .filter_map(|row| Some((text_at(row, 0)?, text_at(row, 1)?)))
             .collect();
-        let row = said.get_mut(SETTINGS).and_then(|one| one.rows.first_mut());
-        let row = row.ok_or_else(|| Fault::Server("no answer".into()))?;
-        suits(number(row, 0))?;
-        let version = word(row, 1).unwrap_or_default();
+        let schema_row = results
+            .get_mut(SETTINGS_STATEMENTS)
+            .and_then(|result| result.rows.first_mut());
+        let row = schema_row.ok_or_else(|| Fault::Server("no answer".into()))?;
+        check_version(number_at(row, 0))?;
+        let version = text_at(row, 1).unwrap_or_default();
         let mut literal = String::new();
-        hex(process.as_bytes(), &mut literal);
+        write_hex(process.as_bytes(), &mut literal);
         Ok(Self {
             address,
             connection,
             process: literal,
             last_received: 0,
             last_removed: 0,
-            mariadb: version.contains("MariaDB"),
+            is_mariadb: version.contains("MariaDB"),
             may_block: has_enough_threads(&variables),
-            swept: None,
+            last_sweep_at: None,
             pacer: Pacer::default(),
-            awaited: (Pace::Idle, Instant::now()),
-            unkept: None,
+            pace: Pace::Idle,
+            paced_since: Instant::now(),
+            pace_without_wait_lock: None,
         })
     }
 
     /// The statement that removes old wake-ups, to be put first in a packet. Empty if the removal is not due yet.
     fn sweep(&mut self) -> String {
         if self
-            .swept
-            .is_some_and(|swept| swept.elapsed() < BETWEEN_SWEEPS)
+            .last_sweep_at
+            .is_some_and(|swept_at| swept_at.elapsed() < SWEEP_INTERVAL)
         {
             return String::new();
         }
-        self.swept = Some(Instant::now());
-        format!("DELETE FROM quorate_woken WHERE at<{CLOCK}-{OLD};")
+        self.last_sweep_at = Some(Instant::now());
+        format!("DELETE FROM quorate_woken WHERE at<{CLOCK}-{REMOVAL_AGE_US};")
     }
 
     /// The statement that removes the received wake-ups from the table.
     fn removal(&self) -> String {
-        let (process, last) = (&self.process, self.last_received);
-        format!("DELETE FROM quorate_woken WHERE process={process} AND id<={last};")
+        let (process, last_received) = (&self.process, self.last_received);
+        format!("DELETE FROM quorate_woken WHERE process={process} AND id<={last_received};")
     }
 
     /// Returns the messages of the wake-ups in the last result, and updates `last_received`.
-    fn words(&mut self, said: &mut Vec<StatementResult>) -> Vec<Vec<u8>> {
-        let mut words = Vec::new();
-        for mut row in said.pop().map(|one| one.rows).unwrap_or_default() {
-            if let (Some(id), Some(word)) = (number(&row, 0), bytes(&mut row, 1)) {
+    fn take_messages(&mut self, results: &mut Vec<StatementResult>) -> Vec<Vec<u8>> {
+        let mut messages = Vec::new();
+        for mut row in results.pop().map(|result| result.rows).unwrap_or_default() {
+            if let (Some(id), Some(message)) = (number_at(&row, 0), bytes_at(&mut row, 1)) {
                 self.last_received = self.last_received.max(id);
-                words.push(word);
+                messages.push(message);
             }
         }
-        words
+        messages
     }
 
-    async fn ask(&mut self, packet: &str, lasts: Duration) -> Result<Vec<StatementResult>, Fault> {
-        let limit = lasts + PATIENCE;
-        let asking = tokio::time::timeout(limit, self.connection.ask(packet));
-        asking.await.unwrap_or(Err(Fault::Timeout(limit)))
+    async fn execute(
+        &mut self,
+        packet: &str,
+        duration: Duration,
+    ) -> Result<Vec<StatementResult>, Fault> {
+        let limit = duration + RESULT_DELAY_LIMIT;
+        let execution = tokio::time::timeout(limit, self.connection.execute(packet));
+        execution.await.unwrap_or(Err(Fault::Timeout(limit)))
     }
 
     /// Removes the received wake-ups from the table. Then waits until the pace is not [`Pace::Idle`].
     async fn idle(&mut self) -> Result<(), Fault> {
         if self.last_removed < self.last_received {
             let packet = self.removal();
-            self.ask(packet.trim_end_matches(';'), Duration::ZERO)
+            self.execute(packet.trim_end_matches(';'), Duration::ZERO)
                 .await?;
             self.last_removed = self.last_received;
         }
@@ -175,55 +188,64 @@ impl MySqlListener {
             packet,
             "SELECT id,word FROM quorate_woken WHERE process={process} ORDER BY id"
         );
-        let removed = self.last_received;
-        let mut said = self.ask(&packet, Duration::ZERO).await?;
-        self.last_removed = removed;
-        let words = self.words(&mut said);
-        if words.is_empty() {
-            tokio::time::sleep(pause(pace, self.awaited.1.elapsed())).await;
+        let removed_upto = self.last_received;
+        let mut results = self.execute(&packet, Duration::ZERO).await?;
+        self.last_removed = removed_upto;
+        let messages = self.take_messages(&mut results);
+        if messages.is_empty() {
+            tokio::time::sleep(pause_between_polls(pace, self.paced_since.elapsed())).await;
         }
-        Ok(words)
+        Ok(messages)
     }
 
-    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. Clears `self.unkept` if the client
-    /// ahead holds its wait lock again.
+    /// Lets the server poll the table for [`POLL_DURATION`], and returns the new wake-ups. Clears
+    /// `self.pace_without_wait_lock` if the client ahead holds its wait lock again.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
-        let (looks, pause) = looks(pace, self.awaited.1.elapsed());
-        let (process, last) = (&self.process, self.last_received);
-        let checked = self.unkept.as_ref().and_then(wait_lock_of);
-        if let Some(name) = &checked {
+        let (polls, pause) = polls_and_pause(pace, self.paced_since.elapsed());
+        let (process, last_received) = (&self.process, self.last_received);
+        let checked_lock = self.pace_without_wait_lock.as_ref().and_then(wait_lock_of);
+        if let Some(name) = &checked_lock {
             let _ = write!(packet, "SELECT GET_LOCK({name},0);DO RELEASE_LOCK({name});");
         }
-        let at = packet.matches(';').count();
-        if self.mariadb {
-            let body = listening(process, &last.to_string(), &looks.to_string(), &pause);
+        let block_index = packet.matches(';').count();
+        if self.is_mariadb {
+            let body = listen_block(
+                process,
+                &last_received.to_string(),
+                &polls.to_string(),
+                &pause,
+            );
             packet += &body.replacen("BEGIN", "BEGIN NOT ATOMIC", 1);
         } else {
             let _ = write!(
                 packet,
-                "CALL quorate_listen({process},{last},{looks},{pause})"
+                "CALL quorate_listen({process},{last_received},{polls},{pause})"
             );
         }
-        let mut said = self.ask(&packet, POLLED).await?;
-        self.last_removed = last;
-        if checked.is_some() && said.get(at - 2).is_some_and(|one| first(one) == Some(0)) {
-            self.unkept = None;
+        let mut results = self.execute(&packet, POLL_DURATION).await?;
+        self.last_removed = last_received;
+        if checked_lock.is_some()
+            && results
+                .get(block_index - 2)
+                .is_some_and(|result| first_number(result) == Some(0))
+        {
+            self.pace_without_wait_lock = None;
         }
-        Ok(self.words_of_block(said.split_off(at)))
+        Ok(self.messages_of_block(results.split_off(block_index)))
     }
 
-    fn words_of_block(&mut self, mut said: Vec<StatementResult>) -> Vec<Vec<u8>> {
+    fn messages_of_block(&mut self, mut results: Vec<StatementResult>) -> Vec<Vec<u8>> {
         // Drop results without rows: they contain no wake-ups.
-        said.retain(|one| !one.rows.is_empty());
-        self.words(&mut said)
+        results.retain(|result| !result.rows.is_empty());
+        self.take_messages(&mut results)
     }
 
     /// Blocks until the wait lock `name` is free. Returns the new wake-ups; the list can be empty.
     /// Returns `None` in two cases:
     ///
-    /// - This process needs other wake-ups now, which this wait does not deliver ([`is_for_another`]).
-    /// - After [`BLOCKED`], the wait lock is still held, and no wake-up has arrived.
+    /// - This process needs other wake-ups now, which this wait does not deliver ([`must_end_block`]).
+    /// - After [`LONGEST_BLOCK`], the wait lock is still held, and no wake-up has arrived.
     async fn wait_behind(
         &mut self,
         pace: &Pace,
@@ -233,52 +255,54 @@ impl MySqlListener {
         if self.last_removed < self.last_received {
             packet += &self.removal();
         }
-        let at = packet.matches(';').count();
+        let lock_index = packet.matches(';').count();
         let _ = write!(
             packet,
             "SELECT GET_LOCK({name},{});DO RELEASE_LOCK({name});\
              SELECT id,word FROM quorate_woken WHERE process={} ORDER BY id",
-            BLOCKED.as_secs(),
+            LONGEST_BLOCK.as_secs(),
             self.process
         );
-        let removed = self.last_received;
+        let removed_upto = self.last_received;
         let pacer = self.pacer.clone();
-        let asked = {
-            let asking = self.ask(&packet, BLOCKED);
+        let finished = {
+            let execution = self.execute(&packet, LONGEST_BLOCK);
             tokio::select! {
                 biased;
-                said = asking => Some(said?),
-                () = pacer.until(|now| is_for_another(now, pace)) => None,
+                results = execution => Some(results?),
+                () = pacer.until(|new_pace| must_end_block(new_pace, pace)) => None,
             }
         };
-        let Some(mut said) = asked else {
+        let Some(mut results) = finished else {
             // The running statement cannot be cancelled, so replace its connection. The server then ends the
             // statement within a second.
-            let next = Self::open(self.address.clone(), "").await?;
-            self.connection = next.connection;
+            let new_listener = Self::open(self.address.clone(), "").await?;
+            self.connection = new_listener.connection;
             return Ok(None);
         };
-        self.last_removed = removed;
-        let is_free = said.get(at).is_some_and(|one| first(one) == Some(1));
-        let words = self.words(&mut said);
+        self.last_removed = removed_upto;
+        let is_free = results
+            .get(lock_index)
+            .is_some_and(|result| first_number(result) == Some(1));
+        let messages = self.take_messages(&mut results);
         if is_free {
-            self.unkept = Some(pace.clone());
+            self.pace_without_wait_lock = Some(pace.clone());
             // The client ahead does not hold its wait lock: it may soon be done. So use the shortest pause again.
-            self.awaited.1 = Instant::now();
+            self.paced_since = Instant::now();
         }
         // If the wait lock is free, return a list, even an empty one, so that the waiter tries to acquire the lock.
-        Ok((is_free || !words.is_empty()).then_some(words))
+        Ok((is_free || !messages.is_empty()).then_some(messages))
     }
 }
 
 /// The statement that reads how many threads the server has. It needs no right.
-const THREADS: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+const THREAD_VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
                        ('thread_handling','thread_pool_max_threads','max_connections')";
 
 /// Whether statements that wait for a long time cannot occupy all threads of a server with these variables: the server
 /// has a thread for each connection, or its thread pool may have more threads than the server has connections.
 fn has_enough_threads(variables: &HashMap<String, String>) -> bool {
-    let number = |name| {
+    let number_of = |name| {
         variables
             .get(name)
             .and_then(|value| value.parse::<u64>().ok())
@@ -287,14 +311,14 @@ fn has_enough_threads(variables: &HashMap<String, String>) -> bool {
     if !matches!(handling, Some("pool-of-threads" | "loaded-dynamically")) {
         return true;
     }
-    let threads = number("thread_pool_max_threads").zip(number("max_connections"));
+    let threads = number_of("thread_pool_max_threads").zip(number_of("max_connections"));
     // Each group of the pool has one more thread, which waits for packets.
     threads.is_some_and(|(threads, connections)| threads >= 2 * connections)
 }
 
 /// The value of the first column of the first row, as a number; `None` if there is no row.
-fn first(one: &StatementResult) -> Option<u64> {
-    one.rows.first().and_then(|row| number(row, 0))
+fn first_number(result: &StatementResult) -> Option<u64> {
+    result.rows.first().and_then(|row| number_at(row, 0))
 }
 
 /// The name of the wait lock that `pace` contains, as an SQL literal; `None` if `pace` contains none.
@@ -306,7 +330,7 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
         return None;
     };
     let mut literal = String::new();
-    wait_lock(name, &mut literal);
+    write_wait_lock_name(name, &mut literal);
     Some(literal)
 }
 
@@ -315,31 +339,38 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
 ///
 /// - to [`Pace::Idle`]: the process needs no wake-ups, and a blocked statement costs nothing,
 /// - to a different wait lock for the same waiter: the blocked statement still wakes this waiter.
-fn is_for_another(now: &Pace, before: &Pace) -> bool {
+fn must_end_block(now: &Pace, before: &Pace) -> bool {
     match (now, before) {
         (Pace::Idle, _) => false,
-        (Pace::Behind { waiter: now, .. }, Pace::Behind { waiter, .. }) => now != waiter,
+        (
+            Pace::Behind {
+                waiter: new_waiter, ..
+            },
+            Pace::Behind { waiter, .. },
+        ) => new_waiter != waiter,
         _ => now != before,
     }
 }
 
 /// The pause between two polls. It grows with the time waited so far (`waited`), because each poll costs the server
 /// about 50 us.
-fn pause(pace: &Pace, waited: Duration) -> Duration {
-    let grown = (waited / PART).max(SHORTEST_PAUSE);
+fn pause_between_polls(pace: &Pace, waited: Duration) -> Duration {
+    let growing_pause = (waited / PAUSE_DIVISOR).max(SHORTEST_PAUSE);
     match pace {
         Pace::Observing | Pace::Idle => OBSERVING_PAUSE,
-        Pace::Waiting => grown.min(LONGEST_PAUSE),
-        Pace::Behind { .. } => grown.min(LONGEST_PAUSE_BEHIND),
+        Pace::Waiting => growing_pause.min(LONGEST_PAUSE),
+        Pace::Behind { .. } => growing_pause.min(LONGEST_PAUSE_BEHIND),
     }
 }
 
 /// Returns the number of polls in one statement, and the pause between two polls as SQL text in seconds.
-fn looks(pace: &Pace, waited: Duration) -> (u32, String) {
-    let pause = pause(pace, waited);
-    let looks = POLLED.as_micros().div_ceil(pause.as_micros());
-    let looks = u32::try_from(looks).unwrap_or(1);
-    (looks, format!("{:.3}", pause.as_secs_f64()))
+fn polls_and_pause(pace: &Pace, waited: Duration) -> (u32, String) {
+    let pause = pause_between_polls(pace, waited);
+    let polls = POLL_DURATION.as_micros().div_ceil(pause.as_micros());
+    (
+        u32::try_from(polls).unwrap_or(1),
+        format!("{:.3}", pause.as_secs_f64()),
+    )
 }
 
 impl Listener for MySqlListener {
@@ -350,25 +381,27 @@ impl Listener for MySqlListener {
     async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         loop {
             let pace = self.pacer.pace();
-            if self.awaited.0 != pace {
-                self.awaited = (pace.clone(), Instant::now());
+            if self.pace != pace {
+                self.pace = pace.clone();
+                self.paced_since = Instant::now();
             }
-            let blocks = self.may_block && self.unkept.as_ref() != Some(&pace);
-            match wait_lock_of(&pace).filter(|_| blocks) {
+            let may_block_now =
+                self.may_block && self.pace_without_wait_lock.as_ref() != Some(&pace);
+            match wait_lock_of(&pace).filter(|_| may_block_now) {
                 _ if pace == Pace::Idle => self.idle().await?,
                 Some(name) => {
-                    if let Some(words) = self.wait_behind(&pace, &name).await? {
-                        return Ok(words);
+                    if let Some(messages) = self.wait_behind(&pace, &name).await? {
+                        return Ok(messages);
                     }
                 }
                 None => {
-                    let words = if self.may_block {
+                    let messages = if self.may_block {
                         self.poll(&pace).await?
                     } else {
                         self.poll_briefly(&pace).await?
                     };
-                    if !words.is_empty() {
-                        return Ok(words);
+                    if !messages.is_empty() {
+                        return Ok(messages);
                     }
                 }
             }
@@ -390,31 +423,31 @@ mod tests {
             waiter: "a:1".into(),
             wait_lock: "b:1".into(),
         };
-        let looks = |pace, waited| looks(pace, Duration::from_millis(waited));
-        assert_eq!(looks(&Pace::Waiting, 0), (25, "0.002".to_owned()));
-        assert_eq!(looks(&Pace::Waiting, 500), (5, "0.010".to_owned()));
-        assert_eq!(looks(&Pace::Waiting, 60_000), (3, "0.020".to_owned()));
-        assert_eq!(looks(&behind, 500), (5, "0.010".to_owned()));
-        assert_eq!(looks(&behind, 60_000), (1, "0.100".to_owned()));
-        assert_eq!(looks(&Pace::Observing, 0), (1, "0.050".to_owned()));
+        let polls = |pace, waited_ms| polls_and_pause(pace, Duration::from_millis(waited_ms));
+        assert_eq!(polls(&Pace::Waiting, 0), (25, "0.002".to_owned()));
+        assert_eq!(polls(&Pace::Waiting, 500), (5, "0.010".to_owned()));
+        assert_eq!(polls(&Pace::Waiting, 60_000), (3, "0.020".to_owned()));
+        assert_eq!(polls(&behind, 500), (5, "0.010".to_owned()));
+        assert_eq!(polls(&behind, 60_000), (1, "0.100".to_owned()));
+        assert_eq!(polls(&Pace::Observing, 0), (1, "0.050".to_owned()));
     }
 
     #[test]
     fn statements_may_block_only_if_the_pool_has_more_threads_than_connections() {
-        let blocks = |handling: &str, threads: &str| {
+        let may_block = |handling: &str, threads: &str| {
             let variables = [
                 ("thread_handling", handling),
                 ("thread_pool_max_threads", threads),
                 ("max_connections", "151"),
             ];
-            let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-            has_enough_threads(&variables.into_iter().map(owned).collect())
+            let to_owned_pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+            has_enough_threads(&variables.into_iter().map(to_owned_pair).collect())
         };
-        assert!(blocks("one-thread-per-connection", "8"));
-        assert!(blocks("pool-of-threads", "65536"));
-        assert!(!blocks("pool-of-threads", "8"));
-        assert!(!blocks("pool-of-threads", "151"));
-        assert!(!blocks("loaded-dynamically", ""));
+        assert!(may_block("one-thread-per-connection", "8"));
+        assert!(may_block("pool-of-threads", "65536"));
+        assert!(!may_block("pool-of-threads", "8"));
+        assert!(!may_block("pool-of-threads", "151"));
+        assert!(!may_block("loaded-dynamically", ""));
         assert!(has_enough_threads(&HashMap::new()));
     }
 
@@ -425,11 +458,11 @@ mod tests {
             wait_lock: wait_lock.into(),
         };
         let before = behind("a:1", "b:1");
-        assert!(!is_for_another(&behind("a:1", "c:1"), &before));
-        assert!(!is_for_another(&Pace::Idle, &before));
-        assert!(is_for_another(&behind("a:2", "b:1"), &before));
-        assert!(is_for_another(&Pace::Waiting, &before));
-        assert!(is_for_another(&Pace::Observing, &before));
+        assert!(!must_end_block(&behind("a:1", "c:1"), &before));
+        assert!(!must_end_block(&Pace::Idle, &before));
+        assert!(must_end_block(&behind("a:2", "b:1"), &before));
+        assert!(must_end_block(&Pace::Waiting, &before));
+        assert!(must_end_block(&Pace::Observing, &before));
     }
 
     #[tokio::test]
@@ -445,16 +478,16 @@ mod tests {
         };
         let url = server.url("locks");
         prepare(&url).await.expect("prepared");
-        let address = Address::read(&url).expect("a URL");
+        let address = Address::parse(&url).expect("a URL");
         let mut connection = Connection::open(&address, true).await.expect("connected");
         make_procedure(&mut connection).await.expect("made");
-        let listener = MySqlListener::open(Arc::new(address), "p").await;
-        let mut listener = listener.expect("listens");
-        listener.mariadb = false;
-        let leave = "INSERT INTO locks.quorate_woken (process,word,at) \
+        let opened = MySqlListener::open(Arc::new(address), "p").await;
+        let mut listener = opened.expect("listens");
+        listener.is_mariadb = false;
+        let insert_wake_up = "INSERT INTO locks.quorate_woken (process,word,at) \
                      VALUES ('p','one',UNIX_TIMESTAMP()*1000000)";
         for _ in 0..2 {
-            server.sql(leave).expect("left");
+            server.sql(insert_wake_up).expect("left");
             let received = listener.next().await;
             assert_eq!(received, Ok(vec![b"one".to_vec()]));
         }

@@ -5,13 +5,15 @@
 
 use std::fmt::Write as _;
 
-use crate::run::EPOCH;
-use crate::schema::{NOTICED, VERSION, grants, mark_complete, procedure, procedure_grant};
+use crate::run::UUID_EPOCH;
+use crate::schema::{
+    NOTICE_TIME, VERSION, completion_statement, grants, procedure_grant, procedure_statements,
+};
 use crate::tables::{RECORD, RUN, SCHEMA, WOKEN};
 use crate::url::{Address, BadUrl};
 
 /// The SQL expression that generates a server's name: 32 hexadecimal digits, different on each server.
-const DRAWN: &str = "REPLACE(UUID(),'-','')";
+const RANDOM_NAME: &str = "REPLACE(UUID(),'-','')";
 
 /// Returns the SQL statements that create the database and the schema, for an administrator. Does not connect to the
 /// server. The statements do not contain the user, the password or the server of `url`.
@@ -27,32 +29,32 @@ const DRAWN: &str = "REPLACE(UUID(),'-','')";
 ///
 /// [`BadUrl`] if the URL is not valid.
 pub fn script(url: &str) -> Result<String, BadUrl> {
-    let address = Address::read(url)?;
+    let address = Address::parse(url)?;
     let database = &address.database;
-    let mut out = format!(
+    let mut script = format!(
         "-- The tables of quorate (schema version {VERSION}) for MySQL and MariaDB.\n\
          -- Run this on each server itself, not by replication: each server needs its own random identity.\n\
          CREATE DATABASE IF NOT EXISTS `{database}`;\n\
          USE `{database}`;\n"
     );
     for table in [&SCHEMA, &RUN, &WOKEN] {
-        let _ = writeln!(out, "{};", table.create());
+        let _ = writeln!(script, "{};", table.create_statement());
     }
     let _ = write!(
-        out,
+        script,
         "-- If the table quorate_record is new, clients ignore the votes of this server for max_ttl.\n\
          {};\n\
          -- If the table quorate_record was dropped, wait until all open sessions have noticed this.\n\
          SELECT SLEEP({}) FROM quorate_schema WHERE {} LIMIT 1;\n\
          {};\n",
-        new_run(),
-        NOTICED.as_secs(),
-        is_missing(),
-        RECORD.create()
+        new_run_statement(),
+        NOTICE_TIME.as_secs(),
+        no_record_table_condition(),
+        RECORD.create_statement()
     );
-    let [drop_old, create] = procedure();
+    let [drop_old, create] = procedure_statements();
     let _ = write!(
-        out,
+        script,
         "-- Only MySQL needs this procedure. On MariaDB, you may omit the block between the DELIMITER lines.\n\
          DELIMITER //\n\
          /*!50700 {drop_old} */ //\n\
@@ -61,17 +63,21 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
          -- This row marks the schema as complete.\n\
          {};\n\
          -- Grants for the account that takes locks:\n",
-        mark_complete(DRAWN)
+        completion_statement(RANDOM_NAME)
     );
     for grant in grants(database) {
-        let _ = writeln!(out, "-- {grant};");
+        let _ = writeln!(script, "-- {grant};");
     }
-    let _ = writeln!(out, "-- On MySQL also:\n-- {};", procedure_grant(database));
-    Ok(out)
+    let _ = writeln!(
+        script,
+        "-- On MySQL also:\n-- {};",
+        procedure_grant(database)
+    );
+    Ok(script)
 }
 
 /// The SQL condition that is true if the table of records does not exist.
-fn is_missing() -> String {
+fn no_record_table_condition() -> String {
     format!(
         "NOT EXISTS (SELECT 1 FROM information_schema.tables \
          WHERE table_schema=DATABASE() AND table_name='{}')",
@@ -84,11 +90,11 @@ fn is_missing() -> String {
 ///
 /// On MariaDB, the statement stores the current time as the start of the run. On MySQL, it stores no start
 /// ([`crate::run`] gives the reason).
-fn new_run() -> String {
+fn new_run_statement() -> String {
     format!(
         "REPLACE INTO quorate_run (one,run) SELECT 1,CONCAT(REPLACE(u,'-','')/*M!,'@',\
-         (CAST(CONV(CONCAT(SUBSTR(u,16,3),SUBSTR(u,10,4),SUBSTR(u,1,8)),16,10) AS UNSIGNED)-{EPOCH}) DIV 10*/) \
+         (CAST(CONV(CONCAT(SUBSTR(u,16,3),SUBSTR(u,10,4),SUBSTR(u,1,8)),16,10) AS UNSIGNED)-{UUID_EPOCH}) DIV 10*/) \
          FROM (SELECT UUID() AS u LIMIT 1) q WHERE {}",
-        is_missing()
+        no_record_table_condition()
     )
 }

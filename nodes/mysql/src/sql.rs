@@ -14,16 +14,16 @@ pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMES
 /// The longest name of a record, in bytes: the size of the column `name`.
 pub(crate) const LONGEST_NAME: usize = 2100;
 /// The longest message (word) of a wake-up, in bytes: the size of its column.
-pub(crate) const LONGEST_WORD: usize = 2200;
+pub(crate) const LONGEST_MESSAGE: usize = 2200;
 
-/// The number of statements in [`settings`].
-pub(crate) const SETTINGS: usize = 3;
+/// The number of statements in [`session_settings`].
+pub(crate) const SETTINGS_STATEMENTS: usize = 3;
 
 /// The statements that set up a session. They override global settings and `init_connect`, so that later statements
 /// have the same effect on every server.
 ///
 /// On MariaDB, `limit` is the time limit of each later statement; zero means no limit. MySQL ignores `limit`.
-pub(crate) fn settings(limit: Duration) -> String {
+pub(crate) fn session_settings(limit: Duration) -> String {
     let limit = limit.as_secs_f64();
     format!(
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED,READ WRITE;SET NAMES utf8mb4;\
@@ -57,7 +57,7 @@ impl Packet {
 }
 
 /// Appends bytes as a hexadecimal literal.
-pub(crate) fn hex(bytes: &[u8], out: &mut String) {
+pub(crate) fn write_hex(bytes: &[u8], out: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     out.reserve(2 * bytes.len() + 3);
     out.push_str("x'");
@@ -68,43 +68,43 @@ pub(crate) fn hex(bytes: &[u8], out: &mut String) {
     out.push('\'');
 }
 
-fn list<'a>(names: impl Iterator<Item = &'a Arc<[u8]>>, out: &mut String) {
+fn write_name_list<'a>(names: impl Iterator<Item = &'a Arc<[u8]>>, out: &mut String) {
     out.push('(');
     for (number, name) in names.enumerate() {
         if number > 0 {
             out.push(',');
         }
-        hex(name, out);
+        write_hex(name, out);
     }
     out.push(')');
 }
 
 /// The query that reads these records together with the server's clock. If none of the records exists, the result is
 /// one row with only the clock.
-pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
+pub(crate) fn load_query(names: &[Arc<[u8]>]) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
          LEFT JOIN quorate_record r FORCE INDEX (PRIMARY) ON r.state IS NOT NULL AND r.name IN "
     );
     match names {
         [] => out.push_str("(NULL)"),
-        names => list(names.iter(), &mut out),
+        names => write_name_list(names.iter(), &mut out),
     }
     out
 }
 
-/// The query that reads at most `count` records after the record with the name `behind`. If `behind` is `None`, the
-/// query skips the first `from` records instead. The result has the form of [`load`].
-pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
+/// The query that reads at most `count` records after the record with the name `last_name`. If `last_name` is `None`,
+/// the query skips the first `from` records instead. The result has the form of [`load_query`].
+pub(crate) fn page_query(from: u64, last_name: Option<&[u8]>, count: u32) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
          LEFT JOIN (SELECT name,version,state FROM quorate_record WHERE state IS NOT NULL"
     );
-    if let Some(behind) = behind {
+    if let Some(last_name) = last_name {
         out.push_str(" AND name>");
-        hex(behind, &mut out);
+        write_hex(last_name, &mut out);
     }
-    let offset = if behind.is_some() { 0 } else { from };
+    let offset = if last_name.is_some() { 0 } else { from };
     let _ = write!(
         out,
         " ORDER BY name LIMIT {count} OFFSET {offset}) r ON TRUE ORDER BY r.name"
@@ -113,29 +113,29 @@ pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
 }
 
 /// Appends to `out` the statement that removes the record `name` only if it has this version.
-pub(crate) fn remove(name: &[u8], version: u64, out: &mut String) {
+pub(crate) fn write_remove(name: &[u8], version: u64, out: &mut String) {
     out.push_str("DELETE FROM quorate_record WHERE name=");
-    hex(name, out);
+    write_hex(name, out);
     let _ = write!(out, " AND version={version}");
 }
 
 /// Appends to `out` the statement that changes an existing record. Its result shows whether the record was changed, and
 /// contains the server's clock.
-pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
+pub(crate) fn write_update(change: &Change, state: &[u8], out: &mut String) {
     out.push_str("UPDATE quorate_record SET version=version+1,state=");
-    hex(state, out);
+    write_hex(state, out);
     let _ = write!(out, ",changed=LAST_INSERT_ID({CLOCK}) WHERE name=");
-    hex(&change.name, out);
+    write_hex(&change.name, out);
     let _ = write!(out, " AND version={}", change.version);
 }
 
 /// Appends to `out` the statement that creates a record if it does not exist. A row with the state NULL counts as a
 /// missing record: the statement fills this row.
-pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut String) {
+pub(crate) fn write_insert(change: &Change, state: &[u8], version: u64, out: &mut String) {
     out.push_str("INSERT INTO quorate_record (name,version,state,changed) VALUES (");
-    hex(&change.name, out);
+    write_hex(&change.name, out);
     let _ = write!(out, ",{version},");
-    hex(state, out);
+    write_hex(state, out);
     let _ = write!(
         out,
         ",LAST_INSERT_ID({CLOCK})) ON DUPLICATE KEY UPDATE \
@@ -147,21 +147,21 @@ pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut Stri
 
 /// Appends to `out` the query that checks whether a record has the version that the change expects. Its result also
 /// contains the server's clock.
-pub(crate) fn check(change: &Change, out: &mut String) {
+pub(crate) fn write_check(change: &Change, out: &mut String) {
     let _ = write!(out, "SELECT COUNT(*)=1,{CLOCK} FROM quorate_record WHERE ");
-    fits(change, out);
+    write_condition(change, out);
     if change.version == 0 {
         // Version 0 means that the record must not exist. So require that the query finds no row.
-        let counted = out.rfind("COUNT(*)=1").map(|at| at..at + 10);
-        if let Some(counted) = counted {
-            out.replace_range(counted, "COUNT(*)=0");
+        let condition_range = out.rfind("COUNT(*)=1").map(|start| start..start + 10);
+        if let Some(condition_range) = condition_range {
+            out.replace_range(condition_range, "COUNT(*)=0");
         }
     }
 }
 
-fn fits(change: &Change, out: &mut String) {
+fn write_condition(change: &Change, out: &mut String) {
     out.push_str("name=");
-    hex(&change.name, out);
+    write_hex(&change.name, out);
     if change.version == 0 {
         out.push_str(" AND state IS NOT NULL");
     } else {
@@ -171,29 +171,29 @@ fn fits(change: &Change, out: &mut String) {
 
 /// Appends to `out` a statement that inserts a row with the state NULL for each record that has no row. So the commit's
 /// transaction only locks and updates existing rows.
-pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
+pub(crate) fn write_empty_rows(changes: &[&Change], out: &mut String) {
     out.push_str("INSERT IGNORE INTO quorate_record (name,version,state,changed) VALUES ");
     for (number, change) in changes.iter().enumerate() {
         out.push_str(if number > 0 { ",(" } else { "(" });
-        hex(&change.name, out);
+        write_hex(&change.name, out);
         let _ = write!(out, ",0,NULL,{CLOCK})");
     }
 }
 
 /// Appends to `out` the statement that locks the rows of these changes, sorted by row name. The statement sets `@fit`
 /// to the number of rows that have the expected version.
-pub(crate) fn lock(changes: &[&Change], out: &mut String) {
+pub(crate) fn write_row_locks(changes: &[&Change], out: &mut String) {
     out.push_str("SELECT COUNT(*) INTO @fit FROM quorate_record FORCE INDEX (PRIMARY) WHERE ");
-    any_of(changes.iter().copied(), out);
+    write_any_condition(changes.iter().copied(), out);
     out.push_str(" FOR UPDATE");
 }
 
 /// Appends a condition that selects the rows with the expected versions. The expected version 0 means that there is no
 /// record: then the row may exist only with the state NULL.
-fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
+fn write_any_condition<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     for (number, change) in changes.enumerate() {
         out.push_str(if number > 0 { " OR (name=" } else { "(name=" });
-        hex(&change.name, out);
+        write_hex(&change.name, out);
         if change.version == 0 {
             out.push_str(" AND state IS NULL)");
         } else {
@@ -203,34 +203,39 @@ fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
 }
 
 /// Appends to `out` the statement that changes all of these records or none. An earlier statement sets `@fit` to the
-/// number of records that have the expected version. The statement changes the records if `@fit` equals `fit`.
+/// number of records that have the expected version. The statement changes the records if `@fit` equals
+/// `expected_count`.
 ///
 /// It checks each version again: if the table has no row locks, another client can change a record after `@fit` was
 /// set.
-pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
+pub(crate) fn write_joint_update(
+    changes: &[(&Change, &[u8], u64)],
+    expected_count: usize,
+    out: &mut String,
+) {
     let _ = write!(
         out,
         "UPDATE quorate_record FORCE INDEX (PRIMARY) SET changed={CLOCK},version=CASE name"
     );
     for (change, _, version) in changes {
         out.push_str(" WHEN ");
-        hex(&change.name, out);
+        write_hex(&change.name, out);
         let _ = write!(out, " THEN {version}");
     }
     out.push_str(" END,state=CASE name");
     for (change, state, _) in changes {
         out.push_str(" WHEN ");
-        hex(&change.name, out);
+        write_hex(&change.name, out);
         out.push_str(" THEN ");
-        hex(state, out);
+        write_hex(state, out);
     }
-    let _ = write!(out, " END WHERE @fit={fit} AND (");
-    any_of(changes.iter().map(|(change, _, _)| *change), out);
+    let _ = write!(out, " END WHERE @fit={expected_count} AND (");
+    write_any_condition(changes.iter().map(|(change, _, _)| *change), out);
     out.push(')');
 }
 
 /// Appends to `out` the statement that inserts wake-ups for listeners if the SQL condition `only_if` is true.
-pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
+pub(crate) fn write_wake_ups(wakes: &[Wake], only_if: &str, out: &mut String) {
     let _ = write!(
         out,
         "INSERT INTO quorate_woken (process,word,at) SELECT q.process,q.word,{CLOCK} FROM ("
@@ -241,9 +246,9 @@ pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
         } else {
             "SELECT "
         });
-        hex(wake.process.as_bytes(), out);
+        write_hex(wake.process.as_bytes(), out);
         out.push_str(" AS process,");
-        hex(&wake.word, out);
+        write_hex(&wake.word, out);
         out.push_str(" AS word");
     }
     let _ = write!(out, ") q WHERE {only_if}");
@@ -251,43 +256,44 @@ pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
 
 /// Appends the SQL literal of the name under which the server knows a wait lock. The name has fewer than 64 characters,
 /// the limit of MySQL.
-pub(crate) fn wait_lock(name: &str, out: &mut String) {
-    hex(format!("quorate:{name}").as_bytes(), out);
+pub(crate) fn write_wait_lock_name(name: &str, out: &mut String) {
+    write_hex(format!("quorate:{name}").as_bytes(), out);
 }
 
 /// Appends a statement to `out`. If the SQL condition `only_if` is true, the statement takes or releases each wait
 /// lock, as its [`WaitLock`] requests. It never blocks: a wait lock that another session holds is not taken.
-pub(crate) fn wait_locks(changes: &[&WaitLock], only_if: &str, out: &mut String) {
+pub(crate) fn write_wait_locks(changes: &[&WaitLock], only_if: &str, out: &mut String) {
     for (number, change) in changes.iter().enumerate() {
         out.push_str(if number > 0 { "," } else { "DO " });
         let _ = write!(out, "IF({only_if},");
-        let (name, function, rest) = match change {
+        let (name, function, end) = match change {
             WaitLock::Keep(name) => (name, "GET_LOCK(", ",0),0)"),
             WaitLock::Release(name) => (name, "RELEASE_LOCK(", "),0)"),
         };
         out.push_str(function);
-        wait_lock(name, out);
-        out.push_str(rest);
+        write_wait_lock_name(name, out);
+        out.push_str(end);
     }
 }
 
 /// Whether the record names and wake-up messages of a commit fit into their columns.
-pub(crate) fn has_room(commit: &Commit) -> bool {
-    let names = commit.changes.iter().map(|change| change.name.len());
-    let words = commit.wakes.iter().map(|wake| wake.word.len());
-    names.max().unwrap_or(0) <= LONGEST_NAME && words.max().unwrap_or(0) <= LONGEST_WORD
+pub(crate) fn fits_columns(commit: &Commit) -> bool {
+    let name_lengths = commit.changes.iter().map(|change| change.name.len());
+    let message_lengths = commit.wakes.iter().map(|wake| wake.word.len());
+    name_lengths.max().unwrap_or(0) <= LONGEST_NAME
+        && message_lengths.max().unwrap_or(0) <= LONGEST_MESSAGE
 }
 
 /// The statements that remove the wake-ups of `process` up to the id `last_received`, and then wait for new wake-ups.
-/// They sleep at most `looks` times for `pause` seconds. Each argument is an SQL expression.
+/// They sleep at most `polls` times for `pause` seconds. Each argument is an SQL expression.
 ///
 /// The sleep is a separate statement, because a sleep inside the `SELECT` would keep the table locked.
-pub(crate) fn listening(process: &str, last_received: &str, looks: &str, pause: &str) -> String {
+pub(crate) fn listen_block(process: &str, last_received: &str, polls: &str, pause: &str) -> String {
     format!(
         "BEGIN \
          DECLARE looked INT DEFAULT 0;\
          DELETE FROM quorate_woken WHERE process={process} AND id<={last_received};\
-         WHILE looked<{looks} AND NOT EXISTS (SELECT 1 FROM quorate_woken WHERE process={process}) DO \
+         WHILE looked<{polls} AND NOT EXISTS (SELECT 1 FROM quorate_woken WHERE process={process}) DO \
          DO SLEEP({pause});SET looked=looked+1;\
          END WHILE;\
          SELECT id,word FROM quorate_woken WHERE process={process} ORDER BY id;\
@@ -299,7 +305,7 @@ pub(crate) fn listening(process: &str, last_received: &str, looks: &str, pause: 
 mod tests {
     use super::*;
 
-    fn written(write: impl FnOnce(&mut String)) -> String {
+    fn text_of(write: impl FnOnce(&mut String)) -> String {
         let mut out = String::new();
         write(&mut out);
         out
@@ -307,8 +313,8 @@ mod tests {
 
     #[test]
     fn bytes_are_written_as_hexadecimal_literals() {
-        assert_eq!(written(|out| hex(b"'\\;\0", out)), "x'275c3b00'");
-        assert_eq!(written(|out| hex(b"", out)), "x''");
+        assert_eq!(text_of(|out| write_hex(b"'\\;\0", out)), "x'275c3b00'");
+        assert_eq!(text_of(|out| write_hex(b"", out)), "x''");
     }
 
     #[test]
@@ -318,7 +324,7 @@ mod tests {
             version,
             state: None,
         };
-        assert!(written(|out| check(&change(0), out)).contains("COUNT(*)=0"));
-        assert!(written(|out| check(&change(7), out)).contains("COUNT(*)=1"));
+        assert!(text_of(|out| write_check(&change(0), out)).contains("COUNT(*)=0"));
+        assert!(text_of(|out| write_check(&change(7), out)).contains("COUNT(*)=1"));
     }
 }

@@ -11,19 +11,19 @@ use crate::connection::Connection;
 use crate::inspect::inspect;
 use crate::listener::MySqlListener;
 use crate::run::FirstSight;
-use crate::schema::greet;
+use crate::schema::set_up_and_greet;
 use crate::session::MySqlSession;
 use crate::url::{Address, BadUrl};
 
 /// The largest number of `Commit` values that a session sends in one packet.
-const BATCH: usize = 16;
+const COMMITS_PER_PACKET: usize = 16;
 
 /// A MySQL or MariaDB server as a [`Store`], for a [`StoreNode`](quorate::node::store::StoreNode).
 #[derive(Clone, Debug)]
 pub struct MySql {
     name: NodeName,
     address: Arc<Address>,
-    seen: Arc<FirstSight>,
+    first_sight: Arc<FirstSight>,
     /// Whether the server has refused to remove records. If so, no session of this process tries to remove records
     /// again.
     removal_denied: Arc<AtomicBool>,
@@ -50,7 +50,7 @@ impl MySql {
         Ok(Self {
             name,
             address,
-            seen: Arc::default(),
+            first_sight: Arc::default(),
             removal_denied: Arc::default(),
         })
     }
@@ -68,13 +68,14 @@ impl Store for MySql {
         let address = &self.address;
         Traits::new(address.timeout)
             .lanes(address.lanes)
-            .batch(BATCH)
+            .batch(COMMITS_PER_PACKET)
             .looks()
     }
 
     async fn connect(&self) -> Result<(MySqlSession, Greeting), Fault> {
         let mut connection = Connection::open(&self.address, true).await?;
-        let greeting = greet(&mut connection, self.address.timeout, &self.seen).await?;
+        let greeting =
+            set_up_and_greet(&mut connection, self.address.timeout, &self.first_sight).await?;
         let session = MySqlSession::new(connection, self.removal_denied.clone());
         Ok((session, greeting))
     }
@@ -84,6 +85,6 @@ impl Store for MySql {
     }
 
     async fn inspect(&self) -> Inspection {
-        inspect(&self.name, &self.address, &self.seen).await
+        inspect(&self.name, &self.address, &self.first_sight).await
     }
 }

@@ -9,8 +9,8 @@
 
 use mysql_async::Row;
 
-use crate::session::{number, word};
-use crate::sql::{LONGEST_NAME, LONGEST_WORD};
+use crate::session::{number_at, text_at};
+use crate::sql::{LONGEST_MESSAGE, LONGEST_NAME};
 
 /// A table of the schema.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) struct Table {
     columns: &'static [Column],
     /// Two parts of the `CREATE TABLE` statement: the text inside the parentheses after the columns, and the text after
     /// the closing parenthesis.
-    more: [&'static str; 2],
+    after_columns: [&'static str; 2],
     /// The rights that a user who acquires locks needs on this table.
     pub(crate) rights: &'static str,
 }
@@ -30,21 +30,26 @@ struct Column {
     name: &'static str,
     kind: &'static str,
     /// The size of the column in bytes; 0 if the type has no size.
-    room: usize,
-    rest: &'static str,
+    size: usize,
+    attributes: &'static str,
 }
 
-const fn column(name: &'static str, kind: &'static str, room: usize, rest: &'static str) -> Column {
+const fn column(
+    name: &'static str,
+    kind: &'static str,
+    size: usize,
+    attributes: &'static str,
+) -> Column {
     Column {
         name,
         kind,
-        room,
-        rest,
+        size,
+        attributes,
     }
 }
 
-const ALL: &str = "SELECT, INSERT, UPDATE, DELETE";
-const NUMBER: &str = "UNSIGNED NOT NULL";
+const READ_AND_WRITE: &str = "SELECT, INSERT, UPDATE, DELETE";
+const NUMBER_ATTRIBUTES: &str = "UNSIGNED NOT NULL";
 
 /// The table with one row that marks the schema as complete and stores the server's name.
 pub(crate) const SCHEMA: Table = Table {
@@ -54,7 +59,7 @@ pub(crate) const SCHEMA: Table = Table {
         column("version", "bigint", 0, "UNSIGNED NOT NULL PRIMARY KEY"),
         column("server", "varbinary", 64, "NOT NULL"),
     ],
-    more: ["", ""],
+    after_columns: ["", ""],
     rights: "SELECT",
 };
 /// The table of the records: one row per record, with its name, version and state.
@@ -63,12 +68,12 @@ pub(crate) const RECORD: Table = Table {
     engine: "InnoDB",
     columns: &[
         column("name", "varbinary", LONGEST_NAME, "NOT NULL PRIMARY KEY"),
-        column("version", "bigint", 0, NUMBER),
+        column("version", "bigint", 0, NUMBER_ATTRIBUTES),
         column("state", "mediumblob", 0, ""),
-        column("changed", "bigint", 0, NUMBER),
+        column("changed", "bigint", 0, NUMBER_ATTRIBUTES),
     ],
-    more: ["", " ROW_FORMAT=DYNAMIC"],
-    rights: ALL,
+    after_columns: ["", " ROW_FORMAT=DYNAMIC"],
+    rights: READ_AND_WRITE,
 };
 /// The table of wake-ups. It is kept in memory, so a wake-up does not wait for the disk.
 ///
@@ -85,11 +90,11 @@ pub(crate) const WOKEN: Table = Table {
             "UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY",
         ),
         column("process", "varbinary", 64, "NOT NULL"),
-        column("word", "varbinary", LONGEST_WORD, "NOT NULL"),
-        column("at", "bigint", 0, NUMBER),
+        column("word", "varbinary", LONGEST_MESSAGE, "NOT NULL"),
+        column("at", "bigint", 0, NUMBER_ATTRIBUTES),
     ],
-    more: [",KEY (process)", ""],
-    rights: ALL,
+    after_columns: [",KEY (process)", ""],
+    rights: READ_AND_WRITE,
 };
 /// The table with the current run of the server. It is kept in memory, so it is empty after a restart, and the next
 /// client writes the new run.
@@ -100,7 +105,7 @@ pub(crate) const RUN: Table = Table {
         column("one", "tinyint", 0, "NOT NULL PRIMARY KEY"),
         column("run", "varbinary", 64, "NOT NULL"),
     ],
-    more: ["", ""],
+    after_columns: ["", ""],
     rights: "SELECT, INSERT",
 };
 /// All tables of the schema.
@@ -108,24 +113,27 @@ pub(crate) const TABLES: [&Table; 4] = [&SCHEMA, &RECORD, &WOKEN, &RUN];
 
 impl Column {
     fn is_key(&self) -> bool {
-        self.rest.ends_with("PRIMARY KEY")
+        self.attributes.ends_with("PRIMARY KEY")
     }
 }
 
 impl Table {
     /// The statement that creates the table if it is missing.
-    pub(crate) fn create(&self) -> String {
-        let columns = self.columns.iter().map(|column| {
-            let room = match column.room {
+    pub(crate) fn create_statement(&self) -> String {
+        let column_texts = self.columns.iter().map(|column| {
+            let size_text = match column.size {
                 0 => String::new(),
-                room => format!("({room})"),
+                size => format!("({size})"),
             };
-            format!("{} {}{room} {}", column.name, column.kind, column.rest)
+            format!(
+                "{} {}{size_text} {}",
+                column.name, column.kind, column.attributes
+            )
         });
-        let columns: Vec<String> = columns.collect();
-        let [within, behind] = self.more;
+        let columns: Vec<String> = column_texts.collect();
+        let [inside, after] = self.after_columns;
         format!(
-            "CREATE TABLE IF NOT EXISTS {} ({}{within}) ENGINE={}{behind}",
+            "CREATE TABLE IF NOT EXISTS {} ({}{inside}) ENGINE={}{after}",
             self.name,
             columns.join(","),
             self.engine
@@ -133,15 +141,16 @@ impl Table {
     }
 
     /// The statement that converts the table to its engine and keeps its rows.
-    pub(crate) fn convert(&self) -> String {
+    pub(crate) fn convert_statement(&self) -> String {
         format!("ALTER TABLE {} ENGINE={}", self.name, self.engine)
     }
 }
 
-/// The query whose result [`misfits`] parses. The query names the tables, so that the server does not open all tables
+/// The query whose result [`find_misfits`] parses. The query names the tables, so that the server does not open all
+/// tables
 /// of the database.
-pub(crate) fn question() -> String {
-    let one = |table: &&Table| {
+pub(crate) fn columns_query() -> String {
+    let query_of_table = |table: &&Table| {
         let name = table.name;
         format!(
             "SELECT '{name}',t.engine,c.column_name,c.data_type,COALESCE(c.character_octet_length,0),c.column_key='PRI' \
@@ -150,20 +159,20 @@ pub(crate) fn question() -> String {
              WHERE t.table_schema=DATABASE() AND t.table_name='{name}'"
         )
     };
-    let all: Vec<String> = TABLES.iter().map(one).collect();
-    all.join(" UNION ALL ")
+    let queries: Vec<String> = TABLES.iter().map(query_of_table).collect();
+    queries.join(" UNION ALL ")
 }
 
 /// A table that does not match the schema.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Misfit {
     pub(crate) table: &'static Table,
-    pub(crate) what: What,
+    pub(crate) mismatch: Mismatch,
 }
 
 /// The way in which a table does not match the schema.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Mismatch {
     /// The table does not exist, or the user cannot see it.
     Missing,
     /// The table has the wrong storage engine. The field is the name of that engine.
@@ -176,149 +185,161 @@ impl Misfit {
     /// The fault of the table as a clause of an error message.
     pub(crate) fn text(&self) -> String {
         let Table { name, engine, .. } = self.table;
-        match &self.what {
-            What::Missing => format!(
+        match &self.mismatch {
+            Mismatch::Missing => format!(
                 "the table {name} is missing, or the user in the URL has no right to read it"
             ),
-            What::Engine(found) => {
+            Mismatch::Engine(found) => {
                 format!("the table {name} has the engine {found} instead of {engine}")
             }
-            What::Column(why) => format!("the table {name} is wrong: {why}"),
+            Mismatch::Column(why) => format!("the table {name} is wrong: {why}"),
         }
     }
 }
 
 /// A column of a table, as the server describes it.
 #[derive(Clone)]
-struct Seen {
+struct FoundColumn {
     table: String,
     engine: String,
     column: String,
     kind: String,
-    room: u64,
+    size: u64,
     is_key: bool,
 }
 
-/// Finds the faults of the tables in the result of [`question`].
-pub(crate) fn misfits(rows: Vec<Row>) -> Vec<Misfit> {
-    let seen = rows.into_iter().filter_map(|mut row| {
-        Some(Seen {
-            table: word(&mut row, 0)?,
-            engine: word(&mut row, 1).unwrap_or_default(),
-            column: word(&mut row, 2)?,
-            kind: word(&mut row, 3)?,
-            room: number(&row, 4)?,
-            is_key: number(&row, 5) == Some(1),
+/// Finds the faults of the tables in the result of [`columns_query`].
+pub(crate) fn find_misfits(rows: Vec<Row>) -> Vec<Misfit> {
+    let parsed = rows.into_iter().filter_map(|mut row| {
+        Some(FoundColumn {
+            table: text_at(&mut row, 0)?,
+            engine: text_at(&mut row, 1).unwrap_or_default(),
+            column: text_at(&mut row, 2)?,
+            kind: text_at(&mut row, 3)?,
+            size: number_at(&row, 4)?,
+            is_key: number_at(&row, 5) == Some(1),
         })
     });
-    let seen: Vec<Seen> = seen.collect();
-    let judged = TABLES.into_iter().filter_map(|table| {
-        let what = judge(table, &seen)?;
-        Some(Misfit { table, what })
+    let columns: Vec<FoundColumn> = parsed.collect();
+    let misfits = TABLES.into_iter().filter_map(|table| {
+        let mismatch = find_mismatch(table, &columns)?;
+        Some(Misfit { table, mismatch })
     });
-    judged.collect()
+    misfits.collect()
 }
 
-fn judge(table: &Table, seen: &[Seen]) -> Option<What> {
-    let seen: Vec<&Seen> = seen.iter().filter(|one| one.table == table.name).collect();
-    let Some(first) = seen.first() else {
-        return Some(What::Missing);
+fn find_mismatch(table: &Table, all_columns: &[FoundColumn]) -> Option<Mismatch> {
+    let found_columns: Vec<&FoundColumn> = all_columns
+        .iter()
+        .filter(|column| column.table == table.name)
+        .collect();
+    let Some(first_column) = found_columns.first() else {
+        return Some(Mismatch::Missing);
     };
     // Check the columns before the engine: converting the engine does not repair a wrong column.
-    let wrong = table.columns.iter().find_map(|column| {
-        let found = seen.iter().find(|one| one.column == column.name);
+    let column_fault = table.columns.iter().find_map(|column| {
+        let same_name = found_columns
+            .iter()
+            .find(|found| found.column == column.name);
         let name = column.name;
-        let Some(found) = found else {
+        let Some(found) = same_name else {
             return Some(format!("the column {name} is missing"));
         };
-        let has_room = column.room == 0 || found.room == column.room as u64;
-        if !found.kind.eq_ignore_ascii_case(column.kind) || !has_room {
-            let Column { kind, room, .. } = column;
-            let room = if *room > 0 {
-                format!("({room})")
+        let has_expected_size = column.size == 0 || found.size == column.size as u64;
+        if !found.kind.eq_ignore_ascii_case(column.kind) || !has_expected_size {
+            let Column { kind, size, .. } = column;
+            let size_text = if *size > 0 {
+                format!("({size})")
             } else {
                 String::new()
             };
             return Some(format!(
-                "the column {name} is {} instead of {kind}{room}",
+                "the column {name} is {} instead of {kind}{size_text}",
                 found.kind
             ));
         }
         (found.is_key != column.is_key()).then(|| {
-            let is = if column.is_key() {
+            let verb = if column.is_key() {
                 "is not"
             } else {
                 "must not be"
             };
-            format!("the column {name} {is} the primary key")
+            format!("the column {name} {verb} the primary key")
         })
     });
-    if let Some(why) = wrong {
-        return Some(What::Column(why));
+    if let Some(why) = column_fault {
+        return Some(Mismatch::Column(why));
     }
-    let is_right = first.engine.eq_ignore_ascii_case(table.engine);
-    (!is_right).then(|| What::Engine(first.engine.clone()))
+    let has_right_engine = first_column.engine.eq_ignore_ascii_case(table.engine);
+    (!has_right_engine).then(|| Mismatch::Engine(first_column.engine.clone()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn seen(table: &Table) -> Vec<Seen> {
-        let one = |column: &Column| Seen {
+    fn columns_of(table: &Table) -> Vec<FoundColumn> {
+        let found_column = |column: &Column| FoundColumn {
             table: table.name.into(),
             engine: table.engine.to_uppercase(),
             column: column.name.into(),
             kind: column.kind.into(),
-            room: column.room as u64,
+            size: column.size as u64,
             is_key: column.is_key(),
         };
-        table.columns.iter().map(one).collect()
+        table.columns.iter().map(found_column).collect()
     }
 
     #[test]
     fn table_with_every_required_column_is_accepted_even_with_other_columns() {
-        let mut fit = seen(&RECORD);
-        fit.push(Seen {
+        let mut columns = columns_of(&RECORD);
+        columns.push(FoundColumn {
             column: "note".into(),
-            ..fit[0].clone()
+            ..columns[0].clone()
         });
-        assert_eq!(judge(&RECORD, &fit), None);
-        assert_eq!(judge(&RUN, &fit), Some(What::Missing));
+        assert_eq!(find_mismatch(&RECORD, &columns), None);
+        assert_eq!(find_mismatch(&RUN, &columns), Some(Mismatch::Missing));
     }
 
     #[test]
     fn wrong_column_is_reported_even_if_the_storage_engine_is_wrong_as_well() {
-        let changes: [fn(&mut Seen); 4] = [
-            |one| one.kind = "varchar".into(),
-            |one| one.room = 700,
-            |one| one.is_key = false,
-            |one| one.column = "title".into(),
+        let changes: [fn(&mut FoundColumn); 4] = [
+            |column| column.kind = "varchar".into(),
+            |column| column.size = 700,
+            |column| column.is_key = false,
+            |column| column.column = "title".into(),
         ];
         for change in changes {
-            let mut other = seen(&RECORD);
-            change(&mut other[0]);
-            other[0].engine = "Aria".into();
-            let what = judge(&RECORD, &other);
+            let mut columns = columns_of(&RECORD);
+            change(&mut columns[0]);
+            columns[0].engine = "Aria".into();
+            let mismatch = find_mismatch(&RECORD, &columns);
             assert!(
-                matches!(&what, Some(What::Column(why)) if why.contains("name")),
-                "{what:?}"
+                matches!(&mismatch, Some(Mismatch::Column(why)) if why.contains("name")),
+                "{mismatch:?}"
             );
         }
-        let mut joint = seen(&RECORD);
-        joint[1].is_key = true;
-        assert!(matches!(judge(&RECORD, &joint), Some(What::Column(_))));
+        let mut columns = columns_of(&RECORD);
+        columns[1].is_key = true;
+        assert!(matches!(
+            find_mismatch(&RECORD, &columns),
+            Some(Mismatch::Column(_))
+        ));
     }
 
     #[test]
     fn storage_engine_is_compared_without_regard_to_case() {
-        let mut other = seen(&RUN);
-        assert_eq!(judge(&RUN, &other), None);
-        for one in &mut other {
-            one.engine = "InnoDB".into();
+        let mut columns = columns_of(&RUN);
+        assert_eq!(find_mismatch(&RUN, &columns), None);
+        for column in &mut columns {
+            column.engine = "InnoDB".into();
         }
-        let what = judge(&RUN, &other).expect("another engine");
-        let text = Misfit { table: &RUN, what }.text();
+        let mismatch = find_mismatch(&RUN, &columns).expect("another engine");
+        let text = Misfit {
+            table: &RUN,
+            mismatch,
+        }
+        .text();
         assert_eq!(
             text,
             "the table quorate_run has the engine InnoDB instead of MEMORY"

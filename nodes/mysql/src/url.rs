@@ -15,13 +15,13 @@ use url::{Host, Url};
 
 /// The default timeout of one request. It is longer than for a Redis server, because a commit waits for the server's
 /// disk.
-const TIMEOUT: Duration = Duration::from_millis(250);
+const DEFAULT_TIMEOUT: Duration = Duration::from_millis(250);
 /// The default number of sessions that one process opens to one server. The process distributes its requests over them.
-const LANES: usize = 4;
+const DEFAULT_LANES: usize = 4;
 /// The largest number of sessions that one process may open to one server.
-const MOST_LANES: usize = 64;
+const MAX_LANES: usize = 64;
 /// The longest path of a Unix socket in bytes; a limit of Linux.
-const LONGEST_SOCKET: usize = 107;
+const LONGEST_SOCKET_PATH: usize = 107;
 /// The form of a URL with a Unix socket, for error messages.
 const SOCKET_FORM: &str = "mysql://user:password@localhost/database?socket=/run/mysqld/mysqld.sock";
 
@@ -30,7 +30,7 @@ const SOCKET_FORM: &str = "mysql://user:password@localhost/database?socket=/run/
 #[error("{0}")]
 pub struct BadUrl(String);
 
-fn bad(why: impl Into<String>) -> BadUrl {
+fn bad_url(why: impl Into<String>) -> BadUrl {
     BadUrl(why.into())
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Address {
     /// The path of the server's Unix socket; the host and the port are then not used. `None` to connect over TCP.
     pub(crate) socket: Option<String>,
     /// Whether this process has logged in to the server before.
-    pub(crate) met: Arc<AtomicBool>,
+    pub(crate) has_logged_in: Arc<AtomicBool>,
 }
 
 impl Address {
@@ -69,63 +69,64 @@ impl Address {
             not(feature = "tls-rustls"),
             expect(unused_mut, reason = "only URLs with TLS name files")
         )]
-        let mut address = Self::read(url)?;
+        let mut address = Self::parse(url)?;
         #[cfg(feature = "tls-rustls")]
         if address.ca.is_some() || address.cert.is_some() {
-            let names = address.clone();
-            let files = [&address.ca, &address.cert, &address.key];
-            let files = files.into_iter().flatten().cloned().collect();
-            let first = AtomicBool::new(true);
-            let load = move || {
-                let pem = names.read_files().map_err(|bad| bad.0)?;
+            let parsed = address.clone();
+            let options = [&address.ca, &address.cert, &address.key];
+            let paths = options.into_iter().flatten().cloned().collect();
+            let is_first_load = AtomicBool::new(true);
+            let load_pem = move || {
+                let pem = parsed.read_files().map_err(|error| error.0)?;
                 // At the start, the first connection reports what else is wrong with the files. Later, they replace
                 // files that could be used.
-                if !first.swap(false, Ordering::Relaxed) {
+                if !is_first_load.swap(false, Ordering::Relaxed) {
                     pem.check()?;
                 }
                 Ok(Arc::new(pem))
             };
-            address.files = Some(Reread::new(files, None, load).map_err(bad)?);
+            address.files = Some(Reread::new(paths, None, load_pem).map_err(bad_url)?);
         }
         Ok(address)
     }
 
-    pub(crate) fn read(url: &str) -> Result<Self, BadUrl> {
+    /// Parses a URL without reading the files that it names.
+    pub(crate) fn parse(url: &str) -> Result<Self, BadUrl> {
         let url = url.trim();
         check_characters(url)?;
         check_hosts(url)?;
-        let url = Url::parse(url).map_err(|why| bad(format!("not a URL: {why}")))?;
+        let url = Url::parse(url).map_err(|why| bad_url(format!("not a URL: {why}")))?;
         let tls = match url.scheme() {
             "mysql" => false,
             "mysqls" => true,
-            _ => return Err(bad("the scheme must be mysql://, or mysqls:// for TLS")),
+            _ => return Err(bad_url("the scheme must be mysql://, or mysqls:// for TLS")),
         };
         if tls && !cfg!(feature = "tls-rustls") {
-            return Err(bad(
+            return Err(bad_url(
                 "mysqls:// needs the feature `tls-rustls` of quorate-mysql",
             ));
         }
         if url.fragment().is_some() {
-            return Err(bad("a `#` is not allowed in the URL: write it as %23"));
+            return Err(bad_url("a `#` is not allowed in the URL: write it as %23"));
         }
         let host = match url.host() {
             // The URL parser returns an IPv4 address as a domain name, because it does not know the scheme `mysql`.
-            Some(Host::Domain(name)) if !name.is_empty() => text(name, "the host")?,
+            Some(Host::Domain(name)) if !name.is_empty() => decode_part(name, "the host")?,
             Some(Host::Ipv4(ip)) => ip.to_string(),
             Some(Host::Ipv6(ip)) => ip.to_string(),
-            _ => return Err(bad("the host is missing")),
+            _ => return Err(bad_url("the host is missing")),
         };
         let mut address = Self {
-            user: text(url.username(), "the user")?,
+            user: decode_part(url.username(), "the user")?,
             password: url
                 .password()
-                .map(|word| text(word, "the password"))
+                .map(|encoded| decode_part(encoded, "the password"))
                 .transpose()?,
             host,
             port: url.port().unwrap_or(3306),
-            database: database(url.path())?,
-            timeout: TIMEOUT,
-            lanes: LANES,
+            database: parse_database(url.path())?,
+            timeout: DEFAULT_TIMEOUT,
+            lanes: DEFAULT_LANES,
             tls,
             ca: None,
             cert: None,
@@ -133,25 +134,25 @@ impl Address {
             #[cfg(feature = "tls-rustls")]
             files: None,
             socket: None,
-            met: Arc::default(),
+            has_logged_in: Arc::default(),
         };
         if address.user.is_empty() {
-            return Err(bad(
+            return Err(bad_url(
                 "the user is missing: write mysql://user:password@host/database",
             ));
         }
         if address.port == 0 {
-            return Err(bad("the port must not be 0"));
+            return Err(bad_url("the port must not be 0"));
         }
         // The options may replace defaults, so check the combinations only after them.
         for (name, value) in url.query_pairs() {
-            address.option(&name, &value)?;
+            address.set_option(&name, &value)?;
         }
         if address.cert.is_some() != address.key.is_some() {
-            return Err(bad("the options cert and key must be given together"));
+            return Err(bad_url("the options cert and key must be given together"));
         }
         if address.socket.is_some() && (address.host != "localhost" || url.port().is_some()) {
-            return Err(bad(format!(
+            return Err(bad_url(format!(
                 "the option socket needs the host localhost, without a port: write {SOCKET_FORM}"
             )));
         }
@@ -162,15 +163,15 @@ impl Address {
     /// the same error.
     #[cfg(feature = "tls-rustls")]
     fn read_files(&self) -> Result<Pem, BadUrl> {
-        let read = |option, file: &Option<PathBuf>, what, wanted| match file {
-            Some(file) => read_file(option, file, what, wanted).map(Some),
+        let read_optional = |option, file: &Option<PathBuf>, content, header| match file {
+            Some(file) => read_file(option, file, content, header).map(Some),
             None => Ok(None),
         };
-        let begin = "-----BEGIN CERTIFICATE-----";
+        let certificate_header = "-----BEGIN CERTIFICATE-----";
         let pem = Pem {
-            ca: read("ca", &self.ca, "certificate", begin)?,
-            cert: read("cert", &self.cert, "certificate", begin)?,
-            key: read("key", &self.key, "private key", "PRIVATE KEY-----")?,
+            ca: read_optional("ca", &self.ca, "certificate", certificate_header)?,
+            cert: read_optional("cert", &self.cert, "certificate", certificate_header)?,
+            key: read_optional("key", &self.key, "private key", "PRIVATE KEY-----")?,
         };
         Ok(pem)
     }
@@ -186,43 +187,45 @@ impl Address {
         }
     }
 
-    fn option(&mut self, name: &str, value: &str) -> Result<(), BadUrl> {
+    fn set_option(&mut self, name: &str, value: &str) -> Result<(), BadUrl> {
         match name {
             "timeout" => {
-                let timeout = duration(value).filter(|time| !time.is_zero());
+                let timeout = parse_duration(value).filter(|timeout| !timeout.is_zero());
                 self.timeout = timeout.ok_or_else(|| {
-                    bad("the option timeout must be a duration with a unit, for example 250ms or 1s")
+                    bad_url("the option timeout must be a duration with a unit, for example 250ms or 1s")
                 })?;
             }
             "lanes" => {
-                let lanes = value.parse().ok().filter(|n| (1..=MOST_LANES).contains(n));
-                let why = || {
-                    bad(format!(
-                        "the option lanes must be a number from 1 to {MOST_LANES}"
+                let lanes = value.parse().ok().filter(|n| (1..=MAX_LANES).contains(n));
+                let error = || {
+                    bad_url(format!(
+                        "the option lanes must be a number from 1 to {MAX_LANES}"
                     ))
                 };
-                self.lanes = lanes.ok_or_else(why)?;
+                self.lanes = lanes.ok_or_else(error)?;
             }
             "ca" | "cert" | "key" if !self.tls => {
-                return Err(bad(format!("the option {name} works with mysqls:// only")));
+                return Err(bad_url(format!(
+                    "the option {name} works with mysqls:// only"
+                )));
             }
             "ca" => self.ca = Some(value.into()),
             "cert" => self.cert = Some(value.into()),
             "key" => self.key = Some(value.into()),
             "socket" if self.tls => {
-                return Err(bad("the option socket works with mysql:// only"));
+                return Err(bad_url("the option socket works with mysql:// only"));
             }
             "socket" => {
                 let is_path = value.starts_with('/') && !value.contains(char::is_control);
-                if !is_path || value.len() > LONGEST_SOCKET {
-                    return Err(bad(format!(
-                        "the option socket must be an absolute path of at most {LONGEST_SOCKET} bytes"
+                if !is_path || value.len() > LONGEST_SOCKET_PATH {
+                    return Err(bad_url(format!(
+                        "the option socket must be an absolute path of at most {LONGEST_SOCKET_PATH} bytes"
                     )));
                 }
                 self.socket = Some(value.to_owned());
             }
             _ => {
-                return Err(bad(
+                return Err(bad_url(
                     "unknown option after the `?`: the options are timeout, lanes, socket, ca, cert and key",
                 ));
             }
@@ -276,41 +279,42 @@ impl Pem {
 fn read_file(
     option: &str,
     file: &std::path::Path,
-    what: &str,
-    wanted: &str,
+    content: &str,
+    header: &str,
 ) -> Result<Vec<u8>, BadUrl> {
-    let shown = file.to_string_lossy();
-    let named = format!(
+    let path_text = file.to_string_lossy();
+    let message_start = format!(
         "the option {option} names the file {}",
-        quorate::redact::value(&shown)
+        quorate::redact::value(&path_text)
     );
-    let read = std::fs::read(file);
-    let read = read.map_err(|why| bad(format!("{named}, which cannot be read: {why}")))?;
-    let text = String::from_utf8_lossy(&read);
-    if !text.contains(wanted) {
-        return Err(bad(format!(
-            "{named}, which contains no {what} in PEM form"
+    let read_result = std::fs::read(file);
+    let bytes = read_result
+        .map_err(|why| bad_url(format!("{message_start}, which cannot be read: {why}")))?;
+    let text = String::from_utf8_lossy(&bytes);
+    if !text.contains(header) {
+        return Err(bad_url(format!(
+            "{message_start}, which contains no {content} in PEM form"
         )));
     }
     if option == "key" && text.contains("ENCRYPTED") {
-        return Err(bad(format!(
-            "{named}, whose key is encrypted: store it without a passphrase"
+        return Err(bad_url(format!(
+            "{message_start}, whose key is encrypted: store it without a passphrase"
         )));
     }
-    Ok(read)
+    Ok(bytes)
 }
 
 /// Returns an error if the URL has a character that the URL parser removes without an error, or an `@` at a place that
 /// may belong to the password: the text after the host is shown in reports, so it must be clear where it begins.
 fn check_characters(url: &str) -> Result<(), BadUrl> {
     if url.contains(char::is_control) {
-        return Err(bad(
+        return Err(bad_url(
             "a tab, line break or other control character is not allowed: in a password, write %09 for a tab and %0A for a line break",
         ));
     }
-    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-    match rest.split_once(['/', '?', '#']) {
-        Some((_, after)) if after.contains('@') => Err(bad(
+    let after_scheme = url.split_once("://").map_or("", |(_, after)| after);
+    match after_scheme.split_once(['/', '?', '#']) {
+        Some((_, path_and_query)) if path_and_query.contains('@') => Err(bad_url(
             "an `@` follows a `/`, `?` or `#`: in a password, write %2F for /, %3F for ?, %23 for # and %40 for @",
         )),
         _ => Ok(()),
@@ -320,48 +324,53 @@ fn check_characters(url: &str) -> Result<(), BadUrl> {
 /// Returns an error if the host is a path, or if the URL lists several hosts. `url` is the unparsed text, because the
 /// URL parser reports a misleading error for such hosts.
 fn check_hosts(url: &str) -> Result<(), BadUrl> {
-    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-    let hosts = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let hosts = hosts.rsplit('@').next().unwrap_or_default();
+    let after_scheme = url.split_once("://").map_or("", |(_, after)| after);
+    let authority = after_scheme
+        .split(['/', '?', '#'])
+        .next()
+        .unwrap_or_default();
+    let hosts = authority.rsplit('@').next().unwrap_or_default();
     if hosts.contains(',') {
-        return Err(bad(
+        return Err(bad_url(
             "the URL lists several hosts: give each server a URL of its own, such as \
              mysql://user:password@host1/database,mysql://user:password@host2/database",
         ));
     }
-    let is_path = text(hosts, "the host")?.contains('/') || hosts.starts_with("unix(");
+    let is_path = decode_part(hosts, "the host")?.contains('/') || hosts.starts_with("unix(");
     if is_path {
-        return Err(bad(format!(
+        return Err(bad_url(format!(
             "the host is a path: for a Unix socket, write {SOCKET_FORM}"
         )));
     }
     Ok(())
 }
 
-fn text(encoded: &str, what: &str) -> Result<String, BadUrl> {
+fn decode_part(encoded: &str, part: &str) -> Result<String, BadUrl> {
     let decoded = percent_decode_str(encoded).decode_utf8();
-    let decoded = decoded.map_err(|_| bad(format!("{what} is not UTF-8")))?;
+    let decoded = decoded.map_err(|_| bad_url(format!("{part} is not UTF-8")))?;
     if decoded.contains(char::is_control) {
-        return Err(bad(format!("{what} contains a control character")));
+        return Err(bad_url(format!("{part} contains a control character")));
     }
     Ok(decoded.into_owned())
 }
 
-fn database(path: &str) -> Result<String, BadUrl> {
-    let name = text(path.strip_prefix('/').unwrap_or(path), "the database")?;
+fn parse_database(path: &str) -> Result<String, BadUrl> {
+    let name = decode_part(path.strip_prefix('/').unwrap_or(path), "the database")?;
     match name.chars().count() {
-        0 => Err(bad(
+        0 => Err(bad_url(
             "the database is missing: write mysql://user:password@host/database",
         )),
         1..=64 if !name.contains(['/', '\\', '.', '`']) && !name.ends_with(' ') => Ok(name),
-        1..=64 => Err(bad(
+        1..=64 => Err(bad_url(
             "the name of the database must not contain / \\ . ` or end with a space",
         )),
-        _ => Err(bad("the name of the database is longer than 64 characters")),
+        _ => Err(bad_url(
+            "the name of the database is longer than 64 characters",
+        )),
     }
 }
 
-fn duration(text: &str) -> Option<Duration> {
+fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().ok()?;
     match &text[digits.len()..] {
@@ -378,22 +387,31 @@ mod tests {
 
     #[test]
     fn url_with_every_part_is_parsed() {
-        let read = Address::read("mysql://a%40b:p%2Fw@db.example:3307/locks?timeout=1s&lanes=2");
-        let read = read.unwrap();
+        let address =
+            Address::parse("mysql://a%40b:p%2Fw@db.example:3307/locks?timeout=1s&lanes=2").unwrap();
         assert_eq!(
-            (read.user.as_str(), read.password.as_deref()),
+            (address.user.as_str(), address.password.as_deref()),
             ("a@b", Some("p/w"))
         );
-        assert_eq!(read.name(), "mysql db.example:3307/locks");
-        assert_eq!((read.timeout, read.lanes), (Duration::from_secs(1), 2));
-        let plain = Address::read("mysql://u@[::1]/d").unwrap();
-        assert_eq!(plain.name(), "mysql [::1]:3306/d");
-        assert_eq!(plain.host, "::1");
-        assert_eq!((plain.timeout, plain.lanes), (TIMEOUT, LANES));
-        let socket = Address::read("mysql://u:p@localhost/d?socket=/run/mysqld/mysqld.sock");
-        let socket = socket.unwrap();
-        assert_eq!(socket.socket.as_deref(), Some("/run/mysqld/mysqld.sock"));
-        assert_eq!(socket.name(), "mysql /run/mysqld/mysqld.sock/d");
+        assert_eq!(address.name(), "mysql db.example:3307/locks");
+        assert_eq!(
+            (address.timeout, address.lanes),
+            (Duration::from_secs(1), 2)
+        );
+        let default = Address::parse("mysql://u@[::1]/d").unwrap();
+        assert_eq!(default.name(), "mysql [::1]:3306/d");
+        assert_eq!(default.host, "::1");
+        assert_eq!(
+            (default.timeout, default.lanes),
+            (DEFAULT_TIMEOUT, DEFAULT_LANES)
+        );
+        let with_socket =
+            Address::parse("mysql://u:p@localhost/d?socket=/run/mysqld/mysqld.sock").unwrap();
+        assert_eq!(
+            with_socket.socket.as_deref(),
+            Some("/run/mysqld/mysqld.sock")
+        );
+        assert_eq!(with_socket.name(), "mysql /run/mysqld/mysqld.sock/d");
     }
 
     #[test]
@@ -446,71 +464,78 @@ mod tests {
             ("mysql://u:p@h/secret@x", "%40 for @"),
             ("mysqls://u:1?ca=secret@h/d", "%3F for ?"),
         ];
-        for (url, why) in cases {
-            let said = Address::read(url).unwrap_err().to_string();
-            assert!(said.contains(why), "{url}: {said}");
-            assert!(!said.contains("secret"), "{url}: {said}");
+        for (url, expected) in cases {
+            let error = Address::parse(url).unwrap_err().to_string();
+            assert!(error.contains(expected), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
         }
-        let long = format!("mysql://u@h/{}", "x".repeat(65));
-        assert!(Address::read(&long).unwrap_err().0.contains("longer"));
+        let long_url = format!("mysql://u@h/{}", "x".repeat(65));
+        assert!(Address::parse(&long_url).unwrap_err().0.contains("longer"));
     }
 
     #[cfg(not(feature = "tls-rustls"))]
     #[test]
     fn mysqls_url_without_the_tls_feature_is_refused() {
-        let said = Address::read("mysqls://u@h/d").unwrap_err().to_string();
-        assert!(said.contains("tls-rustls"), "{said}");
+        let error = Address::parse("mysqls://u@h/d").unwrap_err().to_string();
+        assert!(error.contains("tls-rustls"), "{error}");
     }
 
     #[cfg(feature = "tls-rustls")]
     #[test]
     fn url_option_ca_must_name_a_readable_file() {
-        let read = Address::read("mysqls://u@h/d?ca=/etc/ca.pem").unwrap();
-        assert!(read.tls);
-        assert_eq!(read.ca, Some("/etc/ca.pem".into()));
-        let missing = Address::open("mysqls://u@h/d?ca=/no/such/file").unwrap_err();
-        assert!(missing.0.contains("/no/such/file"), "{missing}");
+        let address = Address::parse("mysqls://u@h/d?ca=/etc/ca.pem").unwrap();
+        assert!(address.tls);
+        assert_eq!(address.ca, Some("/etc/ca.pem".into()));
+        let missing_file_error = Address::open("mysqls://u@h/d?ca=/no/such/file").unwrap_err();
+        assert!(
+            missing_file_error.0.contains("/no/such/file"),
+            "{missing_file_error}"
+        );
     }
 
     #[cfg(feature = "tls-rustls")]
     #[test]
     fn client_certificate_and_its_key_are_checked_before_the_first_connection() {
-        let read = Address::read("mysqls://u@h/d?cert=/c.pem&key=/k.pem").unwrap();
+        let address = Address::parse("mysqls://u@h/d?cert=/c.pem&key=/k.pem").unwrap();
         assert_eq!(
-            (read.cert, read.key),
+            (address.cert, address.key),
             (Some("/c.pem".into()), Some("/k.pem".into()))
         );
         for url in ["mysqls://u@h/d?cert=/c.pem", "mysqls://u@h/d?key=/k.pem"] {
             assert!(
-                Address::read(url).unwrap_err().0.contains("together"),
+                Address::parse(url).unwrap_err().0.contains("together"),
                 "{url}"
             );
         }
-        let said = Address::read("mysqls://u@localhost/d?socket=/x").unwrap_err();
-        assert!(said.0.contains("mysql:// only"), "{said}");
-        let file = |name: &str, text: &str| {
+        let error = Address::parse("mysqls://u@localhost/d?socket=/x").unwrap_err();
+        assert!(error.0.contains("mysql:// only"), "{error}");
+        let write_file = |name: &str, text: &str| {
             let path = std::env::temp_dir().join(format!("quorate-{}-{name}", std::process::id()));
             std::fs::write(&path, text).unwrap();
             path
         };
-        let certificate = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
-        let key = certificate.replace("CERTIFICATE", "EC PRIVATE KEY");
-        let cert = file("cert", certificate);
-        for (text, says) in [
-            (key.as_str(), None),
-            (&key.replace("EC ", ""), None),
-            (certificate, Some("no private key in PEM form")),
+        let certificate_pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+        let key_pem = certificate_pem.replace("CERTIFICATE", "EC PRIVATE KEY");
+        let cert_path = write_file("cert", certificate_pem);
+        for (pem, expected) in [
+            (key_pem.as_str(), None),
+            (&key_pem.replace("EC ", ""), None),
+            (certificate_pem, Some("no private key in PEM form")),
             (
-                &key.replace("EC", "ENCRYPTED"),
+                &key_pem.replace("EC", "ENCRYPTED"),
                 Some("without a passphrase"),
             ),
         ] {
-            let key = file("key", text);
-            let (cert, key) = (cert.display(), key.display());
+            let key_path = write_file("key", pem);
+            let (cert, key) = (cert_path.display(), key_path.display());
             let opened = Address::open(&format!("mysqls://u@h/d?cert={cert}&key={key}"));
-            let said = opened.err().map(|why| why.0);
-            assert_eq!(said.is_some(), says.is_some(), "{said:?}");
-            assert!(said.unwrap_or_default().contains(says.unwrap_or_default()));
+            let error = opened.err().map(|error| error.0);
+            assert_eq!(error.is_some(), expected.is_some(), "{error:?}");
+            assert!(
+                error
+                    .unwrap_or_default()
+                    .contains(expected.unwrap_or_default())
+            );
         }
     }
 }

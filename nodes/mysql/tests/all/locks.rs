@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::server;
+use crate::common::start_prepared;
 use quorate::Redlock;
 use quorate::node::store::StoreNode;
 use quorate_mysql::MySql;
@@ -25,7 +25,7 @@ impl Fleet {
         for _ in 0..mysql {
             fleet
                 .mysql
-                .push(server(MariaDbOptions::new().flush(2)).await?.0);
+                .push(start_prepared(MariaDbOptions::new().flush(2)).await?.0);
         }
         for _ in 0..redis {
             fleet
@@ -55,26 +55,27 @@ impl Fleet {
 /// Lets `clients` concurrent clients acquire the same lock `turns` times each. Checks that no two clients hold it at
 /// the same time, and that the fencing tokens rise. Returns how long this took.
 async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
-    let inside = Arc::new(AtomicU32::new(0));
-    let highest = Arc::new(AtomicU64::new(0));
-    let began = Instant::now();
+    let holders = Arc::new(AtomicU32::new(0));
+    let highest_token = Arc::new(AtomicU64::new(0));
+    let started_at = Instant::now();
     let mut tasks = Vec::new();
     for _ in 0..clients {
-        let (redlock, inside, highest) = (fleet.redlock(), inside.clone(), highest.clone());
+        let (redlock, holders, highest_token) =
+            (fleet.redlock(), holders.clone(), highest_token.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..turns {
                 let guard = redlock.acquire("turns").await.expect("the lock");
                 assert_eq!(
-                    inside.fetch_add(1, Ordering::SeqCst),
+                    holders.fetch_add(1, Ordering::SeqCst),
                     0,
                     "two clients must not hold the lock at the same time"
                 );
                 let token = guard.fencing_token().expect("a token");
                 assert!(
-                    highest.swap(token, Ordering::SeqCst) < token,
+                    highest_token.swap(token, Ordering::SeqCst) < token,
                     "fencing tokens must rise"
                 );
-                inside.fetch_sub(1, Ordering::SeqCst);
+                holders.fetch_sub(1, Ordering::SeqCst);
                 guard.release().await;
             }
         }));
@@ -82,7 +83,7 @@ async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
     for task in tasks {
         task.await.expect("no panic");
     }
-    began.elapsed()
+    started_at.elapsed()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,8 +91,8 @@ async fn ten_clients_of_three_mariadb_servers_exclude_each_other_and_tokens_rise
     let Some(fleet) = Fleet::start(0, 3).await else {
         return;
     };
-    let took = take_turns(&fleet, 10, 4).await;
-    println!("3 MariaDB: 10 clients, 4 turns each: {took:?}");
+    let elapsed = take_turns(&fleet, 10, 4).await;
+    println!("3 MariaDB: 10 clients, 4 turns each: {elapsed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,8 +100,8 @@ async fn ten_clients_of_two_redis_and_one_mariadb_exclude_each_other_and_tokens_
     let Some(fleet) = Fleet::start(2, 1).await else {
         return;
     };
-    let took = take_turns(&fleet, 10, 4).await;
-    println!("2 Redis + 1 MariaDB: 10 clients, 4 turns each: {took:?}");
+    let elapsed = take_turns(&fleet, 10, 4).await;
+    println!("2 Redis + 1 MariaDB: 10 clients, 4 turns each: {elapsed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,22 +114,22 @@ async fn two_clients_exclude_each_other_while_one_of_three_servers_is_dead() {
 }
 
 /// The number of statements that a server has executed, including those inside blocks of statements.
-fn queries(server: &MariaDb) -> u64 {
+fn executed_statements(server: &MariaDb) -> u64 {
     let status = server.sql("SHOW GLOBAL STATUS LIKE 'Queries'");
-    let status = status.expect("a status");
-    let number = status.split_whitespace().nth(1);
-    number
-        .and_then(|number| number.parse().ok())
+    let status_line = status.expect("a status");
+    let number_text = status_line.split_whitespace().nth(1);
+    number_text
+        .and_then(|digits| digits.parse().ok())
         .expect("a number")
 }
 
 /// Starts `count` clients, one every 200 ms. Each waits for the lock `waited`, and releases it immediately after it has
 /// acquired it.
-async fn waiters(fleet: &Fleet, count: usize) -> Vec<tokio::task::JoinHandle<usize>> {
-    let mut waits = Vec::new();
+async fn start_waiters(fleet: &Fleet, count: usize) -> Vec<tokio::task::JoinHandle<usize>> {
+    let mut waiters = Vec::new();
     for number in 0..count {
         let client = fleet.redlock();
-        waits.push(tokio::spawn(async move {
+        waiters.push(tokio::spawn(async move {
             let lock = client.lock("waited").wait(quorate::Wait::Forever);
             let guard = lock.acquire().await.expect("the lock");
             guard.release().await;
@@ -136,7 +137,7 @@ async fn waiters(fleet: &Fleet, count: usize) -> Vec<tokio::task::JoinHandle<usi
         }));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    waits
+    waiters
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,13 +147,13 @@ async fn six_waiting_clients_send_fewer_than_300_statements_in_three_seconds() {
     };
     // At its first renewal, the holder takes a server lock (`GET_LOCK`), on which the first of the six waiters blocks.
     let guard = fleet.redlock().acquire("waited").await.expect("free");
-    let waits = waiters(&fleet, 6).await;
+    let waiters = start_waiters(&fleet, 6).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let before = queries(&fleet.mysql[0]);
+    let before = executed_statements(&fleet.mysql[0]);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let sent = queries(&fleet.mysql[0]) - before;
+    let sent = executed_statements(&fleet.mysql[0]) - before;
     guard.release().await;
-    for wait in waits {
+    for wait in waiters {
         wait.await.expect("no panic");
     }
     // In 3 s, the heartbeats of the waiters and the idle sessions need about 45 statements. If one waiter polled every
@@ -170,25 +171,27 @@ async fn waiters_get_the_lock_after_all_their_sessions_were_killed() {
     };
     let server = &fleet.mysql[0];
     let guard = fleet.redlock().acquire("waited").await.expect("free");
-    let waits = waiters(&fleet, 3).await;
-    let sessions = "SELECT id FROM information_schema.processlist WHERE db='locks'";
-    let sessions = server.sql(sessions).expect("a list");
-    let ids = sessions.split_whitespace();
-    let ids: Vec<&str> = ids.filter(|id| id.parse::<u64>().is_ok()).collect();
+    let waiters = start_waiters(&fleet, 3).await;
+    let session_query = "SELECT id FROM information_schema.processlist WHERE db='locks'";
+    let sessions = server.sql(session_query).expect("a list");
+    let ids: Vec<&str> = sessions
+        .split_whitespace()
+        .filter(|id| id.parse::<u64>().is_ok())
+        .collect();
     assert!(ids.len() >= 4, "{ids:?}");
     server
         .sql(&format!("KILL {}", ids.join(";KILL ")))
         .expect("killed");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let began = Instant::now();
+    let started_at = Instant::now();
     guard.release().await;
-    for wait in waits {
+    for wait in waiters {
         wait.await.expect("no panic");
     }
     assert!(
-        began.elapsed() < Duration::from_secs(8),
+        started_at.elapsed() < Duration::from_secs(8),
         "{:?}",
-        began.elapsed()
+        started_at.elapsed()
     );
 }
 
@@ -201,7 +204,7 @@ async fn more_waiters_than_threads_of_the_server_do_not_end_the_lock_of_the_hold
         .arg("--thread-handling=pool-of-threads")
         .arg("--thread-pool-size=2")
         .arg("--thread-pool-max-threads=8");
-    let Some((server, _)) = server(options).await else {
+    let Some((server, _)) = start_prepared(options).await else {
         return;
     };
     let fleet = Fleet {
@@ -209,12 +212,12 @@ async fn more_waiters_than_threads_of_the_server_do_not_end_the_lock_of_the_hold
         mysql: vec![server],
     };
     let guard = fleet.redlock().acquire("waited").await.expect("free");
-    let waiting = waiters(&fleet, 10).await;
+    let waiters = start_waiters(&fleet, 10).await;
     // The holder renews its lock more than once in this time. Its TTL is 10 s.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(guard.is_valid(), "the holder must keep its lock");
     guard.release().await;
-    for waiter in waiting {
+    for waiter in waiters {
         waiter.await.expect("every waiter must get the lock");
     }
 }

@@ -14,14 +14,14 @@ const NONCE: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef";
 /// The Ed25519 signature of [`NONCE`], made by `openssl pkeyutl -sign -rawin`.
 const SIGNATURE: &str = "b7b01ecd5c10ebe58f4f7530303d8a1254eeec95b97e0ab45bd583b643325a57b134addb815343c39034c0053b771360ddcbe14f5738a616fcf087a77b1d4804";
 
-fn url(address: std::net::SocketAddr) -> String {
+fn url_of(address: std::net::SocketAddr) -> String {
     format!("mysql://app:{PASSWORD}@{address}/locks?timeout=5s")
 }
 
 async fn fault_of(url: &str) -> Fault {
     let store = MySql::open(url).expect("a URL");
-    let connecting = tokio::time::timeout(Duration::from_secs(20), store.connect()).await;
-    let Err(fault) = connecting.expect("connecting must not hang") else {
+    let connect_outcome = tokio::time::timeout(Duration::from_secs(20), store.connect()).await;
+    let Err(fault) = connect_outcome.expect("connecting must not hang") else {
         panic!("the server must refuse the connection");
     };
     assert!(!fault.to_string().contains(PASSWORD), "{fault}");
@@ -31,14 +31,13 @@ async fn fault_of(url: &str) -> Fault {
 #[tokio::test]
 async fn plugin_ed25519_is_supported() {
     let (address, answers) = demand_plugin("client_ed25519", NONCE).expect("a server");
-    let url = url(address);
+    let url = url_of(address);
     let fault = fault_of(&url).await;
     let answer = answers
         .recv_timeout(Duration::from_secs(20))
         .expect("an answer");
-    let hex: Vec<String> = answer.iter().map(|byte| format!("{byte:02x}")).collect();
-    let hex = hex.concat();
-    assert_eq!(hex, SIGNATURE);
+    let digits: Vec<String> = answer.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(digits.concat(), SIGNATURE);
     assert_eq!(fault.kind(), "denied", "{fault}");
 }
 
@@ -46,7 +45,7 @@ async fn plugin_ed25519_is_supported() {
 async fn plugin_that_this_client_does_not_have_is_refused_by_its_name() {
     for plugin in ["parsec", "auth_gssapi_client", "dialog"] {
         let (address, _answers) = demand_plugin(plugin, NONCE).expect("a server");
-        let url = url(address);
+        let url = url_of(address);
         let fault = fault_of(&url).await;
         assert!(!fault.passes_by_itself(), "{plugin}: {fault}");
         let text = fault.to_string();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{bare, is_missing, server};
+use crate::common::{is_mariadb_missing, start_prepared, start_unprepared};
 use quorate::node::store::{Store as _, StoreNode};
 use quorate::{Redlock, RestartGuard, TryAcquire};
 use quorate_mysql::{MySql, prepare};
@@ -15,8 +15,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 ///
 /// Returns the server, a store that uses it, and the file with the offset of the server's clock. Returns `None` if
 /// MariaDB or a C compiler is not installed.
-async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile)> {
-    if is_missing() {
+async fn start_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile)> {
+    if is_mariadb_missing() {
         return None;
     }
     let shim = match ClockShim::build() {
@@ -30,11 +30,11 @@ async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile
     let offset = shim.offset_file().expect("the offset file must be created");
     offset.set(HOUR, Skew::Behind).expect("set");
     let options = MariaDbOptions::new().flush(flush).clock(&shim, &offset);
-    let (server, store) = server(options).await?;
+    let (server, store) = start_prepared(options).await?;
     Some((server, store, offset))
 }
 
-async fn uptime(store: &MySql) -> Duration {
+async fn reported_uptime(store: &MySql) -> Duration {
     let (_, greeting) = store.connect().await.expect("connected");
     greeting
         .uptime
@@ -43,38 +43,47 @@ async fn uptime(store: &MySql) -> Duration {
 
 #[tokio::test]
 async fn server_uptime_does_not_change_when_the_wall_clock_is_set() {
-    let began = Instant::now();
-    let Some((_server, store, offset)) = started_an_hour_behind(2).await else {
+    let started_at = Instant::now();
+    let Some((_server, store, offset)) = start_an_hour_behind(2).await else {
         return;
     };
     let second = Duration::from_secs(1);
-    assert!(uptime(&store).await <= began.elapsed() + second);
+    assert!(reported_uptime(&store).await <= started_at.elapsed() + second);
     offset
         .clear()
         .expect("the clock must be set to the true time");
-    let forward = uptime(&store).await;
-    assert!(forward <= began.elapsed() + second, "{forward:?}");
+    let uptime_after_jump_ahead = reported_uptime(&store).await;
+    assert!(
+        uptime_after_jump_ahead <= started_at.elapsed() + second,
+        "{uptime_after_jump_ahead:?}"
+    );
     tokio::time::sleep(3 * second).await;
     offset
         .set(2 * HOUR, Skew::Behind)
         .expect("the clock must be set two hours behind");
-    let back = uptime(&store).await;
-    assert!(back <= began.elapsed() + second, "{back:?}");
+    let uptime_after_jump_back = reported_uptime(&store).await;
     assert!(
-        back >= 3 * second,
-        "the uptime must not restart at zero when the clock is set back: {back:?}"
+        uptime_after_jump_back <= started_at.elapsed() + second,
+        "{uptime_after_jump_back:?}"
+    );
+    assert!(
+        uptime_after_jump_back >= 3 * second,
+        "the uptime must not restart at zero when the clock is set back: {uptime_after_jump_back:?}"
     );
     offset
         .set(24 * HOUR, Skew::Ahead)
         .expect("the clock must be set a day ahead");
-    let found = store.inspect().await.uptime.expect("seen");
-    assert!(found <= began.elapsed() + second, "{found:?}");
+    let inspected_uptime = store.inspect().await.uptime.expect("seen");
+    assert!(
+        inspected_uptime <= started_at.elapsed() + second,
+        "{inspected_uptime:?}"
+    );
 }
 
 #[tokio::test]
 async fn restarted_server_does_not_vote_even_if_its_clock_is_set_forward() {
     // With `innodb_flush_log_at_trx_commit = 0`, the restart below loses the lock's record.
-    let Some((server, _, offset)) = started_an_hour_behind(0).await else {
+    let Some((server, _, offset)) = start_an_hour_behind(0).await else {
         return;
     };
     let redlock = |guard| {
@@ -93,57 +102,57 @@ async fn restarted_server_does_not_vote_even_if_its_clock_is_set_forward() {
     offset
         .clear()
         .expect("the clock must be set to the true time");
-    let other = redlock(RestartGuard::On).try_acquire("a").await;
+    let second_outcome = redlock(RestartGuard::On).try_acquire("a").await;
     assert!(lock.is_valid(), "the machine is too slow for this test");
-    let said = match other {
+    let refusal = match second_outcome {
         Ok(TryAcquire::Acquired(_)) => {
             panic!("two clients must not hold the lock at the same time")
         }
         Ok(_) => "held by another".to_owned(),
         Err(error) => error.details(),
     };
-    assert!(said.contains("restart guard"), "{said}");
+    assert!(refusal.contains("restart guard"), "{refusal}");
 }
 
 #[tokio::test]
 async fn server_counts_as_restarted_when_its_record_table_is_recreated() {
-    let Some(server) = bare(MariaDbOptions::new().flush(2)) else {
+    let Some(server) = start_unprepared(MariaDbOptions::new().flush(2)) else {
         return;
     };
     let url = server.url("locks");
     prepare(&url).await.expect("prepared");
     let store = MySql::open(&format!("{url}?timeout=5s")).expect("a URL");
-    let (_, first) = store.connect().await.expect("connected");
+    let (_, first_greeting) = store.connect().await.expect("connected");
     tokio::time::sleep(Duration::from_secs(4)).await;
-    assert!(uptime(&store).await >= Duration::from_secs(3));
+    assert!(reported_uptime(&store).await >= Duration::from_secs(3));
     server
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
-    let began = Instant::now();
+    let started_at = Instant::now();
     assert!(prepare(&url).await.expect("prepared").made);
     let (_, greeting) = store.connect().await.expect("connected");
-    let least = greeting
+    let reported = greeting
         .uptime
         .expect("the store must report an uptime, because it may lose records");
     assert!(
-        least <= began.elapsed(),
-        "the reported uptime {least:?} must not exceed the real uptime {:?}",
-        began.elapsed()
+        reported <= started_at.elapsed(),
+        "the reported uptime {reported:?} must not exceed the real uptime {:?}",
+        started_at.elapsed()
     );
     assert_ne!(
-        greeting.run, first.run,
+        greeting.run, first_greeting.run,
         "a server whose records were recreated must report another run"
     );
     // After a restart of the server, the reported uptime must count from the restart.
-    let began = Instant::now();
+    let started_at = Instant::now();
     server.restart().expect("back");
     let second = Duration::from_secs(1);
-    assert!(uptime(&store).await <= began.elapsed() + second);
+    assert!(reported_uptime(&store).await <= started_at.elapsed() + second);
 }
 
 #[tokio::test]
 async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() {
-    let Some((server, _)) = server(MariaDbOptions::new().flush(2)).await else {
+    let Some((server, _)) = start_prepared(MariaDbOptions::new().flush(2)).await else {
         return;
     };
     let url = server.url("locks");
@@ -154,9 +163,9 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
         let builder = builder.ttl(ttl).max_ttl(ttl);
         builder.build().expect("a Redlock")
     };
-    let (holder, other) = (redlock(), redlock());
+    let (holder, other_client) = (redlock(), redlock());
     // First each client acquires a lock: this opens its session, and waits until the server is old enough to vote.
-    for client in [&holder, &other] {
+    for client in [&holder, &other_client] {
         let lock = client.acquire("b").await;
         lock.expect("the server must grant the lock once it is old enough to vote")
             .release()
@@ -168,11 +177,11 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
     prepare(&url).await.expect("prepared");
-    let again = other.try_acquire("a").await;
+    let outcome = other_client.try_acquire("a").await;
     assert!(lock.is_valid(), "the machine is too slow for this test");
-    let again = again.is_ok_and(|again| matches!(again, TryAcquire::Acquired(_)));
+    let is_acquired = outcome.is_ok_and(|outcome| matches!(outcome, TryAcquire::Acquired(_)));
     assert!(
-        !again,
+        !is_acquired,
         "two clients must not hold the lock at the same time"
     );
 }

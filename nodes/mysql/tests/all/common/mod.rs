@@ -7,7 +7,7 @@ use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, not_run};
 
 /// Whether MariaDB is missing on this machine. If so, reports the test as not run.
-pub(crate) fn is_missing() -> bool {
+pub(crate) fn is_mariadb_missing() -> bool {
     match MariaDb::available() {
         Ok(()) => false,
         Err(error) => {
@@ -22,8 +22,8 @@ pub(crate) fn is_missing() -> bool {
 
 /// Starts a server with the schema in its database `locks`. Returns the server and a store that uses it; `None` if
 /// MariaDB is not installed.
-pub(crate) async fn server(options: MariaDbOptions) -> Option<(MariaDb, MySql)> {
-    let server = bare(options)?;
+pub(crate) async fn start_prepared(options: MariaDbOptions) -> Option<(MariaDb, MySql)> {
+    let server = start_unprepared(options)?;
     let url = server.url("locks");
     prepare(&url)
         .await
@@ -34,21 +34,21 @@ pub(crate) async fn server(options: MariaDbOptions) -> Option<(MariaDb, MySql)> 
 }
 
 /// Starts a server without a schema. Returns `None` if MariaDB is not installed.
-pub(crate) fn bare(options: MariaDbOptions) -> Option<MariaDb> {
-    if is_missing() {
+pub(crate) fn start_unprepared(options: MariaDbOptions) -> Option<MariaDb> {
+    if is_mariadb_missing() {
         return None;
     }
     let server = MariaDb::start(options);
     Some(server.unwrap_or_else(|error| panic!("{error}")))
 }
 
-pub(crate) fn name(key: &str) -> Arc<[u8]> {
+pub(crate) fn record_name(key: &str) -> Arc<[u8]> {
     key.as_bytes().into()
 }
 
 pub(crate) fn change(key: &str, version: u64, state: &str) -> Change {
     let state = Some(state.as_bytes().to_vec());
-    let name = name(key);
+    let name = record_name(key);
     Change {
         name,
         version,
@@ -56,9 +56,9 @@ pub(crate) fn change(key: &str, version: u64, state: &str) -> Change {
     }
 }
 
-pub(crate) fn check(key: &str, version: u64) -> Change {
+pub(crate) fn version_check(key: &str, version: u64) -> Change {
     let state = None;
-    let name = name(key);
+    let name = record_name(key);
     Change {
         name,
         version,
@@ -66,11 +66,11 @@ pub(crate) fn check(key: &str, version: u64) -> Change {
     }
 }
 
-pub(crate) fn of(change: Change) -> Commit {
-    commit(vec![change])
+pub(crate) fn commit_of(change: Change) -> Commit {
+    commit_of_all(vec![change])
 }
 
-pub(crate) fn commit(changes: Vec<Change>) -> Commit {
+pub(crate) fn commit_of_all(changes: Vec<Change>) -> Commit {
     Commit {
         changes,
         ..Commit::default()
