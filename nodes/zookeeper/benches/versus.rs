@@ -29,15 +29,15 @@ const ROUNDS: usize = 3;
 type BenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> BenchResult<()> {
-    let named = std::env::args().skip(1).filter(|arg| arg != "--bench");
-    let peers: Vec<(String, String)> = named
+    let arguments = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    let peers: Vec<(String, String)> = arguments
         .filter_map(|arg| {
             let (name, command) = arg.split_once('=')?;
             Some((name.to_owned(), command.to_owned()))
         })
         .collect();
-    if let Err(why) = ZooKeeper::available() {
-        println!("not measured: {why}");
+    if let Err(error) = ZooKeeper::available() {
+        println!("not measured: {error}");
         return Ok(());
     }
     let members = std::env::var("MEMBERS").ok().and_then(|n| n.parse().ok());
@@ -50,21 +50,24 @@ fn main() -> BenchResult<()> {
     runtime.block_on(quorate_zookeeper::prepare(&url))?;
     let host = server.addr(0).to_string();
     for mode in ["cycle", "hand"] {
-        let mut ours = Vec::new();
-        let mut theirs = vec![Vec::new(); peers.len()];
+        let mut quorate_medians = Vec::new();
+        let mut peer_medians = vec![Vec::new(); peers.len()];
         for _ in 0..ROUNDS {
-            ours.push(middle(match mode {
-                "cycle" => runtime.block_on(cycles(&url))?,
-                _ => runtime.block_on(hands(&url))?,
+            quorate_medians.push(median(match mode {
+                "cycle" => runtime.block_on(measure_cycles(&url))?,
+                _ => runtime.block_on(measure_hand_overs(&url))?,
             }));
-            for ((_, command), all) in peers.iter().zip(&mut theirs) {
-                all.push(middle(ask(command, &host, mode)?));
+            for ((_, command), medians) in peers.iter().zip(&mut peer_medians) {
+                medians.push(median(run_peer(command, &host, mode)?));
             }
         }
-        println!("{mode:6} quorate: p50 {}", shown(&mut ours));
-        for ((name, _), mut all) in peers.iter().zip(theirs) {
-            let text = shown(&mut all);
-            let ratio = ours[ROUNDS / 2] as f64 / all[ROUNDS / 2] as f64;
+        println!(
+            "{mode:6} quorate: p50 {}",
+            format_medians(&mut quorate_medians)
+        );
+        for ((name, _), mut medians) in peers.iter().zip(peer_medians) {
+            let text = format_medians(&mut medians);
+            let ratio = quorate_medians[ROUNDS / 2] as f64 / medians[ROUNDS / 2] as f64;
             println!("{mode:6} {name}: p50 {text}; quorate/{name} {ratio:.2}");
         }
     }
@@ -72,7 +75,7 @@ fn main() -> BenchResult<()> {
 }
 
 /// Formats the median of all rounds of the comparison, followed by the value of each round.
-fn shown(rounds: &mut [u64]) -> String {
+fn format_medians(rounds: &mut [u64]) -> String {
     rounds.sort_unstable();
     format!(
         "{} us (median of the rounds {rounds:?})",
@@ -80,9 +83,9 @@ fn shown(rounds: &mut [u64]) -> String {
     )
 }
 
-fn middle(mut all: Vec<u64>) -> u64 {
-    all.sort_unstable();
-    all.get(all.len() / 2).copied().unwrap_or_default()
+fn median(mut times: Vec<u64>) -> u64 {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 fn client(url: &str) -> BenchResult<Redlock> {
@@ -95,55 +98,55 @@ fn client(url: &str) -> BenchResult<Redlock> {
     Ok(redlock.build()?)
 }
 
-async fn cycles(url: &str) -> BenchResult<Vec<u64>> {
+async fn measure_cycles(url: &str) -> BenchResult<Vec<u64>> {
     let redlock = client(url)?;
-    let mut took = Vec::new();
+    let mut times = Vec::new();
     for _ in 0..2 * CYCLES {
-        let began = Instant::now();
+        let started_at = Instant::now();
         redlock.acquire("cycle").await?.release().await;
-        took.push(began.elapsed().as_micros() as u64);
+        times.push(started_at.elapsed().as_micros() as u64);
     }
-    Ok(took.split_off(CYCLES))
+    Ok(times.split_off(CYCLES))
 }
 
-async fn hands(url: &str) -> BenchResult<Vec<u64>> {
-    static GIVEN: AtomicU64 = AtomicU64::new(0);
-    let taken = Mutex::new(Vec::new());
-    let began = Instant::now();
-    let now = || began.elapsed().as_micros() as u64;
-    GIVEN.store(0, Ordering::SeqCst);
-    let one = async || -> BenchResult<()> {
+async fn measure_hand_overs(url: &str) -> BenchResult<Vec<u64>> {
+    static RELEASED_AT_US: AtomicU64 = AtomicU64::new(0);
+    let hand_over_times = Mutex::new(Vec::new());
+    let started_at = Instant::now();
+    let now_us = || started_at.elapsed().as_micros() as u64;
+    RELEASED_AT_US.store(0, Ordering::SeqCst);
+    let run_client = async || -> BenchResult<()> {
         let redlock = client(url)?;
         for _ in 0..TURNS {
             let guard = redlock.acquire("hand").await?;
-            let given = GIVEN.load(Ordering::SeqCst);
-            if given > 0 {
-                let took = now().saturating_sub(given);
-                taken.lock().expect("not poisoned").push(took);
+            let released_at_us = RELEASED_AT_US.load(Ordering::SeqCst);
+            if released_at_us > 0 {
+                let elapsed = now_us().saturating_sub(released_at_us);
+                hand_over_times.lock().expect("not poisoned").push(elapsed);
             }
-            GIVEN.store(now(), Ordering::SeqCst);
+            RELEASED_AT_US.store(now_us(), Ordering::SeqCst);
             guard.release().await;
         }
         Ok(())
     };
-    let all = futures::future::join_all((0..CLIENTS).map(|_| one())).await;
-    all.into_iter().collect::<BenchResult<()>>()?;
-    Ok(taken.into_inner()?.split_off(CLIENTS))
+    let outcomes = futures::future::join_all((0..CLIENTS).map(|_| run_client())).await;
+    outcomes.into_iter().collect::<BenchResult<()>>()?;
+    Ok(hand_over_times.into_inner()?.split_off(CLIENTS))
 }
 
-fn ask(command: &str, host: &str, mode: &str) -> BenchResult<Vec<u64>> {
-    let mut words = command.split_whitespace();
-    let program = words
+fn run_peer(command: &str, host: &str, mode: &str) -> BenchResult<Vec<u64>> {
+    let mut command_parts = command.split_whitespace();
+    let program = command_parts
         .next()
         .ok_or("the command of the compared program must not be empty")?;
     let count = if mode == "cycle" { CYCLES } else { TURNS };
-    let said = Command::new(program)
-        .args(words)
+    let output = Command::new(program)
+        .args(command_parts)
         .args([host, mode, &count.to_string()])
         .output()?;
-    if !said.status.success() {
-        return Err(format!("{command}: {}", String::from_utf8_lossy(&said.stderr)).into());
+    if !output.status.success() {
+        return Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
-    let text = String::from_utf8(said.stdout)?;
+    let text = String::from_utf8(output.stdout)?;
     Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
 }

@@ -8,14 +8,14 @@ use crate::address::{Address, User};
 use crate::fault;
 
 /// Reads the ACL of the znode at `path`. New znodes below `path` get the same ACL.
-pub(crate) async fn read(
+pub(crate) async fn read_acl(
     client: &Client,
     path: &str,
     address: &Address,
 ) -> Result<Vec<Acl>, Fault> {
-    let read = client.get_acl(path).await;
-    let (acl, _) = read.map_err(|error| fault::of_request(&error, path, address))?;
-    copy(&acl, address.user.as_ref()).ok_or_else(|| {
+    let result = client.get_acl(path).await;
+    let (acl, _) = result.map_err(|error| fault::classify_request_error(&error, path, address))?;
+    copy_acl(&acl, address.user.as_ref()).ok_or_else(|| {
         let why = format!(
             "cannot give new znodes the ACL of {path}: the server hides the passwords in this ACL from the user in the \
              URL; give this user the permission ADMIN on {path}"
@@ -28,16 +28,16 @@ pub(crate) async fn read(
 /// than `user`, because such an entry cannot be copied.
 ///
 /// The server hides all passwords in an ACL from users without the permission ADMIN.
-fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
-    let copies = acl.iter().map(|one| {
-        let hidden = one
+fn copy_acl(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
+    let copies = acl.iter().map(|entry| {
+        let hidden_user = entry
             .id()
             .strip_suffix(":x")
-            .filter(|_| one.scheme() == "digest");
-        match (hidden, user) {
-            (None, _) => Some(one.clone()),
+            .filter(|_| entry.scheme() == "digest");
+        match (hidden_user, user) {
+            (None, _) => Some(entry.clone()),
             (Some(name), Some(user)) if name == user.name => {
-                Some(Acl::new(one.permission(), AuthId::authed()))
+                Some(Acl::new(entry.permission(), AuthId::authed()))
             }
             (Some(_), _) => None,
         }
@@ -45,10 +45,10 @@ fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
     copies.collect()
 }
 
-/// Whether an ACL from [`read`] can be written to existing znodes. False if it has an entry with the scheme `auth`,
+/// Whether an ACL from [`read_acl`] can be written to existing znodes. False if it has an entry with the scheme `auth`,
 /// because `auth` stands for the user that writes the ACL.
 pub(crate) fn is_complete(acl: &[Acl]) -> bool {
-    acl.iter().all(|one| one.scheme() != "auth")
+    acl.iter().all(|entry| entry.scheme() != "auth")
 }
 
 #[cfg(test)]
@@ -68,17 +68,17 @@ mod tests {
             password: "s3cret".to_owned(),
         };
         let (ann, bob) = (user("ann"), user("bob"));
-        let both = [digest("ann:MTIz"), digest("bob:NDU2")];
-        assert_eq!(copy(&both, Some(&ann)).as_deref(), Some(&both[..]));
-        let hidden = [
+        let acl = [digest("ann:MTIz"), digest("bob:NDU2")];
+        assert_eq!(copy_acl(&acl, Some(&ann)).as_deref(), Some(&acl[..]));
+        let hidden_acl = [
             digest("ann:x"),
             Acl::new(Permission::READ, AuthId::anyone()),
         ];
-        let own = copy(&hidden, Some(&ann)).expect("a copy");
-        assert_eq!((own[0].scheme(), own[0].id()), ("auth", ""));
-        assert_eq!(own[1], hidden[1]);
-        assert!(is_complete(&both) && !is_complete(&own));
-        assert_eq!(copy(&hidden, Some(&bob)), None);
-        assert_eq!(copy(&hidden, None), None);
+        let copied = copy_acl(&hidden_acl, Some(&ann)).expect("a copy");
+        assert_eq!((copied[0].scheme(), copied[0].id()), ("auth", ""));
+        assert_eq!(copied[1], hidden_acl[1]);
+        assert!(is_complete(&acl) && !is_complete(&copied));
+        assert_eq!(copy_acl(&hidden_acl, Some(&bob)), None);
+        assert_eq!(copy_acl(&hidden_acl, None), None);
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 /// The default timeout of one request. It is longer than for a Redis server, because a commit waits for the disks of a
 /// majority of the ensemble.
-const TIMEOUT: Duration = Duration::from_millis(500);
+const DEFAULT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The default session timeout. If the server receives nothing from a process for this time, it removes the process's
 /// ephemeral znodes.
-const SESSION: Duration = Duration::from_secs(10);
+const DEFAULT_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The path for a URL that names none. All znodes except `/quorate-server` are below the path.
-const PATH: &str = "/quorate";
+const DEFAULT_PATH: &str = "/quorate";
 
 /// The reason why a URL is not valid. It never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +23,7 @@ pub(crate) struct Address {
     pub(crate) hosts: Vec<String>,
     pub(crate) path: String,
     pub(crate) timeout: Duration,
-    pub(crate) session: Duration,
+    pub(crate) session_timeout: Duration,
     pub(crate) user: Option<User>,
 }
 
@@ -36,63 +36,67 @@ pub(crate) struct User {
 
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, BadUrl> {
-        let rest = match url.trim().split_once("://") {
+        let after_scheme = match url.trim().split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("zk") => rest,
             Some((scheme, _)) if is_tls(scheme) => {
-                return Err(bad("TLS to ZooKeeper is not supported"));
+                return Err(bad_url("TLS to ZooKeeper is not supported"));
             }
             Some(_) => {
                 // An unknown word may be a part of a password that contains `://`.
-                return Err(bad(match quorate::redact::scheme(url) {
+                return Err(bad_url(match quorate::redact::scheme(url) {
                     Some(scheme) => format!("the scheme is {scheme:?}, not zk"),
                     None => "the scheme is not zk".to_owned(),
                 }));
             }
-            None => return Err(bad("the URL does not begin with zk://")),
+            None => return Err(bad_url("the URL does not begin with zk://")),
         };
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (without_query, query) = after_scheme.split_once('?').unwrap_or((after_scheme, ""));
         // Split at the last `@` first: a password may contain a slash, but a path contains no `@`.
-        let (user, rest) = match rest.rsplit_once('@') {
-            Some((user, rest)) => (Some(User::parse(user)?), rest),
-            None => (None, rest),
+        let (user, hosts_and_path) = match without_query.rsplit_once('@') {
+            Some((user, after)) => (Some(User::parse(user)?), after),
+            None => (None, without_query),
         };
-        let (hosts, path) = match rest.find('/') {
-            Some(at) => rest.split_at(at),
-            None => (rest, ""),
+        let (hosts, path) = match hosts_and_path.find('/') {
+            Some(slash) => hosts_and_path.split_at(slash),
+            None => (hosts_and_path, ""),
         };
         if hosts.contains(',') {
-            return Err(bad("the hosts are separated by commas instead of `+`"));
+            return Err(bad_url("the hosts are separated by commas instead of `+`"));
         }
         let mut address = Self {
             hosts: hosts.split('+').map(parse_host).collect::<Result<_, _>>()?,
             path: parse_path(path)?,
-            timeout: TIMEOUT,
-            session: SESSION,
+            timeout: DEFAULT_TIMEOUT,
+            session_timeout: DEFAULT_SESSION_TIMEOUT,
             user,
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            address.set(pair)?;
+            address.set_option(pair)?;
         }
-        if address.session < address.timeout * 5 / 2 {
-            return Err(bad(
+        if address.session_timeout < address.timeout * 5 / 2 {
+            return Err(bad_url(
                 "the option session must be at least 2.5 times the option timeout",
             ));
         }
         Ok(address)
     }
 
-    fn set(&mut self, pair: &str) -> Result<(), BadUrl> {
+    fn set_option(&mut self, pair: &str) -> Result<(), BadUrl> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let place = match name {
+        let target = match name {
             "timeout" => &mut self.timeout,
-            "session" => &mut self.session,
-            _ => return Err(bad("unknown option: the options are timeout and session")),
+            "session" => &mut self.session_timeout,
+            _ => {
+                return Err(bad_url(
+                    "unknown option: the options are timeout and session",
+                ));
+            }
         };
-        let read = humantime::parse_duration(value).ok();
-        *place = read
-            .filter(|length| (1..=3_600_000).contains(&length.as_millis()))
+        let parsed = humantime::parse_duration(value).ok();
+        *target = parsed
+            .filter(|duration| (1..=3_600_000).contains(&duration.as_millis()))
             .ok_or_else(|| {
-                bad(format!(
+                bad_url(format!(
                     "the option {name} must be a duration such as 500ms, at most 1h"
                 ))
             })?;
@@ -120,15 +124,17 @@ impl User {
     fn parse(text: &str) -> Result<Self, BadUrl> {
         let (name, password) = text
             .split_once(':')
-            .ok_or_else(|| bad("the text before the @ is not user:password"))?;
+            .ok_or_else(|| bad_url("the text before the @ is not user:password"))?;
         if name.is_empty() || password.is_empty() {
-            return Err(bad("the user or the password is empty"));
+            return Err(bad_url("the user or the password is empty"));
         }
-        let read =
-            |text| plain(text).ok_or_else(|| bad("the user or the password is not valid UTF-8"));
+        let decode = |text| {
+            decode_percent(text)
+                .ok_or_else(|| bad_url("the user or the password is not valid UTF-8"))
+        };
         Ok(Self {
-            name: read(name)?,
-            password: read(password)?,
+            name: decode(name)?,
+            password: decode(password)?,
         })
     }
 }
@@ -141,15 +147,16 @@ fn is_tls(scheme: &str) -> bool {
 
 /// Parses a host with or without a port: `host`, `host:2181`, `[::1]:2181`.
 fn parse_host(text: &str) -> Result<String, BadUrl> {
-    let empty = || bad("a host in the list is empty");
+    let empty_host = || bad_url("a host in the list is empty");
     // The error does not quote `text`: if a password contains an unencoded `?`, `text` may be a part of the password.
-    let strange = || bad("an entry in the list of hosts is not a valid host name or address");
+    let invalid_host =
+        || bad_url("an entry in the list of hosts is not a valid host name or address");
     let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, after) = rest.split_once(']').ok_or_else(strange)?;
-            let port = after.strip_prefix(':');
-            if port.is_none() && !after.is_empty() {
-                return Err(strange());
+        Some(after_opening) => {
+            let (host, after_bracket) = after_opening.split_once(']').ok_or_else(invalid_host)?;
+            let port = after_bracket.strip_prefix(':');
+            if port.is_none() && !after_bracket.is_empty() {
+                return Err(invalid_host());
             }
             (host, port)
         }
@@ -159,22 +166,24 @@ fn parse_host(text: &str) -> Result<String, BadUrl> {
         },
     };
     if host.is_empty() {
-        return Err(empty());
+        return Err(empty_host());
     }
-    let strange_letter = |c: char| c.is_whitespace() || c.is_control() || c == '%';
-    if host.contains(strange_letter) {
-        return Err(strange());
+    let is_forbidden = |c: char| c.is_whitespace() || c.is_control() || c == '%';
+    if host.contains(is_forbidden) {
+        return Err(invalid_host());
     }
     match port.map(str::parse::<u16>) {
         None | Some(Ok(1..)) => Ok(text.to_owned()),
-        _ => Err(bad("the port of a host is not a number from 1 to 65535")),
+        _ => Err(bad_url(
+            "the port of a host is not a number from 1 to 65535",
+        )),
     }
 }
 
 /// The host with its port, or with port 2181 if the URL names no port.
 pub(crate) fn with_port(host: &str) -> String {
-    let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
-    if behind.contains(':') {
+    let after_bracket = host.rsplit_once(']').map_or(host, |(_, after)| after);
+    if after_bracket.contains(':') {
         host.to_owned()
     } else {
         format!("{host}:2181")
@@ -183,33 +192,33 @@ pub(crate) fn with_port(host: &str) -> String {
 
 /// Checks the path of a URL by ZooKeeper's rules, and returns it decoded. An empty path becomes `/quorate`.
 fn parse_path(text: &str) -> Result<String, BadUrl> {
-    let text = text.trim_end_matches('/');
-    if text.is_empty() {
-        return Ok(PATH.to_owned());
+    let encoded = text.trim_end_matches('/');
+    if encoded.is_empty() {
+        return Ok(DEFAULT_PATH.to_owned());
     }
-    let text = plain(text).ok_or_else(|| bad("the path is not valid UTF-8"))?;
-    for part in text.split('/').skip(1) {
+    let path = decode_percent(encoded).ok_or_else(|| bad_url("the path is not valid UTF-8"))?;
+    for part in path.split('/').skip(1) {
         if matches!(part, "" | "." | "..") || part.contains(char::is_control) {
             // The error does not quote `part`: if the host is missing, it may be a part of the password.
-            return Err(bad(
+            return Err(bad_url(
                 "the path is invalid: between two slashes there must be a name without control characters, and not . or ..",
             ));
         }
     }
-    if text == "/zookeeper" || text.starts_with("/zookeeper/") {
-        return Err(bad(
+    if path == "/zookeeper" || path.starts_with("/zookeeper/") {
+        return Err(bad_url(
             "the path /zookeeper is reserved by ZooKeeper: use another path",
         ));
     }
-    Ok(text)
+    Ok(path)
 }
 
 /// Decodes percent-encoding: `%41` becomes `A`. `None` if the text is malformed.
-fn plain(text: &str) -> Option<String> {
+fn decode_percent(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
+    while let [first, following @ ..] = rest {
+        rest = following;
         if *first != b'%' {
             bytes.push(*first);
             continue;
@@ -221,7 +230,7 @@ fn plain(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn bad(why: impl Into<String>) -> BadUrl {
+fn bad_url(why: impl Into<String>) -> BadUrl {
     BadUrl(why.into())
 }
 
@@ -231,13 +240,13 @@ mod tests {
 
     #[test]
     fn url_with_every_part_is_parsed() {
-        let address =
+        let parsed =
             Address::parse("zk://ann:s%40/x@h1:2181+[::1]:2182+h3/a/b?timeout=1s&session=4s");
-        let address = address.unwrap();
+        let address = parsed.unwrap();
         assert_eq!(address.hosts, ["h1:2181", "[::1]:2182", "h3"]);
         assert_eq!(address.path, "/a/b");
         assert_eq!(address.timeout, Duration::from_secs(1));
-        assert_eq!(address.session, Duration::from_secs(4));
+        assert_eq!(address.session_timeout, Duration::from_secs(4));
         let user = address.user.as_ref().unwrap();
         assert_eq!((&*user.name, &*user.password), ("ann", "s@/x"));
         assert_eq!(address.name(), "zk h1:2181+[::1]:2182+h3/a/b");
@@ -246,8 +255,8 @@ mod tests {
 
     #[test]
     fn host_without_a_port_gets_port_2181() {
-        for (host, with) in [("h", "h:2181"), ("h:1", "h:1"), ("[::1]", "[::1]:2181")] {
-            assert_eq!(with_port(host), with);
+        for (host, expected) in [("h", "h:2181"), ("h:1", "h:1"), ("[::1]", "[::1]:2181")] {
+            assert_eq!(with_port(host), expected);
         }
         assert_eq!(with_port("[::1]:1"), "[::1]:1");
     }
@@ -258,14 +267,14 @@ mod tests {
             let address = Address::parse(url).unwrap();
             assert_eq!(address.name(), "zk h/quorate");
             assert_eq!(address.timeout, Duration::from_millis(500));
-            assert_eq!(address.session, Duration::from_secs(10));
+            assert_eq!(address.session_timeout, Duration::from_secs(10));
             assert!(address.user.is_none());
         }
     }
 
     #[test]
     fn invalid_url_is_refused_with_the_reason_and_without_the_password() {
-        for (url, why) in [
+        for (url, expected) in [
             ("redis://h", "scheme is \"redis\""),
             ("zk:/ann:secret://x@h", "scheme is not zk"),
             ("zk://ann:1/secret//x", "path is invalid"),
@@ -309,9 +318,9 @@ mod tests {
             ("zk://h?secret@h/a", "unknown option"),
             ("zk://h?timeout=secret@h/a", "must be a duration"),
         ] {
-            let said = Address::parse(url).expect_err(url).to_string();
-            assert!(said.contains(why), "{url}: {said}");
-            assert!(!said.contains("secret"), "{said}");
+            let error = Address::parse(url).expect_err(url).to_string();
+            assert!(error.contains(expected), "{url}: {error}");
+            assert!(!error.contains("secret"), "{error}");
         }
     }
 }

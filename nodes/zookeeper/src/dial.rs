@@ -17,55 +17,55 @@ use crate::fault;
 
 /// If no member of the ensemble has answered after this time, the client also tries the next member. If the request
 /// timeout is shorter than 500 ms, the client waits only a quarter of the request timeout.
-const NEXT: Duration = Duration::from_millis(125);
+const NEXT_MEMBER_DELAY: Duration = Duration::from_millis(125);
 
 /// If a member has not answered after this time, the client also finds out whether it is a server of another kind:
 /// 200 ms, well below the default connect timeout. This check of a member that closed the connection is limited to the
 /// same time.
-const SILENCE: Duration = Duration::from_millis(200);
+const SILENCE_LIMIT: Duration = Duration::from_millis(200);
 
 /// A client that is connected to one member, and that member's address.
-pub(crate) struct Dialled {
+pub(crate) struct MemberConnection {
     pub(crate) client: Client,
     pub(crate) host: String,
 }
 
-/// Opens a session with the first member that answers. If no member has answered after [`NEXT`], also tries the next
-/// member.
+/// Opens a session with the first member that answers. If no member has answered after [`NEXT_MEMBER_DELAY`], also
+/// tries the next member.
 ///
 /// The client then uses only the member that answered. If that member fails, a new client must open a new session.
-pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
+pub(crate) async fn dial(address: &Address) -> Result<MemberConnection, Fault> {
     let mut hosts = address.hosts.clone();
     let mut rng: StdRng = rand::make_rng();
     hosts.shuffle(&mut rng);
-    let mut waiting = hosts.iter();
-    let mut asked = FuturesUnordered::new();
-    let mut failed = Vec::new();
-    let mut foreign = 0;
+    let mut remaining_hosts = hosts.iter();
+    let mut attempts = FuturesUnordered::new();
+    let mut reasons = Vec::new();
+    let mut foreign_members = 0;
     loop {
-        if let Some(host) = waiting.next() {
-            asked.push(dial_one(host, address));
+        if let Some(host) = remaining_hosts.next() {
+            attempts.push(dial_member(host, address));
         }
-        let more = waiting.len() > 0;
+        let has_more_hosts = remaining_hosts.len() > 0;
         tokio::select! {
-            answer = asked.next(), if !asked.is_empty() => match answer {
-                Some(Ok(dialled)) => return check(dialled, address),
+            outcome = attempts.next(), if !attempts.is_empty() => match outcome {
+                Some(Ok(connection)) => return check_session_timeout(connection, address),
                 Some(Err(Refusal::Final(fault))) => return Err(fault),
-                Some(Err(Refusal::Silent(why))) => failed.push(why),
-                Some(Err(Refusal::Foreign(why))) => {
-                    foreign += 1;
-                    failed.push(why);
+                Some(Err(Refusal::Silent(reason))) => reasons.push(reason),
+                Some(Err(Refusal::Foreign(reason))) => {
+                    foreign_members += 1;
+                    reasons.push(reason);
                 }
                 None => {}
             },
-            () = sleep(NEXT.min(address.timeout / 4)), if more => {}
+            () = sleep(NEXT_MEMBER_DELAY.min(address.timeout / 4)), if has_more_hosts => {}
         }
-        if asked.is_empty() && waiting.len() == 0 {
-            let why = failed.join("; ").into();
-            return Err(if foreign == hosts.len() {
-                Fault::Unsupported(why)
+        if attempts.is_empty() && remaining_hosts.len() == 0 {
+            let reason = reasons.join("; ").into();
+            return Err(if foreign_members == hosts.len() {
+                Fault::Unsupported(reason)
             } else {
-                Fault::Down(why)
+                Fault::Down(reason)
             });
         }
     }
@@ -80,51 +80,53 @@ enum Refusal {
     Final(Fault),
 }
 
-async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
+async fn dial_member(host: &str, address: &Address) -> Result<MemberConnection, Refusal> {
     let mut connector = Client::connector()
         .with_fail_eagerly()
-        .with_session_timeout(address.session);
+        .with_session_timeout(address.session_timeout);
     if let Some(user) = &address.user {
         let secret = format!("{}:{}", user.name, user.password);
         connector = connector.with_auth("digest", secret.as_bytes());
     }
-    let is_foreign = |text: &str| Refusal::Foreign(format!("{host}: {text}"));
+    let foreign_refusal = |text: &str| Refusal::Foreign(format!("{host}: {text}"));
     let mut connecting = pin!(connector.connect(host));
-    let answer = tokio::select! {
+    let outcome = tokio::select! {
         biased;
-        answer = &mut connecting => answer,
-        Some(text) = other_kind(host) => return Err(is_foreign(text)),
+        outcome = &mut connecting => outcome,
+        Some(text) = detect_other_kind(host) => return Err(foreign_refusal(text)),
     };
-    match answer {
-        Ok(client) => Ok(Dialled {
+    match outcome {
+        Ok(client) => Ok(MemberConnection {
             client,
             host: host.to_owned(),
         }),
-        Err(error) => Err(match fault::of_request(&error, &address.path, address) {
-            Fault::Disconnected(why) => {
-                let asked = other_protocol(with_port(host), Protocol::ZooKeeper);
-                match timeout(SILENCE, asked).await {
-                    Ok(Some(text)) => is_foreign(text),
-                    _ => Refusal::Silent(why_silent(host, &why).await),
+        Err(error) => Err(
+            match fault::classify_request_error(&error, &address.path, address) {
+                Fault::Disconnected(why) => {
+                    let detection = other_protocol(with_port(host), Protocol::ZooKeeper);
+                    match timeout(SILENCE_LIMIT, detection).await {
+                        Ok(Some(text)) => foreign_refusal(text),
+                        _ => Refusal::Silent(explain_silence(host, &why).await),
+                    }
                 }
-            }
-            fault => Refusal::Final(fault),
-        }),
+                fault => Refusal::Final(fault),
+            },
+        ),
     }
 }
 
-/// Finds out after [`SILENCE`] whether a member that has not answered is a server of another kind, and returns what to
-/// change in this case.
-async fn other_kind(host: &str) -> Option<&'static str> {
-    sleep(SILENCE).await;
+/// Finds out after [`SILENCE_LIMIT`] whether a member that has not answered is a server of another kind, and returns
+/// what to change in this case.
+async fn detect_other_kind(host: &str) -> Option<&'static str> {
+    sleep(SILENCE_LIMIT).await;
     other_protocol(with_port(host), Protocol::ZooKeeper).await
 }
 
 /// Finds out why a member did not answer. The client reports the same error `why` for an absent server and for a server
 /// that closes the connection.
-async fn why_silent(host: &str, why: &str) -> String {
+async fn explain_silence(host: &str, why: &str) -> String {
     match timeout(Duration::from_secs(1), TcpStream::connect(with_port(host))).await {
-        Ok(Err(error)) if !hung_up(&error) => format!("{host}: {error}"),
+        Ok(Err(error)) if !is_closed_by_server(&error) => format!("{host}: {error}"),
         Ok(_) => format!(
             "{host}: the server closed the connection ({why}): check that its ensemble has a majority and that \
              maxClientCnxns allows more connections"
@@ -134,7 +136,7 @@ async fn why_silent(host: &str, why: &str) -> String {
 }
 
 /// Whether `error` means that the server accepted the connection and then closed it.
-fn hung_up(error: &std::io::Error) -> bool {
+fn is_closed_by_server(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     matches!(
         error.kind(),
@@ -144,20 +146,23 @@ fn hung_up(error: &std::io::Error) -> bool {
 
 /// Returns a fault if the client could abandon a connection before a request times out. The client abandons a
 /// connection that is silent for 2/5 of the session timeout.
-fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
-    let granted = dialled.client.session_timeout();
+fn check_session_timeout(
+    connection: MemberConnection,
+    address: &Address,
+) -> Result<MemberConnection, Fault> {
+    let granted = connection.client.session_timeout();
     if granted * 2 / 5 < address.timeout {
-        return Err(fault::short_session(granted, address));
+        return Err(fault::short_session_fault(granted, address));
     }
-    Ok(dialled)
+    Ok(connection)
 }
 
 /// Watches the connection while a request waits for its result. If the connection is lost, the wait ends with an error.
-pub(crate) struct Watch(StateWatcher);
+pub(crate) struct SessionWatch(StateWatcher);
 
-impl Watch {
+impl SessionWatch {
     /// Begins to watch a session. Call this before a request is sent. Returns an error if the session is not connected.
-    pub(crate) fn on(client: &Client) -> Result<Self, Fault> {
+    pub(crate) fn start(client: &Client) -> Result<Self, Fault> {
         let mut states = client.state_watcher();
         match states.state() {
             SessionState::SyncConnected => Ok(Self(states)),
@@ -168,7 +173,7 @@ impl Watch {
     }
 
     /// Waits for the result of a request. Returns an error if the connection is lost or the session ends first.
-    pub(crate) async fn over<T>(
+    pub(crate) async fn result_of<T>(
         mut self,
         answer: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {

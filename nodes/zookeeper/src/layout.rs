@@ -6,10 +6,10 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use crate::address::Address;
-use crate::step::Life;
+use crate::step::CreationId;
 
 /// The znode with the name of the ensemble. It is shared by all paths of the ensemble.
-pub(crate) const SERVER: &str = "/quorate-server";
+pub(crate) const SERVER_NAME_PATH: &str = "/quorate-server";
 
 /// The paths of the znodes below the path in the URL.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl Layout {
         format!("{}/records", self.root)
     }
 
-    pub(crate) fn wakes(&self) -> String {
+    pub(crate) fn wake_ups(&self) -> String {
         format!("{}/wake", self.root)
     }
 
@@ -41,50 +41,51 @@ impl Layout {
     }
 
     /// The path of the parent znode of a record.
-    pub(crate) fn record(&self, name: &[u8]) -> String {
+    pub(crate) fn record_parent(&self, name: &[u8]) -> String {
         let mut path = self.records();
         path.reserve(1 + 2 * name.len() + 9);
         path.push('/');
-        path.push_str(&hex(name));
+        path.push_str(&encode_name(name));
         path
     }
 
     /// The path of the znode of a record. Each time a record is created, its znode gets a new random number, the
-    /// [`Life`], as its name.
-    pub(crate) fn of_life(&self, name: &[u8], life: Life) -> String {
-        let mut path = self.record(name);
-        let _ = write!(path, "/{life:08x}");
+    /// [`CreationId`], as its name.
+    pub(crate) fn record_znode(&self, name: &[u8], id: CreationId) -> String {
+        let mut path = self.record_parent(name);
+        let _ = write!(path, "/{id:08x}");
         path
     }
 
-    pub(crate) fn wake(&self, process: &str) -> String {
+    pub(crate) fn wake_up(&self, process: &str) -> String {
         format!("{}/wake/{process}", self.root)
     }
 }
 
 /// The path of the znode above the znode at `path`.
-pub(crate) fn above(path: &str) -> &str {
+pub(crate) fn parent_path(path: &str) -> &str {
     match path.rsplit_once('/') {
         Some(("", _)) | None => "/",
-        Some((above, _)) => above,
+        Some((parent, _)) => parent,
     }
 }
 
 /// Returns a random name of 32 hexadecimal digits, for an ensemble or for a temporary znode.
-pub(crate) fn fresh() -> String {
+pub(crate) fn random_name() -> String {
     let mut rng: StdRng = rand::make_rng();
-    hex(&rng.random::<[u8; 16]>())
+    encode_name(&rng.random::<[u8; 16]>())
 }
 
-/// Returns the [`Life`] that the name of a znode encodes; `None` if [`Layout::of_life`] did not produce the name.
-pub(crate) fn life_of(name: &str) -> Option<Life> {
-    Life::from_str_radix(name, 16)
+/// Returns the [`CreationId`] that the name of a znode encodes; `None` if [`Layout::record_znode`] did not produce the
+/// name.
+pub(crate) fn parse_creation_id(name: &str) -> Option<CreationId> {
+    CreationId::from_str_radix(name, 16)
         .ok()
-        .filter(|life| format!("{life:08x}") == name && *life > 0)
+        .filter(|id| format!("{id:08x}") == name && *id > 0)
 }
 
 /// Encodes bytes as two hexadecimal digits each. An empty name becomes a dash, because a znode needs a name.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn encode_name(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "-".to_owned();
     }
@@ -95,8 +96,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Decodes the output of [`hex`]. `None` if `hex` did not produce the text.
-pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+/// Decodes the output of [`encode_name`]. `None` if `encode_name` did not produce the text.
+pub(crate) fn decode_name(text: &str) -> Option<Vec<u8>> {
     if text == "-" {
         return Some(Vec::new());
     }
@@ -120,14 +121,14 @@ mod tests {
 
     #[test]
     fn record_name_is_unchanged_after_encoding_and_decoding_its_znode_name() {
-        let all: Vec<u8> = (0..=255).collect();
-        for name in [&b""[..], b"a", b"a/b\0", &all] {
-            let text = hex(name);
+        let all_bytes: Vec<u8> = (0..=255).collect();
+        for name in [&b""[..], b"a", b"a/b\0", &all_bytes] {
+            let text = encode_name(name);
             assert!(!text.contains('/') && !text.is_empty());
-            assert_eq!(unhex(&text).as_deref(), Some(name));
+            assert_eq!(decode_name(&text).as_deref(), Some(name));
         }
-        for strange in ["", "a", "zz", "AB", "a-", "probe-1"] {
-            assert_eq!(unhex(strange), None, "{strange}");
+        for foreign_name in ["", "a", "zz", "AB", "a-", "probe-1"] {
+            assert_eq!(decode_name(foreign_name), None, "{foreign_name}");
         }
     }
 }

@@ -53,7 +53,8 @@
 //! | `PATH/records/<name in hexadecimal digits>/<random number>` | one record; removed when it is no longer needed |
 //! | `PATH/wake/<process>` | ephemeral: the latest wake-ups for the process |
 //! | `PATH/identity` | a random name of the ensemble, which shows that two URLs belong to one ensemble |
-//! | `/quorate-server` | the name of the ensemble for all paths. It takes precedence over `PATH/identity`. Absent if no user was allowed to create it |
+//! | `/quorate-server` | the name of the ensemble for all paths. It takes precedence result_of `PATH/identity`. Absent
+//! if no user was allowed to create it |
 
 mod acl;
 mod address;
@@ -63,12 +64,12 @@ mod greet;
 mod inspect;
 mod layout;
 mod listener;
+mod messages;
 mod prepare;
 mod script;
 mod session;
 mod step;
 mod store;
-mod words;
 
 pub use address::BadUrl;
 pub use listener::ZooKeeperListener;

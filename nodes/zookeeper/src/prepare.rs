@@ -9,14 +9,14 @@ use crate::acl;
 use crate::address::{Address, BadUrl};
 use crate::dial::dial;
 use crate::fault;
-use crate::layout::{Layout, SERVER, above, fresh};
+use crate::layout::{Layout, SERVER_NAME_PATH, parent_path, random_name};
 
 /// The time limit of the whole preparation, as a multiple of the timeout of one request. With the default timeout of
 /// 500 ms this is 10 s.
-const PATIENCE: u32 = 20;
+const TIME_LIMIT_FACTOR: u32 = 20;
 
 /// The largest number of concurrent requests. Each request lists the children of one znode.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 
 /// The result of a successful [`prepare`]: the ensemble, and the changes that `prepare` made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,134 +57,141 @@ pub enum PrepareError {
 /// [`PrepareError`] if the URL is not valid, the server cannot be reached, or the server refuses a request.
 pub async fn prepare(url: &str) -> Result<Prepared, PrepareError> {
     let address = Address::parse(url)?;
-    let failed = |fault| PrepareError::Failed(address.name(), fault);
-    let within = address.timeout * PATIENCE;
+    let to_error = |fault| PrepareError::Failed(address.name(), fault);
+    let time_limit = address.timeout * TIME_LIMIT_FACTOR;
     // The client library panics if some replies are too short.
-    match timeout(within, caught_in(make(&address))).await {
-        Ok(Ok(made)) => made.map_err(failed),
+    match timeout(time_limit, caught_in(create_znodes(&address))).await {
+        Ok(Ok(result)) => result.map_err(to_error),
         Ok(Err(panic)) => {
             let text = format!("the client library failed: {}", panic_text(&panic));
-            Err(failed(Fault::Server(text.into())))
+            Err(to_error(Fault::Server(text.into())))
         }
-        Err(_) => Err(failed(Fault::Timeout(within))),
+        Err(_) => Err(to_error(Fault::Timeout(time_limit))),
     }
 }
 
-async fn make(address: &Address) -> Result<Prepared, Fault> {
+async fn create_znodes(address: &Address) -> Result<Prepared, Fault> {
     let client = dial(address).await?.client;
     let layout = Layout::new(address);
     let root = layout.root();
-    let fault = |path: &str, error: Error| fault::of_request(&error, path, address);
-    let synced = client.sync("/").await;
-    synced.map_err(|error| fault("/", error))?;
-    let mut made = make_root(&client, address).await?;
-    let acl = acl::read(&client, root, address).await?;
+    let fault_of = |path: &str, error: Error| fault::classify_request_error(&error, path, address);
+    let sync_result = client.sync("/").await;
+    sync_result.map_err(|error| fault_of("/", error))?;
+    let mut is_created = create_root(&client, address).await?;
+    let acl = acl::read_acl(&client, root, address).await?;
     let options = CreateMode::Persistent.with_acls(Acls::new(&acl));
     let create = async |path: &str, data: &[u8]| {
-        let created = client.create(path, data, &options).await;
-        is_new(created).map_err(|error| fault(root, error))
+        let create_result = client.create(path, data, &options).await;
+        was_created(create_result).map_err(|error| fault_of(root, error))
     };
-    for path in [layout.records(), layout.wakes()] {
-        made |= create(&path, b"").await?;
+    for path in [layout.records(), layout.wake_ups()] {
+        is_created |= create(&path, b"").await?;
     }
     // This znode is created last, so its presence shows that all other znodes exist.
     let path = layout.identity();
-    let drawn = identity(&client).await;
-    let drawn = drawn.map_err(|error| fault(SERVER, error))?;
-    made |= create(&path, drawn.as_bytes()).await?;
-    let read = client.get_data(&path).await;
-    let (identity, _) = read.map_err(|error| fault(&path, error))?;
-    let passed = if acl::is_complete(&acl) {
-        pass_on(&client, address, &acl).await?
+    let name_result = read_or_create_name(&client).await;
+    let name = name_result.map_err(|error| fault_of(SERVER_NAME_PATH, error))?;
+    is_created |= create(&path, name.as_bytes()).await?;
+    let stored = client.get_data(&path).await;
+    let (identity, _) = stored.map_err(|error| fault_of(&path, error))?;
+    let counts = if acl::is_complete(&acl) {
+        copy_acl_below(&client, address, &acl).await?
     } else {
-        Passed::default()
+        AclCounts::default()
     };
     Ok(Prepared {
         path: root.to_owned(),
         identity: String::from_utf8_lossy(&identity).into_owned(),
-        made,
-        changed: passed.changed,
-        refused: passed.refused,
+        made: is_created,
+        changed: counts.changed,
+        refused: counts.refused,
     })
 }
 
 /// Creates the missing znodes of the path. Only the user of the URL can access them; without a user in the URL,
 /// everybody can. Returns true if a znode was created.
-async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
-    let fault = |path: &str, error: Error| fault::of_request(&error, path, address);
+async fn create_root(client: &Client, address: &Address) -> Result<bool, Fault> {
+    let fault_of = |path: &str, error: Error| fault::classify_request_error(&error, path, address);
     let persistent = CreateMode::Persistent.with_acls(match address.user {
         Some(_) => Acls::creator_all(),
         None => Acls::anyone_all(),
     });
-    let mut made = false;
+    let mut is_created = false;
     let mut path = String::new();
     for part in address.path.split('/').skip(1) {
         path = format!("{path}/{part}");
         // Check first whether the znode exists. A user without the right to create it can then still use an existing
         // one.
-        let found = client.check_stat(&path).await;
-        if found.map_err(|error| fault(&path, error))?.is_none() {
-            let created = client.create(&path, b"", &persistent).await;
-            made |= is_new(created).map_err(|error| fault(above(&path), error))?;
+        let stat = client.check_stat(&path).await;
+        if stat.map_err(|error| fault_of(&path, error))?.is_none() {
+            let create_result = client.create(&path, b"", &persistent).await;
+            is_created |=
+                was_created(create_result).map_err(|error| fault_of(parent_path(&path), error))?;
         }
     }
-    Ok(made)
+    Ok(is_created)
 }
 
 /// How many znodes got the ACL of the path, and how many znodes the user of the URL has no right to read or change.
 #[derive(Default)]
-struct Passed {
+struct AclCounts {
     changed: usize,
     refused: usize,
 }
 
 /// Gives the ACL of the path to all znodes below the path. Counts the znodes that were changed, and the znodes that
 /// this user has no right to read or change. Skips znodes that other clients remove during the call.
-async fn pass_on(client: &Client, address: &Address, acl: &[Acl]) -> Result<Passed, Fault> {
-    let mut passed = Passed::default();
-    let mut open = vec![address.path.clone()];
-    while !open.is_empty() {
-        // Send up to [`AT_ONCE`] requests before the first result is awaited, because this is faster.
-        let some = open.split_off(open.len().saturating_sub(AT_ONCE));
-        let below = some.iter().map(|path| client.list_children(path));
-        let below = join_all(below.collect::<Vec<_>>()).await;
-        let mut found = Vec::new();
-        for (path, below) in some.iter().zip(below) {
-            match below {
-                Ok(names) => found.extend(names.iter().map(|name| format!("{path}/{name}"))),
+async fn copy_acl_below(
+    client: &Client,
+    address: &Address,
+    acl: &[Acl],
+) -> Result<AclCounts, Fault> {
+    let mut counts = AclCounts::default();
+    let mut unvisited = vec![address.path.clone()];
+    while !unvisited.is_empty() {
+        // Send up to [`MAX_CONCURRENT`] requests before the first result is awaited, because this is faster.
+        let batch = unvisited.split_off(unvisited.len().saturating_sub(MAX_CONCURRENT));
+        let requests = batch.iter().map(|path| client.list_children(path));
+        let listings = join_all(requests.collect::<Vec<_>>()).await;
+        let mut children = Vec::new();
+        for (path, listing) in batch.iter().zip(listings) {
+            match listing {
+                Ok(names) => children.extend(names.iter().map(|name| format!("{path}/{name}"))),
                 Err(Error::NoNode) => {}
-                Err(Error::NoAuth) => passed.refused += 1,
-                Err(error) => return Err(fault::of_request(&error, path, address)),
+                Err(Error::NoAuth) => counts.refused += 1,
+                Err(error) => return Err(fault::classify_request_error(&error, path, address)),
             }
         }
-        let asked = found.iter().map(|path| give(client, path, acl));
-        let given = join_all(asked.collect::<Vec<_>>()).await;
-        for (path, given) in found.into_iter().zip(given) {
-            match given {
+        let requests = children
+            .iter()
+            .map(|path| set_acl_if_different(client, path, acl));
+        let outcomes = join_all(requests.collect::<Vec<_>>()).await;
+        for (path, outcome) in children.into_iter().zip(outcomes) {
+            match outcome {
                 Ok(changed) => {
-                    passed.changed += usize::from(changed);
-                    open.push(path);
+                    counts.changed += usize::from(changed);
+                    unvisited.push(path);
                 }
                 Err(Error::NoNode) => {}
-                Err(Error::NoAuth) => passed.refused += 1,
-                Err(error) => return Err(fault::of_request(&error, &path, address)),
+                Err(Error::NoAuth) => counts.refused += 1,
+                Err(error) => return Err(fault::classify_request_error(&error, &path, address)),
             }
         }
     }
-    Ok(passed)
+    Ok(counts)
 }
 
 /// Gives this ACL to a znode. Returns false if the znode already had this ACL.
-async fn give(client: &Client, path: &str, acl: &[Acl]) -> Result<bool, Error> {
-    let (before, _) = client.get_acl(path).await?;
-    if before == acl {
+async fn set_acl_if_different(client: &Client, path: &str, acl: &[Acl]) -> Result<bool, Error> {
+    let (old_acl, _) = client.get_acl(path).await?;
+    if old_acl == acl {
         return Ok(false);
     }
     client.set_acl(path, acl, None).await.map(|_| true)
 }
 
-fn is_new<T>(made: Result<T, Error>) -> Result<bool, Error> {
-    match made {
+fn was_created<T>(create_result: Result<T, Error>) -> Result<bool, Error> {
+    match create_result {
         Ok(_) => Ok(true),
         Err(Error::NodeExists) => Ok(false),
         Err(error) => Err(error),
@@ -193,15 +200,18 @@ fn is_new<T>(made: Result<T, Error>) -> Result<bool, Error> {
 
 /// Returns the name of the ensemble from the znode `/quorate-server`. If the znode does not exist, creates it with a
 /// random name. If this user has no right to create it, returns a random name, which only this path will use.
-async fn identity(client: &Client) -> Result<String, Error> {
-    let drawn = fresh();
+async fn read_or_create_name(client: &Client) -> Result<String, Error> {
+    let random = random_name();
     let options = CreateMode::Persistent.with_acls(Acls::anyone_read());
-    match client.create(SERVER, drawn.as_bytes(), &options).await {
+    match client
+        .create(SERVER_NAME_PATH, random.as_bytes(), &options)
+        .await
+    {
         Err(Error::NodeExists) => {
-            let (there, _) = client.get_data(SERVER).await?;
-            Ok(String::from_utf8(there).unwrap_or(drawn))
+            let (stored, _) = client.get_data(SERVER_NAME_PATH).await?;
+            Ok(String::from_utf8(stored).unwrap_or(random))
         }
-        Ok(_) | Err(Error::NoAuth) => Ok(drawn),
+        Ok(_) | Err(Error::NoAuth) => Ok(random),
         Err(error) => Err(error),
     }
 }

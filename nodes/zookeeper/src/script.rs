@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::address::{Address, BadUrl, with_port};
-use crate::layout::{Layout, SERVER, fresh};
+use crate::layout::{Layout, SERVER_NAME_PATH, random_name};
 
 /// Returns a shell script that runs `zkCli.sh` to create the same znodes as [`prepare`](crate::prepare). This function
 /// does not connect to the server.
@@ -32,24 +32,24 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
             let _ = writeln!(
                 out,
                 "addauth digest {}",
-                quoted(&format!("{}:PASSWORD", user.name))
+                quote_argument(&format!("{}:PASSWORD", user.name))
             );
             "auth::cdrwa"
         }
         None => "world:anyone:cdrwa",
     };
     let mut create = |path: &str, data: &str, acl: &str| {
-        let _ = writeln!(out, "create {} {data} {acl}", quoted(path));
+        let _ = writeln!(out, "create {} {data} {acl}", quote_argument(path));
     };
     let parts = layout.root().match_indices('/').skip(1);
     for (end, _) in parts {
         create(&layout.root()[..end], "\"\"", acl);
     }
-    for path in [layout.root(), &layout.records(), &layout.wakes()] {
+    for path in [layout.root(), &layout.records(), &layout.wake_ups()] {
         create(path, "\"\"", acl);
     }
-    let name = fresh();
-    create(SERVER, &name, "world:anyone:r");
+    let name = random_name();
+    create(SERVER_NAME_PATH, &name, "world:anyone:r");
     // This znode is created last, so its presence shows that all other znodes exist.
     create(&layout.identity(), &name, acl);
     out.push_str("END\n");
@@ -57,10 +57,10 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
 }
 
 /// An argument as `zkCli.sh` reads it: in quotation marks if it contains a space.
-fn quoted(text: &str) -> String {
-    let mark = if text.contains('"') { '\'' } else { '"' };
+fn quote_argument(text: &str) -> String {
+    let quotation_mark = if text.contains('"') { '\'' } else { '"' };
     if text.contains(char::is_whitespace) {
-        format!("{mark}{text}{mark}")
+        format!("{quotation_mark}{text}{quotation_mark}")
     } else {
         text.to_owned()
     }

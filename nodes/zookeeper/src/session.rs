@@ -17,22 +17,22 @@ use zookeeper_client::{
 
 use crate::acl;
 use crate::address::Address;
-use crate::dial::{Dialled, Watch};
+use crate::dial::{MemberConnection, SessionWatch};
 use crate::fault;
-use crate::greet::{date_of, date_of_all};
-use crate::layout::{Layout, life_of, unhex};
-use crate::step::{Life, Step, life, removal, steps, version};
-use crate::words;
+use crate::greet::{date_of_change, date_of_results};
+use crate::layout::{Layout, decode_name, parse_creation_id};
+use crate::messages;
+use crate::step::{CreationId, Step, change_steps, creation_id, record_version, removal_steps};
 
 /// The largest data of one request, in bytes. ZooKeeper closes a connection that sends more than 1 MiB in one request.
-const LARGEST: usize = 1_000_000;
+const MAX_REQUEST_SIZE: usize = 1_000_000;
 
-/// The largest number of records whose current znodes the session remembers (`lives`). If there are more, it forgets
-/// all records except those in the current request.
-const MOST: usize = 16_384;
+/// The largest number of records whose current znodes the session remembers (`creation_ids`). If there are more, it
+/// forgets all records except those in the current request.
+const MAX_REMEMBERED: usize = 16_384;
 
 /// The number of attempts to read a record. An attempt fails if another client removes the record during the attempt.
-const TRIES: usize = 5;
+const READ_ATTEMPTS: usize = 5;
 
 /// If a session read the ACL for new records longer ago than this, it reads the ACL again before it creates a record.
 const ACL_AGE: Duration = Duration::from_secs(30);
@@ -43,20 +43,21 @@ pub struct ZooKeeperSession {
     client: Client,
     address: Arc<Address>,
     layout: Layout,
-    /// The ACL that the znodes of new records get, and the time at which it was read.
-    acl: (Vec<Acl>, Instant),
+    /// The ACL that the znodes of new records get, and the time at which it was read (`acl_read_at`).
+    acl: Vec<Acl>,
+    acl_read_at: Instant,
     /// The names of all records, sorted, as they were when the first page was read. Later pages continue in this list.
     names: Vec<String>,
-    /// The last known [`Life`] of each record. It is the name of the record's znode.
-    lives: HashMap<Arc<[u8]>, Life>,
-    draw: StdRng,
+    /// The last known [`CreationId`] of each record. It is the name of the record's znode.
+    creation_ids: HashMap<Arc<[u8]>, CreationId>,
+    rng: StdRng,
     /// The latest timestamp (`mtime` of a znode) that this session has received from the ensemble; `None` if unknown.
     date: Mutex<Option<Date>>,
 }
 
 /// The result of a read if the record's parent znode exists, but contains no znode that this crate created. No commit
 /// can change this record, because no znode has the version `u64::MAX`.
-fn strange() -> Record {
+fn foreign_record() -> Record {
     Record::new(u64::MAX, vec![u8::MAX])
 }
 
@@ -66,29 +67,29 @@ enum TransactionResult {
     Stale,
     /// Nothing was applied, because one wake-up is for a process that has no wake-up znode any more. The field is the
     /// index of this wake-up.
-    ReaderGone(usize),
+    ListenerGone(usize),
 }
 
 /// A transaction that was sent and is not answered yet.
-struct Sent {
+struct SentTransaction {
     /// The names of the records that the transaction changes or checks.
     names: Vec<Arc<[u8]>>,
     /// The version of each record before the transaction, in the order of `names`.
-    before: Vec<u64>,
+    old_versions: Vec<u64>,
     /// The operations on each record, in the order of `names`.
     steps: Vec<Vec<Step>>,
     /// The number of wake-ups. In the transaction, they come after the operations on records.
-    messages: usize,
+    wake_up_count: usize,
 }
 
-impl Sent {
+impl SentTransaction {
     /// Returns the operation with this index in the transaction, and the name of its record. `None` if the operation is
     /// a wake-up.
     fn step(&self, index: usize) -> Option<(&[u8], Step)> {
-        let names = self.names.iter().zip(&self.steps);
-        let mut all =
-            names.flat_map(|(name, steps)| steps.iter().map(move |step| (&name[..], *step)));
-        all.nth(index)
+        let steps_by_name = self.names.iter().zip(&self.steps);
+        let mut operations = steps_by_name
+            .flat_map(|(name, steps)| steps.iter().map(move |step| (&name[..], *step)));
+        operations.nth(index)
     }
 }
 
@@ -97,19 +98,20 @@ type Message = (Arc<str>, Vec<u8>);
 
 impl ZooKeeperSession {
     pub(crate) fn new(
-        dialled: Dialled,
+        connection: MemberConnection,
         address: Arc<Address>,
         acl: Vec<Acl>,
         date: Option<Date>,
     ) -> Self {
         Self {
-            client: dialled.client,
+            client: connection.client,
             layout: Layout::new(&address),
-            acl: (acl, Instant::now()),
+            acl,
+            acl_read_at: Instant::now(),
             address,
             names: Vec::new(),
-            lives: HashMap::new(),
-            draw: rand::make_rng(),
+            creation_ids: HashMap::new(),
+            rng: rand::make_rng(),
             date: Mutex::new(date),
         }
     }
@@ -122,16 +124,17 @@ impl ZooKeeperSession {
 
     /// Classifies the error of a request. `path` is the znode whose ACL permits or forbids the request.
     fn fault(&self, error: &Error, path: &str) -> Fault {
-        fault::of_request(error, path, &self.address)
+        fault::classify_request_error(error, path, &self.address)
     }
 
-    async fn read(&mut self, names: &[Arc<[u8]>]) -> Result<Vec<Record>, Fault> {
+    async fn read_records(&mut self, names: &[Arc<[u8]>]) -> Result<Vec<Record>, Fault> {
         let mut records = vec![Record::default(); names.len()];
-        let mut open: Vec<usize> = (0..names.len()).collect();
-        for _ in 0..TRIES {
-            self.find(names, &mut open, &mut records).await?;
-            self.fetch(names, &mut open, &mut records).await?;
-            if open.is_empty() {
+        let mut pending: Vec<usize> = (0..names.len()).collect();
+        for _ in 0..READ_ATTEMPTS {
+            self.find_creation_ids(names, &mut pending, &mut records)
+                .await?;
+            self.fetch_states(names, &mut pending, &mut records).await?;
+            if pending.is_empty() {
                 return Ok(records);
             }
         }
@@ -139,84 +142,91 @@ impl ZooKeeperSession {
         Err(Fault::Server(why.into()))
     }
 
-    /// Finds the current [`Life`] of each record in `open`, unless it is already in `self.lives`. `open` contains
-    /// indexes of `names`.
+    /// Finds the current [`CreationId`] of each record in `pending`, unless it is already in `self.creation_ids`.
+    /// `pending` contains indexes of `names`.
     ///
-    /// Removes from `open` the records that [`fetch`](Self::fetch) must not read: they do not exist, or this user
-    /// cannot read them.
-    async fn find(
+    /// Removes from `pending` the records that [`fetch_states`](Self::fetch_states) must not read: they do not exist,
+    /// or this user cannot read them.
+    async fn find_creation_ids(
         &mut self,
         names: &[Arc<[u8]>],
-        open: &mut Vec<usize>,
+        pending: &mut Vec<usize>,
         records: &mut [Record],
     ) -> Result<(), Fault> {
-        let known = |at: &usize| self.lives.contains_key(&names[*at]);
-        let unknown: Vec<usize> = open.iter().copied().filter(|at| !known(at)).collect();
+        let is_known = |index: &usize| self.creation_ids.contains_key(&names[*index]);
+        let unknown: Vec<usize> = pending
+            .iter()
+            .copied()
+            .filter(|index| !is_known(index))
+            .collect();
         let paths: Vec<String> = unknown
             .iter()
-            .map(|at| self.layout.record(&names[*at]))
+            .map(|index| self.layout.record_parent(&names[*index]))
             .collect();
-        let asked: Vec<_> = paths
+        let requests: Vec<_> = paths
             .iter()
             .map(|path| self.client.list_children(path))
             .collect();
-        let said = join_all(asked).await;
-        if self.lives.len() > MOST {
-            self.lives.retain(|name, _| names.contains(name));
+        let listings = join_all(requests).await;
+        if self.creation_ids.len() > MAX_REMEMBERED {
+            self.creation_ids.retain(|name, _| names.contains(name));
         }
-        for ((at, path), said) in unknown.into_iter().zip(&paths).zip(said) {
-            let (lives, foreign) = match said {
-                Ok(lives) => (lives, true),
+        for ((index, path), listing) in unknown.into_iter().zip(&paths).zip(listings) {
+            let (children, exists) = match listing {
+                Ok(children) => (children, true),
                 Err(Error::NoNode) => (Vec::new(), false),
                 Err(error @ Error::NoAuth) => {
-                    open.retain(|one| *one != at);
-                    records[at] = Record::unreadable(self.fault(&error, path));
+                    pending.retain(|pending_index| *pending_index != index);
+                    records[index] = Record::unreadable(self.fault(&error, path));
                     continue;
                 }
                 Err(error) => return Err(self.fault(&error, path)),
             };
-            if let Some(life) = lives.iter().find_map(|life| life_of(life)) {
-                self.lives.insert(names[at].clone(), life);
+            if let Some(id) = children.iter().find_map(|name| parse_creation_id(name)) {
+                self.creation_ids.insert(names[index].clone(), id);
                 continue;
             }
-            open.retain(|one| *one != at);
-            if foreign {
-                records[at] = strange();
+            pending.retain(|pending_index| *pending_index != index);
+            if exists {
+                records[index] = foreign_record();
             }
         }
         Ok(())
     }
 
-    /// Reads the records in `open` (indexes of `names`). Afterwards `open` contains only the records that must be read
-    /// again, because another client removed their znodes during the read.
-    async fn fetch(
+    /// Reads the records in `pending` (indexes of `names`). Afterwards `pending` contains only the records that must be
+    /// read again, because another client removed their znodes during the read.
+    async fn fetch_states(
         &mut self,
         names: &[Arc<[u8]>],
-        open: &mut Vec<usize>,
+        pending: &mut Vec<usize>,
         records: &mut [Record],
     ) -> Result<(), Fault> {
-        let lives: Vec<Life> = open.iter().map(|at| self.lives[&names[*at]]).collect();
-        let path = |(at, life): (&usize, &Life)| self.layout.of_life(&names[*at], *life);
-        let paths: Vec<String> = open.iter().zip(&lives).map(path).collect();
+        let ids: Vec<CreationId> = pending
+            .iter()
+            .map(|index| self.creation_ids[&names[*index]])
+            .collect();
+        let znode_path =
+            |(index, id): (&usize, &CreationId)| self.layout.record_znode(&names[*index], *id);
+        let paths: Vec<String> = pending.iter().zip(&ids).map(znode_path).collect();
         // Each request is sent when the method is called, not when its future is polled.
-        let asked: Vec<_> = paths
+        let requests: Vec<_> = paths
             .iter()
             .map(|path| self.client.get_data(path))
             .collect();
-        let said = join_all(asked).await;
-        let asked = std::mem::take(open);
-        let asked = asked.into_iter().zip(lives).zip(&paths);
-        for (((at, life), path), said) in asked.zip(said) {
-            match said {
+        let replies = join_all(requests).await;
+        let requested = std::mem::take(pending).into_iter().zip(ids).zip(&paths);
+        for (((index, id), path), reply) in requested.zip(replies) {
+            match reply {
                 Ok((state, stat)) => {
-                    records[at] = Record::new(version(life, stat.version), state);
+                    records[index] = Record::new(record_version(id, stat.version), state);
                 }
                 Err(Error::NoNode) => {
-                    self.lives.remove(&names[at]);
-                    open.push(at);
+                    self.creation_ids.remove(&names[index]);
+                    pending.push(index);
                 }
                 Err(error @ Error::NoAuth) => {
-                    records[at] = Record::unreadable(self.fault(&error, path));
+                    records[index] = Record::unreadable(self.fault(&error, path));
                 }
                 Err(error) => return Err(self.fault(&error, path)),
             }
@@ -224,35 +234,38 @@ impl ZooKeeperSession {
         Ok(())
     }
 
-    async fn list(&self) -> Result<Vec<String>, Fault> {
+    async fn list_record_names(&self) -> Result<Vec<String>, Fault> {
         let records = self.layout.records();
         let listed = self.client.list_children(&records).await;
         let mut names = listed.map_err(|error| self.fault(&error, &records))?;
         // Leave out znodes that another program created.
-        names.retain(|name| unhex(name).is_some());
+        names.retain(|name| decode_name(name).is_some());
         names.sort_unstable();
         Ok(names)
     }
 
     /// Sends one commit immediately, and returns a future for its outcome. The commit and its wake-ups are one
     /// transaction, so a wake-up cannot be lost.
-    fn send(
+    fn send_commit(
         &self,
         commit: &Commit,
         steps: &[Vec<Step>],
         messages: &[Message],
     ) -> BoxFuture<'_, Result<TransactionResult, Fault>> {
-        if let ([change], [only], []) = (&*commit.changes, steps, messages)
-            && let [Step::Set(life, at)] = **only
+        if let ([change], [only_steps], []) = (&*commit.changes, steps, messages)
+            && let [Step::Set(id, znode_version)] = **only_steps
         {
             let state = change.state.as_deref().unwrap_or_default();
-            let path = self.layout.of_life(&change.name, life);
-            let set = self.client.set_data(&path, state, Some(at));
+            let path = self.layout.record_znode(&change.name, id);
+            let state_write = self.client.set_data(&path, state, Some(znode_version));
             return async move {
-                match set.await {
+                match state_write.await {
                     Ok(stat) => {
-                        self.learn_date(date_of(&stat, self.client.session_id()));
-                        Ok(TransactionResult::Done(vec![version(life, stat.version)]))
+                        self.learn_date(date_of_change(&stat, self.client.session_id()));
+                        Ok(TransactionResult::Done(vec![record_version(
+                            id,
+                            stat.version,
+                        )]))
                     }
                     Err(Error::BadVersion | Error::NoNode) => Ok(TransactionResult::Stale),
                     Err(error) => Err(self.fault(&error, &path)),
@@ -261,26 +274,26 @@ impl ZooKeeperSession {
             .boxed();
         }
         let mut writer = self.client.new_multi_writer();
-        let added = self.write(&mut writer, commit, steps, messages);
-        if let Err(error) = added {
+        let add_result = self.add_operations(&mut writer, commit, steps, messages);
+        if let Err(error) = add_result {
             return std::future::ready(Err(self.fault(&error, self.layout.root()))).boxed();
         }
-        let sent = writer.commit();
-        let (names, before) = commit
+        let pending_commit = writer.commit();
+        let (names, old_versions) = commit
             .changes
             .iter()
             .map(|change| (change.name.clone(), change.version))
             .unzip();
-        let sent_steps = Sent {
+        let sent = SentTransaction {
             names,
-            before,
+            old_versions,
             steps: steps.to_vec(),
-            messages: messages.len(),
+            wake_up_count: messages.len(),
         };
-        async move { self.judge(sent.await, &sent_steps) }.boxed()
+        async move { self.transaction_outcome(pending_commit.await, &sent) }.boxed()
     }
 
-    fn write(
+    fn add_operations(
         &self,
         writer: &mut MultiWriter<'_>,
         commit: &Commit,
@@ -289,64 +302,66 @@ impl ZooKeeperSession {
     ) -> Result<(), Error> {
         for (change, steps) in commit.changes.iter().zip(steps) {
             let state = change.state.as_deref().unwrap_or_default();
-            self.write_record(writer, &change.name, state, steps)?;
+            self.add_record_operations(writer, &change.name, state, steps)?;
         }
         for (process, data) in messages {
-            writer.add_set_data(&self.layout.wake(process), data, None)?;
+            writer.add_set_data(&self.layout.wake_up(process), data, None)?;
         }
         Ok(())
     }
 
-    fn write_record(
+    fn add_record_operations(
         &self,
         writer: &mut MultiWriter<'_>,
         name: &[u8],
         state: &[u8],
         steps: &[Step],
     ) -> Result<(), Error> {
-        let record = || self.layout.record(name);
-        let of_life = |life| self.layout.of_life(name, life);
-        let options = CreateMode::Persistent.with_acls(Acls::new(&self.acl.0));
+        let parent = || self.layout.record_parent(name);
+        let znode = |id| self.layout.record_znode(name, id);
+        let options = CreateMode::Persistent.with_acls(Acls::new(&self.acl));
         for step in steps {
             match *step {
-                Step::Room => writer.add_create(&record(), b"", &options)?,
-                Step::Create(life) => writer.add_create(&of_life(life), state, &options)?,
-                Step::Set(life, at) => writer.add_set_data(&of_life(life), state, Some(at))?,
-                Step::SetAgain(life) => writer.add_set_data(&of_life(life), state, None)?,
-                Step::Check(life, at) => writer.add_check_version(&of_life(life), at)?,
-                Step::Remove(life, at) => writer.add_delete(&of_life(life), Some(at))?,
-                Step::Clear => writer.add_delete(&record(), None)?,
+                Step::CreateParent => writer.add_create(&parent(), b"", &options)?,
+                Step::Create(id) => writer.add_create(&znode(id), state, &options)?,
+                Step::Set(id, version) => writer.add_set_data(&znode(id), state, Some(version))?,
+                Step::SetAgain(id) => writer.add_set_data(&znode(id), state, None)?,
+                Step::Check(id, version) => writer.add_check_version(&znode(id), version)?,
+                Step::Remove(id, version) => writer.add_delete(&znode(id), Some(version))?,
+                Step::RemoveParent => writer.add_delete(&parent(), None)?,
             }
         }
         Ok(())
     }
 
-    fn judge(
+    fn transaction_outcome(
         &self,
-        said: Result<Vec<MultiWriteResult>, MultiWriteError>,
-        sent: &Sent,
+        answer: Result<Vec<MultiWriteResult>, MultiWriteError>,
+        sent: &SentTransaction,
     ) -> Result<TransactionResult, Fault> {
-        let of_records: usize = sent.steps.iter().map(Vec::len).sum();
-        match said {
-            Ok(results) if results.len() == of_records + sent.messages => {
-                self.learn_date(date_of_all(&results, self.client.session_id()));
-                Ok(TransactionResult::Done(versions(
+        let record_operations: usize = sent.steps.iter().map(Vec::len).sum();
+        match answer {
+            Ok(results) if results.len() == record_operations + sent.wake_up_count => {
+                self.learn_date(date_of_results(&results, self.client.session_id()));
+                Ok(TransactionResult::Done(new_versions(
                     &results,
                     &sent.steps,
-                    &sent.before,
+                    &sent.old_versions,
                 )))
             }
             Ok(_) => Err(Fault::Disconnected("an incomplete answer".into())),
             Err(MultiWriteError::OperationFailed { index, source }) => {
-                let created = sent.step(index).is_some_and(|(_, step)| step == Step::Room);
+                let creates_parent = sent
+                    .step(index)
+                    .is_some_and(|(_, step)| step == Step::CreateParent);
                 match source {
-                    _ if index >= of_records => {
-                        Ok(TransactionResult::ReaderGone(index - of_records))
+                    _ if index >= record_operations => {
+                        Ok(TransactionResult::ListenerGone(index - record_operations))
                     }
                     Error::BadVersion | Error::NodeExists => Ok(TransactionResult::Stale),
                     // The record's znode or its parent znode does not exist.
-                    Error::NoNode if !created => Ok(TransactionResult::Stale),
-                    error => Err(self.fault(&error, &self.decided_by(sent, index))),
+                    Error::NoNode if !creates_parent => Ok(TransactionResult::Stale),
+                    error => Err(self.fault(&error, &self.acl_path(sent, index))),
                 }
             }
             Err(MultiWriteError::RequestFailed { source }) => {
@@ -356,35 +371,36 @@ impl ZooKeeperSession {
     }
 
     /// The path of the znode whose ACL permits or forbids the operation with this index.
-    fn decided_by(&self, sent: &Sent, index: usize) -> String {
-        let record = |name: &[u8]| self.layout.record(name);
+    fn acl_path(&self, sent: &SentTransaction, index: usize) -> String {
+        let parent_of = |name: &[u8]| self.layout.record_parent(name);
         match sent.step(index) {
-            None | Some((_, Step::Room | Step::Clear)) => self.layout.records(),
-            Some((name, Step::Create(_) | Step::Remove(..))) => record(name),
-            Some((name, Step::Set(life, _) | Step::SetAgain(life) | Step::Check(life, _))) => {
-                self.layout.of_life(name, life)
+            None | Some((_, Step::CreateParent | Step::RemoveParent)) => self.layout.records(),
+            Some((name, Step::Create(_) | Step::Remove(..))) => parent_of(name),
+            Some((name, Step::Set(id, _) | Step::SetAgain(id) | Step::Check(id, _))) => {
+                self.layout.record_znode(name, id)
             }
         }
     }
 
     /// Reads the ACL for new records again if the session read it more than [`ACL_AGE`] (30 s) ago.
     async fn refresh_acl(&mut self) -> Result<(), Fault> {
-        if self.acl.1.elapsed() < ACL_AGE {
+        if self.acl_read_at.elapsed() < ACL_AGE {
             return Ok(());
         }
-        let watch = Watch::on(&self.client)?;
+        let watch = SessionWatch::start(&self.client)?;
         let records = self.layout.records();
         let acl = watch
-            .over(acl::read(&self.client, &records, &self.address))
+            .result_of(acl::read_acl(&self.client, &records, &self.address))
             .await?;
-        self.acl = (acl, Instant::now());
+        self.acl = acl;
+        self.acl_read_at = Instant::now();
         Ok(())
     }
 
     /// Sends the removal of one record now. The server removes the record only if it has the expected version.
     fn send_removal(&self, name: &[u8], steps: &[Step]) -> BoxFuture<'_, Result<(), Fault>> {
         let mut writer = self.client.new_multi_writer();
-        if let Err(error) = self.write_record(&mut writer, name, b"", steps) {
+        if let Err(error) = self.add_record_operations(&mut writer, name, b"", steps) {
             return std::future::ready(Err(self.fault(&error, self.layout.root()))).boxed();
         }
         let sent = writer.commit();
@@ -399,15 +415,15 @@ impl ZooKeeperSession {
         .boxed()
     }
 
-    /// Stores the [`Life`] of each record that an applied commit changed.
-    fn remember(&mut self, commits: &[Commit], settled: &[Committed]) {
-        for (commit, settled) in commits.iter().zip(settled) {
-            let Committed::Done(versions) = settled else {
+    /// Stores the [`CreationId`] of each record that an applied commit changed.
+    fn remember_creation_ids(&mut self, commits: &[Commit], outcomes: &[Committed]) {
+        for (commit, outcome) in commits.iter().zip(outcomes) {
+            let Committed::Done(versions) = outcome else {
                 continue;
             };
             for (change, version) in commit.changes.iter().zip(versions) {
-                if let Some(life) = life(*version) {
-                    self.lives.insert(change.name.clone(), life);
+                if let Some(id) = creation_id(*version) {
+                    self.creation_ids.insert(change.name.clone(), id);
                 }
             }
         }
@@ -415,67 +431,72 @@ impl ZooKeeperSession {
 
     /// Waits for the outcome of a commit. If the commit failed because it wakes a process that has ended, sends the
     /// commit again without this wake-up.
-    async fn settle(
+    async fn await_outcome(
         &self,
         commit: &Commit,
         steps: &[Vec<Step>],
         mut messages: Vec<Message>,
-        first: BoxFuture<'_, Result<TransactionResult, Fault>>,
+        first_outcome: BoxFuture<'_, Result<TransactionResult, Fault>>,
     ) -> Result<Committed, Fault> {
-        let mut outcome = first.await?;
+        let mut outcome = first_outcome.await?;
         loop {
             match outcome {
                 TransactionResult::Done(versions) => return Ok(Committed::Done(versions)),
                 TransactionResult::Stale => return Ok(Committed::Stale),
-                TransactionResult::ReaderGone(gone) => messages.remove(gone),
+                TransactionResult::ListenerGone(message) => messages.remove(message),
             };
-            outcome = self.send(commit, steps, &messages).await?;
+            outcome = self.send_commit(commit, steps, &messages).await?;
         }
     }
 }
 
 impl Session for ZooKeeperSession {
     async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
-        let watch = Watch::on(&self.client)?;
-        watch.over(self.read(names)).await.map(without_clock)
+        let watch = SessionWatch::start(&self.client)?;
+        watch
+            .result_of(self.read_records(names))
+            .await
+            .map(without_clock)
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
-        let watch = Watch::on(&self.client)?;
-        let life = self.draw.random_range(1..=Life::MAX);
-        let planned = commits.iter().map(|commit| plan(commit, life));
-        let planned = planned.collect::<Result<Vec<_>, _>>()?;
-        let creates = |step: &Step| matches!(step, Step::Room | Step::Create(_));
-        if planned.iter().flatten().flatten().any(creates) {
+        let watch = SessionWatch::start(&self.client)?;
+        let new_id = self.rng.random_range(1..=CreationId::MAX);
+        let plan_results = commits.iter().map(|commit| plan_steps(commit, new_id));
+        let plans = plan_results.collect::<Result<Vec<_>, _>>()?;
+        let is_creation = |step: &Step| matches!(step, Step::CreateParent | Step::Create(_));
+        if plans.iter().flatten().flatten().any(is_creation) {
             self.refresh_acl().await?;
         }
         // All commits are sent before the first result is awaited.
-        let sent: Vec<_> = commits
+        let outcomes: Vec<_> = commits
             .iter()
-            .zip(&planned)
+            .zip(&plans)
             .map(|(commit, steps)| {
                 let messages = messages_of(commit);
-                let first = self.send(commit, steps, &messages);
-                self.settle(commit, steps, messages, first)
+                let first_outcome = self.send_commit(commit, steps, &messages);
+                self.await_outcome(commit, steps, messages, first_outcome)
             })
             .collect();
-        let settled = watch.over(join_all(sent).map(together)).await?;
-        self.remember(commits, &settled);
-        Ok(without_clock(settled))
+        let committed = watch.result_of(join_all(outcomes).map(combine)).await?;
+        self.remember_creation_ids(commits, &committed);
+        Ok(without_clock(committed))
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
-        let watch = Watch::on(&self.client)?;
+        let watch = SessionWatch::start(&self.client)?;
         if from == 0 || self.names.is_empty() {
-            self.names = watch.over(self.list()).await?;
+            self.names = watch.result_of(self.list_record_names()).await?;
         }
-        let from = usize::try_from(from).unwrap_or(usize::MAX);
-        let page = self.names.iter().skip(from).take(count as usize);
-        let named: Vec<Arc<[u8]>> = page.filter_map(|name| Some(unhex(name)?.into())).collect();
-        let watch = Watch::on(&self.client)?;
-        let records = watch.over(self.read(&named)).await?;
-        let named = named.iter().map(|name| name.to_vec());
-        Ok(without_clock(named.zip(records).collect()))
+        let skipped = usize::try_from(from).unwrap_or(usize::MAX);
+        let page = self.names.iter().skip(skipped).take(count as usize);
+        let page_names: Vec<Arc<[u8]>> = page
+            .filter_map(|name| Some(decode_name(name)?.into()))
+            .collect();
+        let watch = SessionWatch::start(&self.client)?;
+        let records = watch.result_of(self.read_records(&page_names)).await?;
+        let owned_names = page_names.iter().map(|name| name.to_vec());
+        Ok(without_clock(owned_names.zip(records).collect()))
     }
 
     fn date(&self) -> Option<Date> {
@@ -483,37 +504,40 @@ impl Session for ZooKeeperSession {
     }
 
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
-        let watch = Watch::on(&self.client)?;
-        let sent: Vec<_> = records
+        let watch = SessionWatch::start(&self.client)?;
+        let removals: Vec<_> = records
             .iter()
-            .filter_map(|(name, version)| Some((name, removal(*version)?)))
+            .filter_map(|(name, version)| Some((name, removal_steps(*version)?)))
             .map(|(name, steps)| self.send_removal(name, &steps))
             .collect();
-        let all = async { join_all(sent).await.into_iter().collect() };
-        watch.over(all).await
+        let all_removed = async { join_all(removals).await.into_iter().collect() };
+        watch.result_of(all_removed).await
     }
 }
 
-/// A result without the server's clock. ZooKeeper's timestamps cannot measure a lease alone: they come from the clock of
-/// the current leader, and the leader can change.
+/// A result without the server's clock. ZooKeeper's timestamps cannot measure a lease alone: they come from the clock
+/// of the current leader, and the leader can change.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }
 
 /// The steps of a commit. Returns a fault if the commit is too large, or expects a version that no znode can have.
-fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
-    let states = commit.changes.iter().filter_map(|it| it.state.as_ref());
+fn plan_steps(commit: &Commit, new_id: CreationId) -> Result<Vec<Vec<Step>>, Fault> {
+    let states = commit
+        .changes
+        .iter()
+        .filter_map(|change| change.state.as_ref());
     let size: usize = states.map(Vec::len).sum();
-    if size > LARGEST {
+    if size > MAX_REQUEST_SIZE {
         let why = format!("the commit has {size} bytes, which is more than ZooKeeper accepts");
         return Err(Fault::Server(why.into()));
     }
-    let planned: Option<_> = commit
+    let plan: Option<_> = commit
         .changes
         .iter()
-        .map(|change| steps(change, life))
+        .map(|change| change_steps(change, new_id))
         .collect();
-    planned.ok_or_else(|| {
+    plan.ok_or_else(|| {
         Fault::Server("the commit expects a record version that no znode can have".into())
     })
 }
@@ -526,38 +550,41 @@ fn messages_of(commit: &Commit) -> Vec<Message> {
             .iter_mut()
             .find(|(process, _)| *process == wake.process)
         {
-            Some((_, all)) => all.push(&wake.word),
+            Some((_, words)) => words.push(&wake.word),
             None => messages.push((wake.process.clone(), vec![&wake.word])),
         }
     }
-    let written = messages.into_iter();
-    written
-        .map(|(process, all)| (process, words::write(all)))
+    let messages_by_process = messages.into_iter();
+    messages_by_process
+        .map(|(process, words)| (process, messages::encode(words)))
         .collect()
 }
 
-/// Returns the version of each record after a transaction that was applied. `before` are the versions of the records
-/// before the transaction.
-fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -> Vec<u64> {
+/// Returns the version of each record after a transaction that was applied. `old_versions` are the versions of the
+/// records before the transaction.
+fn new_versions(
+    results: &[MultiWriteResult],
+    steps: &[Vec<Step>],
+    old_versions: &[u64],
+) -> Vec<u64> {
     let mut results = results.iter();
-    let last = steps
-        .iter()
-        .zip(before)
-        .map(|(steps, before)| match results.nth(steps.len() - 1) {
-            Some(MultiWriteResult::Create { .. }) => made(steps).unwrap_or(*before),
+    let versions = steps.iter().zip(old_versions).map(|(steps, old_version)| {
+        match results.nth(steps.len() - 1) {
+            Some(MultiWriteResult::Create { .. }) => created_version(steps).unwrap_or(*old_version),
             Some(MultiWriteResult::SetData { stat }) => {
-                version(life(*before).unwrap_or_default(), stat.version)
+                record_version(creation_id(*old_version).unwrap_or_default(), stat.version)
             }
             // The transaction checked this record and did not change it.
-            _ => *before,
-        });
-    last.collect()
+            _ => *old_version,
+        }
+    });
+    versions.collect()
 }
 
 /// Returns the version of the record that these steps create; `None` if they create no record.
-fn made(steps: &[Step]) -> Option<u64> {
+fn created_version(steps: &[Step]) -> Option<u64> {
     steps.iter().find_map(|step| match step {
-        Step::Create(life) => Some(version(*life, 0)),
+        Step::Create(id) => Some(record_version(*id, 0)),
         _ => None,
     })
 }
@@ -566,11 +593,13 @@ fn made(steps: &[Step]) -> Option<u64> {
 ///
 /// Some faults say that their commit was not applied. If another commit of the batch was applied, this is false for the
 /// batch, so the function returns a [`Fault::Server`] with the same text instead.
-fn together(all: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
-    let some_done = all.iter().any(|one| matches!(one, Ok(Committed::Done(_))));
-    let all: Result<Vec<_>, Fault> = all.into_iter().collect();
-    all.map_err(|fault| match fault {
-        fault if fault.left_nothing() && some_done => Fault::Server(fault.to_string().into()),
+fn combine(outcomes: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
+    let is_any_applied = outcomes
+        .iter()
+        .any(|outcome| matches!(outcome, Ok(Committed::Done(_))));
+    let committed: Result<Vec<_>, Fault> = outcomes.into_iter().collect();
+    committed.map_err(|fault| match fault {
+        fault if fault.left_nothing() && is_any_applied => Fault::Server(fault.to_string().into()),
         fault => fault,
     })
 }
@@ -582,19 +611,21 @@ mod tests {
     #[test]
     fn batch_error_says_that_nothing_was_applied_only_if_no_commit_succeeded() {
         let missing = || Err(Fault::Unprepared("x".into()));
-        let done = || Ok(Committed::Done(vec![1]));
+        let applied = || Ok(Committed::Done(vec![1]));
         assert!(
-            together(vec![missing(), missing()])
+            combine(vec![missing(), missing()])
                 .unwrap_err()
                 .left_nothing()
         );
         assert!(
-            !together(vec![done(), missing()])
+            !combine(vec![applied(), missing()])
                 .unwrap_err()
                 .left_nothing()
         );
         assert_eq!(
-            together(vec![done(), Ok(Committed::Stale)]).unwrap().len(),
+            combine(vec![applied(), Ok(Committed::Stale)])
+                .unwrap()
+                .len(),
             2
         );
     }

@@ -9,7 +9,7 @@ use quorate::node::{Fault, NodeName, ServerRun};
 use crate::acl;
 use crate::address::{Address, BadUrl};
 use crate::dial::dial;
-use crate::greet::{date, greet};
+use crate::greet::{greet, probe_rights};
 use crate::inspect;
 use crate::layout::Layout;
 use crate::listener::ZooKeeperListener;
@@ -17,7 +17,7 @@ use crate::session::ZooKeeperSession;
 
 /// The largest number of commits in one batch. A session sends all commits of a batch before it awaits the first
 /// result.
-const BATCH: usize = 64;
+const COMMITS_PER_BATCH: usize = 64;
 
 /// A ZooKeeper server or ensemble as a [`Store`], for a [`StoreNode`].
 #[derive(Clone, Debug)]
@@ -59,29 +59,29 @@ impl Store for ZooKeeper {
     }
 
     fn traits(&self) -> Traits {
-        Traits::new(self.address.timeout).batch(BATCH)
+        Traits::new(self.address.timeout).batch(COMMITS_PER_BATCH)
     }
 
     async fn connect(&self) -> Result<(Self::Session, Greeting), Fault> {
-        let dialled = dial(&self.address).await?;
-        let client = &dialled.client;
+        let connection = dial(&self.address).await?;
+        let client = &connection.client;
         let address = &self.address;
         let records = Layout::new(address).records();
         let rights = async {
-            let acl = acl::read(client, &records, address).await?;
-            let date = date(client, address, &acl).await?;
+            let acl = acl::read_acl(client, &records, address).await?;
+            let date = probe_rights(client, address, &acl).await?;
             Ok((acl, date))
         };
         let (identity, (acl, date)) = futures::try_join!(greet(client, address), rights)?;
-        let session = ZooKeeperSession::new(dialled, address.clone(), acl, date);
+        let session = ZooKeeperSession::new(connection, address.clone(), acl, date);
         // The run id is the ensemble's name. It stays the same after a restart, because a restart loses no lock.
         let run = ServerRun::new(format!("zk-{identity}"));
         Ok((session, Greeting::new(run).server(identity)))
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
-        let dialled = dial(&self.address).await?;
-        ZooKeeperListener::open(dialled, self.address.clone(), &process).await
+        let connection = dial(&self.address).await?;
+        ZooKeeperListener::open(connection, self.address.clone(), &process).await
     }
 
     async fn inspect(&self) -> Inspection {

@@ -15,11 +15,11 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 /// Returns a builder for a client whose only master is this ZooKeeper.
-fn settings(server: &Prepared) -> RedlockBuilder {
-    settings_of(&server.url())
+fn builder_for(server: &TestServer) -> RedlockBuilder {
+    builder_at(&server.url())
 }
 
-fn settings_of(url: &str) -> RedlockBuilder {
+fn builder_at(url: &str) -> RedlockBuilder {
     Redlock::builder()
         .node(node(url).unwrap())
         .restart_guard(RestartGuard::Off)
@@ -28,13 +28,13 @@ fn settings_of(url: &str) -> RedlockBuilder {
         .wait(Wait::For(Duration::from_secs(40)))
 }
 
-fn client(server: &Prepared) -> Redlock {
-    settings(server).build().unwrap()
+fn client(server: &TestServer) -> Redlock {
+    builder_for(server).build().unwrap()
 }
 
 /// A client whose masters are two Redis servers and one ZooKeeper.
-fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
-    settings(server)
+fn mixed_client(server: &TestServer, masters: &Masters) -> Redlock {
+    builder_for(server)
         .masters(masters.urls())
         .node_timeout(Duration::from_millis(500))
         .build()
@@ -44,7 +44,7 @@ fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
 /// Whether another client holds the lock. Tries to acquire the lock, and tries again after an error, because errors are
 /// possible just after a master was killed.
 async fn is_held(redlock: &Redlock, resource: &str) -> bool {
-    let began = Instant::now();
+    let started_at = Instant::now();
     loop {
         match redlock.try_acquire(resource).await {
             Ok(TryAcquire::Held(_)) => return true,
@@ -52,7 +52,7 @@ async fn is_held(redlock: &Redlock, resource: &str) -> bool {
                 guard.release().await;
                 return false;
             }
-            Err(error) => assert!(began.elapsed() < PATIENCE, "{error:?}"),
+            Err(error) => assert!(started_at.elapsed() < PATIENCE, "{error:?}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -60,27 +60,27 @@ async fn is_held(redlock: &Redlock, resource: &str) -> bool {
 
 /// Lets ten concurrent clients acquire and release the lock `prize` four times each. Checks that no two clients hold
 /// the lock at the same time, and that the fencing tokens rise. Returns the duration of the whole test.
-async fn forty(clients: Vec<Redlock>) -> Duration {
-    let inside = Arc::new(AtomicBool::new(false));
-    let last = Arc::new(AtomicU64::new(0));
-    let began = Instant::now();
+async fn acquire_forty_times(clients: Vec<Redlock>) -> Duration {
+    let is_held = Arc::new(AtomicBool::new(false));
+    let last_token = Arc::new(AtomicU64::new(0));
+    let started_at = Instant::now();
     let tasks: Vec<_> = clients
         .into_iter()
         .map(|redlock| {
-            let (inside, last) = (inside.clone(), last.clone());
+            let (is_held, last_token) = (is_held.clone(), last_token.clone());
             tokio::spawn(async move {
                 for _ in 0..4 {
                     let guard = redlock.acquire("prize").await.unwrap();
                     assert!(
-                        !inside.swap(true, Ordering::SeqCst),
+                        !is_held.swap(true, Ordering::SeqCst),
                         "two clients must not hold the lock at the same time"
                     );
                     let token = guard.fencing_token().expect("fenced");
                     assert!(
-                        last.swap(token, Ordering::SeqCst) < token,
+                        last_token.swap(token, Ordering::SeqCst) < token,
                         "fencing tokens must rise"
                     );
-                    inside.store(false, Ordering::SeqCst);
+                    is_held.store(false, Ordering::SeqCst);
                     guard.release().await;
                 }
             })
@@ -89,31 +89,31 @@ async fn forty(clients: Vec<Redlock>) -> Duration {
     for task in tasks {
         task.await.unwrap();
     }
-    began.elapsed()
+    started_at.elapsed()
 }
 
 test!(lock_over_one_zookeeper_excludes_a_second_client, server => {
-    let (mine, yours) = (client(&server), client(&server));
-    let first = mine.acquire("a").await.unwrap();
-    assert!(is_held(&yours, "a").await);
-    assert!(!is_held(&yours, "b").await);
+    let (first_client, second_client) = (client(&server), client(&server));
+    let first = first_client.acquire("a").await.unwrap();
+    assert!(is_held(&second_client, "a").await);
+    assert!(!is_held(&second_client, "b").await);
     let token = first.fencing_token().unwrap();
     first.release().await;
-    let second = yours.acquire("a").await.unwrap();
+    let second = second_client.acquire("a").await.unwrap();
     assert!(second.fencing_token().unwrap() > token);
     second.release().await;
 });
 
 test!(ten_clients_of_one_zookeeper_never_hold_the_lock_together, server => {
-    let took = forty((0..10).map(|_| client(&server)).collect()).await;
+    let elapsed = acquire_forty_times((0..10).map(|_| client(&server)).collect()).await;
     // Without wake-ups, waiters would poll by timer, and these 40 holds would take half a minute.
-    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
 });
 
 test!(release_fires_one_watch_for_any_number_of_waiters, server => {
     let clients: Vec<_> = (0..6).map(|_| client(&server)).collect();
     let guard = clients[0].acquire("a").await.unwrap();
-    let waiting: Vec<_> = clients[1..]
+    let waiters: Vec<_> = clients[1..]
         .iter()
         .map(|redlock| {
             let redlock = redlock.clone();
@@ -121,12 +121,12 @@ test!(release_fires_one_watch_for_any_number_of_waiters, server => {
         })
         .collect();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let fired = server.watches_fired();
+    let fired_before = server.watches_fired();
     guard.release().await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(server.watches_fired() - fired, 1);
-    for waiting in waiting {
-        waiting.abort();
+    assert_eq!(server.watches_fired() - fired_before, 1);
+    for waiter in waiters {
+        waiter.abort();
     }
 });
 
@@ -135,108 +135,108 @@ test!(lock_of_a_dead_holder_is_granted_again_after_its_lease_and_not_before, ser
     let url = server.url_with("timeout=700ms");
     let addr = server.zookeeper.addr(0);
     let proxy = Proxy::start(addr).unwrap();
-    let through = url.replace(&addr.to_string(), &proxy.addr().to_string());
-    let dead = settings_of(&through).ttl(ttl).build().unwrap();
-    let mine = settings_of(&url).ttl(ttl).build().unwrap();
-    let taken = Instant::now();
-    let guard = dead.acquire("a").await.unwrap();
+    let proxied_url = url.replace(&addr.to_string(), &proxy.addr().to_string());
+    let dying_client = builder_at(&proxied_url).ttl(ttl).build().unwrap();
+    let first_client = builder_at(&url).ttl(ttl).build().unwrap();
+    let acquire_started_at = Instant::now();
+    let guard = dying_client.acquire("a").await.unwrap();
     let token = guard.fencing_token().unwrap();
     // Simulate the death of the holder's process: nothing renews or releases the lock.
     let _dead = proxy.inject(Cut::Hold(Way::Both));
     std::mem::forget(guard);
-    let guard = mine.acquire("a").await.unwrap();
-    assert!(taken.elapsed() >= ttl, "{:?}", taken.elapsed());
-    assert!(taken.elapsed() < ttl * 4, "{:?}", taken.elapsed());
+    let guard = first_client.acquire("a").await.unwrap();
+    assert!(acquire_started_at.elapsed() >= ttl, "{:?}", acquire_started_at.elapsed());
+    assert!(acquire_started_at.elapsed() < ttl * 4, "{:?}", acquire_started_at.elapsed());
     assert!(guard.fencing_token().unwrap() > token);
 });
 
 test!(held_lock_survives_a_server_stop_longer_than_the_session_timeout, server => {
     let url = server.url_with("session=1s&timeout=400ms");
     let ttl = Duration::from_secs(12);
-    let redlock = settings_of(&url).ttl(ttl).build().unwrap();
-    let other = settings_of(&url).ttl(ttl).build().unwrap();
+    let redlock = builder_at(&url).ttl(ttl).build().unwrap();
+    let other_client = builder_at(&url).ttl(ttl).build().unwrap();
     let guard = redlock.acquire("a").await.unwrap();
     server.zookeeper.stop(0).unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.zookeeper.cont(0).unwrap();
-    assert!(is_held(&other, "a").await);
+    assert!(is_held(&other_client, "a").await);
     // Hold the lock for longer than one TTL. The client must renew it, now that the server runs again.
     tokio::time::sleep(Duration::from_secs(11)).await;
-    assert!(guard.is_valid() && is_held(&other, "a").await);
+    assert!(guard.is_valid() && is_held(&other_client, "a").await);
     guard.release().await;
-    assert!(!is_held(&other, "a").await);
+    assert!(!is_held(&other_client, "a").await);
 });
 
 test!(
     lock_survives_the_death_of_the_leader_of_its_ensemble,
     ZooKeeperOptions::new().members(3),
     server => {
-        let (mine, yours) = (client(&server), client(&server));
-        let guard = mine.acquire("a").await.unwrap();
+        let (first_client, second_client) = (client(&server), client(&server));
+        let guard = first_client.acquire("a").await.unwrap();
         let leader = server.zookeeper.leader().unwrap();
         server.zookeeper.kill(leader).unwrap();
         let zookeeper = &server.zookeeper;
-        let next = || zookeeper.leader().is_some();
-        tokio::task::block_in_place(|| assert!(quorate_testbed::within(PATIENCE, next)));
-        assert!(is_held(&yours, "a").await);
+        let has_leader = || zookeeper.leader().is_some();
+        tokio::task::block_in_place(|| assert!(quorate_testbed::within(PATIENCE, has_leader)));
+        assert!(is_held(&second_client, "a").await);
         assert!(guard.is_valid());
         let token = guard.fencing_token().unwrap();
         guard.release().await;
-        let next = yours.acquire("a").await.unwrap();
-        assert!(next.fencing_token().unwrap() > token);
-        let took = forty((0..10).map(|_| client(&server)).collect()).await;
-        assert!(took < Duration::from_secs(30), "{took:?}");
+        let next_guard = second_client.acquire("a").await.unwrap();
+        assert!(next_guard.fencing_token().unwrap() > token);
+        let elapsed = acquire_forty_times((0..10).map(|_| client(&server)).collect()).await;
+        assert!(elapsed < Duration::from_secs(30), "{elapsed:?}");
     }
 );
 
 test!(lock_over_two_redis_and_one_zookeeper_survives_one_dead_master, server => {
     let masters = Masters::start(2).unwrap();
-    let took = forty((0..10).map(|_| mixed(&server, &masters)).collect()).await;
-    assert!(took < Duration::from_secs(15), "{took:?}");
-    let (mine, yours) = (mixed(&server, &masters), mixed(&server, &masters));
-    let guard = mine.acquire("a").await.unwrap();
-    assert!(is_held(&yours, "a").await);
+    let elapsed = acquire_forty_times((0..10).map(|_| mixed_client(&server, &masters)).collect()).await;
+    assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
+    let (first_client, second_client) = (mixed_client(&server, &masters), mixed_client(&server, &masters));
+    let guard = first_client.acquire("a").await.unwrap();
+    assert!(is_held(&second_client, "a").await);
     // The lock survives the failure of any one of the three masters.
     masters[0].kill().unwrap();
-    assert!(is_held(&yours, "a").await);
+    assert!(is_held(&second_client, "a").await);
     let token = guard.fencing_token().unwrap();
     guard.release().await;
-    let guard = yours.acquire("a").await.unwrap();
+    let guard = second_client.acquire("a").await.unwrap();
     assert!(guard.fencing_token().unwrap() > token);
     masters[0].restart().unwrap();
     server.zookeeper.kill(0).unwrap();
-    assert!(!is_held(&mine, "b").await);
+    assert!(!is_held(&first_client, "b").await);
     guard.release().await;
-    assert!(!is_held(&mine, "a").await);
+    assert!(!is_held(&first_client, "a").await);
 });
 
 test!(two_urls_of_one_zookeeper_count_as_one_vote, server => {
-    let other = format!("{}?timeout=4s", server.zookeeper.url("/elsewhere"));
-    quorate_zookeeper::prepare(&other).await.unwrap();
-    let redlock = settings(&server)
-        .node(node(&other).unwrap())
+    let other_url = format!("{}?timeout=4s", server.zookeeper.url("/elsewhere"));
+    quorate_zookeeper::prepare(&other_url).await.unwrap();
+    let redlock = builder_for(&server)
+        .node(node(&other_url).unwrap())
         .wait(Wait::For(Duration::from_secs(5)))
         .build()
         .unwrap();
-    let refused = redlock.acquire("a").await.map(|_| ()).unwrap_err();
-    let said = format!("{refused:?}");
-    assert!(said.contains("SameServer"), "{said}");
+    let error = redlock.acquire("a").await.map(|_| ()).unwrap_err();
+    let error_text = format!("{error:?}");
+    assert!(error_text.contains("SameServer"), "{error_text}");
 });
 
 test!(acquire_on_an_unprepared_zookeeper_fails_at_once, server => {
     let url = format!("{}?timeout=4s", server.zookeeper.url("/nowhere"));
-    let redlock = settings_of(&url).build().unwrap();
-    let began = Instant::now();
-    let refused = redlock.acquire("a").await.map(|_| ()).unwrap_err();
-    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
-    let AcquireError::NoQuorum(_) = &refused else { panic!("{refused:?}") };
-    assert!(format!("{refused:?}").contains("quorate prepare-server"), "{refused:?}");
+    let redlock = builder_at(&url).build().unwrap();
+    let started_at = Instant::now();
+    let error = redlock.acquire("a").await.map(|_| ()).unwrap_err();
+    assert!(started_at.elapsed() < Duration::from_secs(8), "{:?}", started_at.elapsed());
+    let AcquireError::NoQuorum(_) = &error else { panic!("{error:?}") };
+    assert!(format!("{error:?}").contains("quorate prepare-server"), "{error:?}");
 });
 
 /// A [`Runtime`] for one client. Its wall clock is ahead of the true time by this duration.
-struct Ahead(Duration);
+struct ClockAhead(Duration);
 
-impl Runtime for Ahead {
+impl Runtime for ClockAhead {
     fn now(&self) -> quorate::Instant {
         quorate::Instant::now()
     }
@@ -268,81 +268,81 @@ fn wall_micros() -> u64 {
 test!(once_job_and_fencing_tokens_follow_the_clock_of_the_ensemble_if_the_client_clock_is_ahead, server => {
     let month = Duration::from_secs(30 * 24 * 3600);
     let period = Duration::from_secs(24 * 3600);
-    let ahead = settings(&server).runtime(Arc::new(Ahead(month)));
-    let (right, ahead) = (client(&server), ahead.build().unwrap());
-    right.once("nightly", period).create().await.unwrap();
-    let outcome = ahead.once("nightly", period).at_most_once(async |_| ()).await;
+    let ahead_builder = builder_for(&server).runtime(Arc::new(ClockAhead(month)));
+    let (right_client, ahead_client) = (client(&server), ahead_builder.build().unwrap());
+    right_client.once("nightly", period).create().await.unwrap();
+    let outcome = ahead_client.once("nightly", period).at_most_once(async |_| ()).await;
     let Err(ValueError::Ahead { recorded: false, ahead: by, .. }) = outcome else {
         panic!("{outcome:?}")
     };
     assert!(by + period >= month, "{by:?}");
-    let outcome = right.once("nightly", period).at_most_once(async |_| ()).await;
+    let outcome = right_client.once("nightly", period).at_most_once(async |_| ()).await;
     assert_eq!(outcome, Ok(OnceOutcome::Done(())));
-    let guard = ahead.acquire("job").await.unwrap();
-    let number = guard.fencing_token().expect("fenced");
-    let now = wall_micros();
-    assert!(number < now + 60_000_000, "{number} {now}");
+    let guard = ahead_client.acquire("job").await.unwrap();
+    let token = guard.fencing_token().expect("fenced");
+    let now_us = wall_micros();
+    assert!(token < now_us + 60_000_000, "{token} {now_us}");
     guard.release().await;
 });
 
 /// The TTL in the tests of dead holders, and a time after which a dead holder's lock can be acquired.
-const SHORT: Duration = Duration::from_secs(6);
-const DEAD: Duration = Duration::from_secs(9);
+const SHORT_TTL: Duration = Duration::from_secs(6);
+const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(9);
 /// URL settings for these tests: the timeout must be at most a quarter of the TTL.
-const QUICK: &str = "timeout=1500ms&session=10s";
+const QUICK_SETTINGS: &str = "timeout=1500ms&session=10s";
 
 /// Runs a process that tries once to take a lock, and then dies without a release. Returns whether it got the lock.
-async fn tries_and_dies(url: String, kind: fn(&Redlock) -> quorate::LockRequest) -> bool {
-    let dies = move || {
-        let tasks = tokio::runtime::Builder::new_current_thread()
+async fn try_once_and_die(url: String, request: fn(&Redlock) -> quorate::LockRequest) -> bool {
+    let run_process = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
-        tasks.block_on(async {
+        runtime.block_on(async {
             // With this runtime, no task goes on after the end of the process.
-            let alone = Arc::new(Ahead(Duration::ZERO));
-            let process = settings_of(&url).ttl(SHORT).runtime(alone).build();
-            let process = process.unwrap();
-            let tried = kind(&process).renewal(false).try_acquire().await.unwrap();
-            let guard = tried.acquired();
-            let took = guard.is_some();
+            let own_runtime = Arc::new(ClockAhead(Duration::ZERO));
+            let builder = builder_at(&url).ttl(SHORT_TTL).runtime(own_runtime).build();
+            let client = builder.unwrap();
+            let outcome = request(&client).renewal(false).try_acquire().await.unwrap();
+            let guard = outcome.acquired();
+            let is_acquired = guard.is_some();
             std::mem::forget(guard);
-            took
+            is_acquired
         })
     };
-    tokio::task::spawn_blocking(dies).await.unwrap()
+    tokio::task::spawn_blocking(run_process).await.unwrap()
 }
 
 test!(process_that_tries_once_gets_the_lock_of_a_dead_holder, server => {
     let plain: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("plain");
     let permit: fn(&Redlock) -> quorate::LockRequest = |process| process.semaphore("permit", 1);
-    let reads: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("read").shared();
-    let writes: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("read");
-    let all = [(plain, plain), (permit, permit), (reads, writes)];
-    for (dies, _) in all {
-        assert!(tries_and_dies(server.url_with(QUICK), dies).await);
+    let shared_read: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("read").shared();
+    let exclusive_write: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("read");
+    let pairs = [(plain, plain), (permit, permit), (shared_read, exclusive_write)];
+    for (first_request, _) in pairs {
+        assert!(try_once_and_die(server.url_with(QUICK_SETTINGS), first_request).await);
     }
-    for (_, comes) in all {
-        assert!(!tries_and_dies(server.url_with(QUICK), comes).await);
+    for (_, second_request) in pairs {
+        assert!(!try_once_and_die(server.url_with(QUICK_SETTINGS), second_request).await);
     }
-    tokio::time::sleep(DEAD).await;
-    for (_, comes) in all {
-        assert!(tries_and_dies(server.url_with(QUICK), comes).await);
+    tokio::time::sleep(DEAD_HOLDER_WAIT).await;
+    for (_, second_request) in pairs {
+        assert!(try_once_and_die(server.url_with(QUICK_SETTINGS), second_request).await);
     }
 });
 
 test!(process_that_tries_once_gets_the_lock_of_a_dead_holder_after_the_leader_was_replaced,
     ZooKeeperOptions::new().members(3), server => {
     let plain: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("plain");
-    assert!(tries_and_dies(server.url_with(QUICK), plain).await);
+    assert!(try_once_and_die(server.url_with(QUICK_SETTINGS), plain).await);
     let leader = server.zookeeper.leader().unwrap();
     server.zookeeper.kill(leader).unwrap();
     client(&server).acquire("other").await.unwrap().release().await;
-    tokio::time::sleep(DEAD).await;
+    tokio::time::sleep(DEAD_HOLDER_WAIT).await;
     assert!(
-        !tries_and_dies(server.url_with(QUICK), plain).await,
+        !try_once_and_die(server.url_with(QUICK_SETTINGS), plain).await,
         "the dates of two leaders must not be compared"
     );
-    tokio::time::sleep(DEAD).await;
-    assert!(tries_and_dies(server.url_with(QUICK), plain).await);
+    tokio::time::sleep(DEAD_HOLDER_WAIT).await;
+    assert!(try_once_and_die(server.url_with(QUICK_SETTINGS), plain).await);
 });

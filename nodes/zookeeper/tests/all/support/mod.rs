@@ -10,27 +10,27 @@ use quorate_zookeeper::{ZooKeeper, ZooKeeperListener, ZooKeeperSession, prepare}
 /// How long a test waits for an expected event. After this time, the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The time for which a test checks that an event does not happen.
-const CALM: Duration = Duration::from_millis(150);
+const QUIET_TIME: Duration = Duration::from_millis(150);
 /// URL settings with timeouts that are long enough even on a busy machine.
 const SETTINGS: &str = "timeout=4s&session=10s";
 
 /// A ZooKeeper server or ensemble with the znodes that a lock needs.
-pub(crate) struct Prepared {
+pub(crate) struct TestServer {
     pub(crate) zookeeper: Process,
 }
 
-impl Prepared {
+impl TestServer {
     pub(crate) async fn start(options: ZooKeeperOptions) -> Self {
-        let prepared = Self::bare(options).await;
-        prepare(&prepared.url()).await.unwrap();
-        prepared
+        let server = Self::start_unprepared(options).await;
+        prepare(&server.url()).await.unwrap();
+        server
     }
 
     /// Starts a ZooKeeper server or ensemble without the znodes that a lock needs.
-    pub(crate) async fn bare(options: ZooKeeperOptions) -> Self {
-        let started = tokio::task::spawn_blocking(move || Process::start_with(&options));
-        let zookeeper = started.await.unwrap();
-        let zookeeper = zookeeper.unwrap_or_else(|error| panic!("{error}"));
+    pub(crate) async fn start_unprepared(options: ZooKeeperOptions) -> Self {
+        let start = tokio::task::spawn_blocking(move || Process::start_with(&options));
+        let started = start.await.unwrap();
+        let zookeeper = started.unwrap_or_else(|error| panic!("{error}"));
         Self { zookeeper }
     }
 
@@ -48,13 +48,14 @@ impl Prepared {
 
     /// The number of watches that have fired, as counted by the server.
     pub(crate) fn watches_fired(&self) -> u64 {
-        let all = [
+        let counters = [
             "zk_sum_node_changed_watch_count",
             "zk_sum_node_created_watch_count",
             "zk_sum_node_deleted_watch_count",
             "zk_sum_node_children_watch_count",
         ];
-        all.iter()
+        counters
+            .iter()
             .map(|name| self.zookeeper.figure(0, name).expect(name))
             .sum()
     }
@@ -72,28 +73,28 @@ macro_rules! test {
             if let Err(why) = quorate_testbed::ZooKeeper::available() {
                 return quorate_testbed::not_run(stringify!($name), &why);
             }
-            let $server = $crate::support::Prepared::start($options).await;
+            let $server = $crate::support::TestServer::start($options).await;
             $body
         }
     };
 }
 pub(crate) use test;
 
-pub(crate) fn name(text: &str) -> Arc<[u8]> {
+pub(crate) fn record_name(text: &str) -> Arc<[u8]> {
     text.as_bytes().into()
 }
 
-pub(crate) fn change(of: &str, version: u64, state: &[u8]) -> Change {
+pub(crate) fn change(key: &str, version: u64, state: &[u8]) -> Change {
     Change {
-        name: name(of),
+        name: record_name(key),
         version,
         state: Some(state.to_vec()),
     }
 }
 
-pub(crate) fn look(at: &str, version: u64) -> Change {
+pub(crate) fn version_check(key: &str, version: u64) -> Change {
     Change {
-        name: name(at),
+        name: record_name(key),
         version,
         state: None,
     }
@@ -113,16 +114,16 @@ pub(crate) fn wake(process: &str, word: &str) -> Wake {
     }
 }
 
-pub(crate) async fn session(server: &Prepared) -> ZooKeeperSession {
+pub(crate) async fn connect(server: &TestServer) -> ZooKeeperSession {
     server.store().connect().await.unwrap().0
 }
 
-pub(crate) async fn listener(server: &Prepared, process: &str) -> ZooKeeperListener {
+pub(crate) async fn listen(server: &TestServer, process: &str) -> ZooKeeperListener {
     server.store().listen(process.into()).await.unwrap()
 }
 
-pub(crate) async fn until_connected(store: &ZooKeeper) -> ZooKeeperSession {
-    let connected = async {
+pub(crate) async fn reconnect(store: &ZooKeeper) -> ZooKeeperSession {
+    let attempts = async {
         loop {
             match store.connect().await {
                 Ok((session, _)) => return session,
@@ -130,18 +131,18 @@ pub(crate) async fn until_connected(store: &ZooKeeper) -> ZooKeeperSession {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, connected)
+    tokio::time::timeout(PATIENCE, attempts)
         .await
         .expect("a session must be opened in time")
 }
 
-pub(crate) async fn load(session: &mut ZooKeeperSession, of: &str) -> (u64, Vec<u8>) {
-    let mut loaded = session.load(&[name(of)]).await.unwrap().what;
+pub(crate) async fn load(session: &mut ZooKeeperSession, key: &str) -> (u64, Vec<u8>) {
+    let mut loaded = session.load(&[record_name(key)]).await.unwrap().what;
     let record = loaded.remove(0);
     (record.version, record.state)
 }
 
-pub(crate) async fn one(session: &mut ZooKeeperSession, change: Change) -> Committed {
+pub(crate) async fn commit_one(session: &mut ZooKeeperSession, change: Change) -> Committed {
     session
         .commit(&[commit(change)])
         .await
@@ -158,29 +159,29 @@ pub(crate) fn times_written(version: u64) -> u64 {
 /// Writes a record whose current version is `version` (0 if the record does not exist). Returns the new version.
 pub(crate) async fn put(
     session: &mut ZooKeeperSession,
-    of: &str,
+    key: &str,
     version: u64,
     state: &[u8],
 ) -> u64 {
-    match one(session, change(of, version, state)).await {
+    match commit_one(session, change(key, version, state)).await {
         Committed::Done(versions) => versions[0],
-        Committed::Stale => panic!("the record {of} must have the version {version}"),
+        Committed::Stale => panic!("the record {key} must have the version {version}"),
     }
 }
 
-pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
-    let told = tokio::time::timeout(PATIENCE, listener.next()).await;
-    told.expect("a wake-up must arrive in time").unwrap()
+pub(crate) async fn next_wake_up(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
+    let wake_up = tokio::time::timeout(PATIENCE, listener.next()).await;
+    wake_up.expect("a wake-up must arrive in time").unwrap()
 }
 
-/// Checks that no wake-up arrives within [`CALM`]. The call also makes the listener set its watch.
-pub(crate) async fn idle(listener: &mut ZooKeeperListener) {
-    let told = tokio::time::timeout(CALM, listener.next()).await;
-    assert!(told.is_err(), "no wake-up must arrive: {told:?}");
+/// Checks that no wake-up arrives within [`QUIET_TIME`]. The call also makes the listener set its watch.
+pub(crate) async fn expect_no_wake_up(listener: &mut ZooKeeperListener) {
+    let wake_up = tokio::time::timeout(QUIET_TIME, listener.next()).await;
+    assert!(wake_up.is_err(), "no wake-up must arrive: {wake_up:?}");
 }
 
 /// A plain ZooKeeper client, for the actions of administrators.
-pub(crate) async fn admin(server: &Prepared) -> zookeeper_client::Client {
+pub(crate) async fn admin(server: &TestServer) -> zookeeper_client::Client {
     let address = server.zookeeper.addr(0).to_string();
     zookeeper_client::Client::connect(&address).await.unwrap()
 }
