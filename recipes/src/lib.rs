@@ -21,10 +21,10 @@ pub fn recipe(name: &str) -> &'static str {
 /// All code blocks of the page that have a name.
 pub fn recipes() -> BTreeMap<&'static str, &'static str> {
     let parts = PAGE.split("<!-- recipe: ").skip(1);
-    let named = parts.filter_map(|part| {
-        let (name, rest) = part.split_once(" -->\n```")?;
-        let (_language, code) = rest.split_once('\n')?;
+    let named_blocks = parts.filter_map(|part| {
+        let (name, after_name) = part.split_once(" -->\n```")?;
+        let (_language, code) = after_name.split_once('\n')?;
         Some((name, code.split_once("```\n")?.0))
     });
-    named.collect()
+    named_blocks.collect()
 }

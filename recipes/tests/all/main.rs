@@ -18,17 +18,17 @@ const NEW: u64 = OLD + 1;
 
 /// Whether `program` can be started. If not, reports that the current test did not run. `package` has the program.
 fn has_program(program: &str, package: &str) -> bool {
-    let found = std::process::Command::new(program)
+    let status = std::process::Command::new(program)
         .arg("--version")
         .stdout(std::process::Stdio::null())
         .status();
-    let found = found.is_ok_and(|status| status.success());
-    if !found {
+    let is_found = status.is_ok_and(|status| status.success());
+    if !is_found {
         not_run(&format!(
             "the program {program} is missing: install {package}"
         ));
     }
-    found
+    is_found
 }
 
 /// Reports that the current test did not run, and why.

@@ -8,48 +8,48 @@ use mysql_async::prelude::Queryable;
 use quorate_recipes::recipe;
 use quorate_testbed::{MariaDb, MariaDbOptions};
 
-use crate::proof::{prove, refuses_the_older_run};
-use crate::session::{Program, Session, body, is_one_row, literal, until_one_waits};
+use crate::proof::{assert_older_run_is_refused, prove};
+use crate::session::{Program, Session, body, is_one_row, literal, wait_until_one_is_blocked};
 use crate::{NEW, OLD, not_run};
 
 /// A server with the table `documents` and its columns in the database `test`. `None` if MariaDB is not installed.
-fn server() -> Option<Arc<MariaDb>> {
+fn start_server() -> Option<Arc<MariaDb>> {
     if let Err(error) = MariaDb::available() {
         not_run(&error.to_string());
         return None;
     }
     let server = MariaDb::start(MariaDbOptions::new()).unwrap_or_else(|error| panic!("{error}"));
     let table = "id VARCHAR(100) PRIMARY KEY, body TEXT NOT NULL";
-    run(&server, "CREATE DATABASE test");
-    run(&server, &format!("CREATE TABLE test.documents ({table})"));
+    run_sql(&server, "CREATE DATABASE test");
+    run_sql(&server, &format!("CREATE TABLE test.documents ({table})"));
     for recipe in [recipe("mysql-column"), recipe("mysql-fences")] {
-        run(&server, &format!("USE test; {recipe}"));
+        run_sql(&server, &format!("USE test; {recipe}"));
     }
     Some(Arc::new(server))
 }
 
-fn run(server: &MariaDb, statements: &str) -> String {
+fn run_sql(server: &MariaDb, statements: &str) -> String {
     let answer = server.sql(statements);
     answer.unwrap_or_else(|error| panic!("{statements}: {error}"))
 }
 
 /// A session in the database `test` that continues after an error.
-fn open(server: &MariaDb) -> Session {
+fn open_session(server: &MariaDb) -> Session {
     let mut command = server.client();
     command.args(["--force", "--unbuffered", "--database=test"]);
     Session::open(Program::MariaDb, command)
 }
 
 /// The statements of a recipe.
-fn statements(recipe: &'static str) -> Vec<&'static str> {
+fn split_statements(recipe: &'static str) -> Vec<&'static str> {
     let parts = recipe.split(";\n").map(str::trim);
     parts.filter(|part| !part.is_empty()).collect()
 }
 
 /// Executes a statement with these values for its placeholders. The placeholders stay placeholders: the server
 /// prepares the statement as it is. Returns its rows and, in the last line, the number of rows that it changed.
-fn executing(statement: &str, values: &[&str]) -> String {
-    let statement = literal(statement.trim_end_matches(['\n', ';']));
+fn prepared_execution(statement: &str, values: &[&str]) -> String {
+    let quoted_statement = literal(statement.trim_end_matches(['\n', ';']));
     let names: Vec<String> = (0..values.len())
         .map(|index| format!("@v{index}"))
         .collect();
@@ -58,53 +58,53 @@ fn executing(statement: &str, values: &[&str]) -> String {
         .zip(values)
         .map(|(name, value)| format!("SET {name} = {value};"))
         .collect();
-    let (sets, names) = (sets.concat(), names.join(", "));
-    format!("{sets} PREPARE p FROM {statement}; EXECUTE p USING {names}; SELECT ROW_COUNT();")
+    let (sets_text, names_text) = (sets.concat(), names.join(", "));
+    format!("{sets_text} PREPARE p FROM {quoted_statement}; EXECUTE p USING {names_text}; SELECT ROW_COUNT();")
         .replace('\n', " ")
 }
 
-fn updating(recipe: &str, token: u64, value: &str) -> String {
-    let (token, value) = (token.to_string(), literal(value));
-    executing(recipe, &[&value, &token, "'a'", &token])
+fn update_statement(recipe: &str, token: u64, value: &str) -> String {
+    let (token_text, value_literal) = (token.to_string(), literal(value));
+    prepared_execution(recipe, &[&value_literal, &token_text, "'a'", &token_text])
 }
 
 fn update(session: &mut Session, token: u64, value: &str) -> bool {
-    is_one_row(&session.say(&updating(recipe("mysql-update"), token, value)))
+    is_one_row(&session.execute(&update_statement(recipe("mysql-update"), token, value)))
 }
 
 /// Creates an empty row with the recipe.
 fn insert(session: &mut Session) {
-    session.succeed(&executing(recipe("mysql-insert"), &["'a'"]));
+    session.succeed(&prepared_execution(recipe("mysql-insert"), &["'a'"]));
 }
 
-fn waiting(server: &MariaDb) {
+fn wait_until_one_session_is_blocked(server: &MariaDb) {
     let count = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-    until_one_waits(|| run(server, count));
+    wait_until_one_is_blocked(|| run_sql(server, count));
 }
 
 #[tokio::test]
 async fn mysql_recipes_for_one_row_refuse_older_tokens() {
-    let Some(server) = server() else { return };
-    let opened = Arc::clone(&server);
+    let Some(server) = start_server() else { return };
+    let shared_server = Arc::clone(&server);
     let write = |session: &mut Session, token: u64, value: &str| {
         session.succeed("START TRANSACTION;");
         insert(session);
-        let accepted = update(session, token, value);
+        let is_accepted = update(session, token, value);
         session.succeed("COMMIT;");
-        accepted
+        is_accepted
     };
-    prove(move || open(&opened), write, body).await;
+    prove(move || open_session(&shared_server), write, body).await;
     server.restart().unwrap();
-    let mut session = open(&server);
+    let mut session = open_session(&server);
     assert!(!write(&mut session, NEW, "old"), "after a restart");
 }
 
 #[test]
 fn mysql_update_that_waits_for_another_holder_sees_the_newer_token() {
-    let Some(server) = server() else { return };
-    insert(&mut open(&server));
-    let strict = run(&server, "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'");
-    let snapshots: &[&str] = if strict.is_empty() {
+    let Some(server) = start_server() else { return };
+    insert(&mut open_session(&server));
+    let isolation_variable = run_sql(&server, "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'");
+    let snapshot_settings: &[&str] = if isolation_variable.is_empty() {
         &[""]
     } else {
         &[
@@ -113,33 +113,45 @@ fn mysql_update_that_waits_for_another_holder_sees_the_newer_token() {
         ]
     };
     for level in ["READ COMMITTED", "REPEATABLE READ"] {
-        for snapshot in snapshots {
-            for (held, late) in [(OLD, NEW), (NEW, OLD)] {
-                let (mut first, mut second) = (open(&server), open(&server));
-                run(
+        for snapshot_setting in snapshot_settings {
+            for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+                let (mut first, mut second) = (open_session(&server), open_session(&server));
+                run_sql(
                     &server,
                     "UPDATE test.documents SET body = 'none', fence = 0",
                 );
                 first.succeed("START TRANSACTION;");
-                assert!(update(&mut first, held, &held.to_string()));
+                assert!(update(&mut first, first_token, &first_token.to_string()));
                 let begin = format!(
                     "SET TRANSACTION ISOLATION LEVEL {level}; START TRANSACTION; SELECT fence FROM documents;"
                 );
-                second.succeed(snapshot);
+                second.succeed(snapshot_setting);
                 assert_eq!(second.succeed(&begin), "0\n");
-                let again = updating(recipe("mysql-update"), late, &late.to_string());
-                second.send(&again);
-                waiting(&server);
+                let second_update = update_statement(
+                    recipe("mysql-update"),
+                    second_token,
+                    &second_token.to_string(),
+                );
+                second.send(&second_update);
+                wait_until_one_session_is_blocked(&server);
                 first.succeed("COMMIT;");
                 let mut answer = second.receive();
-                if level == "REPEATABLE READ" && snapshot.ends_with("= 1;") {
+                if level == "REPEATABLE READ" && snapshot_setting.ends_with("= 1;") {
                     assert!(answer.contains("ERROR 1020"), "{answer}");
                     second.succeed("ROLLBACK; START TRANSACTION;");
-                    answer = second.say(&again);
+                    answer = second.execute(&second_update);
                 }
-                assert_eq!(is_one_row(&answer), late == NEW, "{level} {snapshot}");
+                assert_eq!(
+                    is_one_row(&answer),
+                    second_token == NEW,
+                    "{level} {snapshot_setting}"
+                );
                 second.succeed("COMMIT;");
-                assert_eq!(body(&mut first), NEW.to_string(), "{level} {snapshot}");
+                assert_eq!(
+                    body(&mut first),
+                    NEW.to_string(),
+                    "{level} {snapshot_setting}"
+                );
             }
         }
     }
@@ -147,11 +159,11 @@ fn mysql_update_that_waits_for_another_holder_sees_the_newer_token() {
 
 #[tokio::test]
 async fn mysql_repeated_write_looks_refused_without_the_counter() {
-    let Some(server) = server() else { return };
-    insert(&mut open(&server));
-    let wrong = recipe("mysql-wrong");
+    let Some(server) = start_server() else { return };
+    insert(&mut open_session(&server));
+    let update_without_counter = recipe("mysql-wrong");
     for found_rows in [false, true] {
-        run(&server, "UPDATE test.documents SET fence = 0");
+        run_sql(&server, "UPDATE test.documents SET fence = 0");
         let options = mysql_async::OptsBuilder::default()
             .socket(Some(server.socket().display().to_string()))
             .user(Some("root"))
@@ -159,14 +171,23 @@ async fn mysql_repeated_write_looks_refused_without_the_counter() {
             .client_found_rows(found_rows);
         let mut client = mysql_async::Conn::new(options).await.unwrap();
         let mut rows = Vec::new();
-        for statement in [wrong, wrong, recipe("mysql-update"), recipe("mysql-update")] {
+        for statement in [
+            update_without_counter,
+            update_without_counter,
+            recipe("mysql-update"),
+            recipe("mysql-update"),
+        ] {
             let statement = statement.trim_end().trim_end_matches(';');
             let values = ("value", NEW, "a", NEW);
             client.exec_drop(statement, values).await.unwrap();
             rows.push(client.affected_rows());
         }
-        let repeated = u64::from(found_rows);
-        assert_eq!(rows, [1, repeated, 1, 1], "CLIENT_FOUND_ROWS: {found_rows}");
+        let repeated_rows = u64::from(found_rows);
+        assert_eq!(
+            rows,
+            [1, repeated_rows, 1, 1],
+            "CLIENT_FOUND_ROWS: {found_rows}"
+        );
         let (statement, values) = (recipe("mysql-update"), ("value", OLD, "a", OLD));
         client
             .exec_drop(statement.trim_end().trim_end_matches(';'), values)
@@ -179,15 +200,15 @@ async fn mysql_repeated_write_looks_refused_without_the_counter() {
 
 #[test]
 fn mysql_tables_refuse_what_is_not_a_token() {
-    let Some(server) = server() else { return };
-    let mut session = open(&server);
+    let Some(server) = start_server() else { return };
+    let mut session = open_session(&server);
     insert(&mut session);
     let too_large = (1_u64 << 53) + 1;
-    let answer = session.say(&updating(recipe("mysql-update"), too_large, "bad"));
+    let answer = session.execute(&update_statement(recipe("mysql-update"), too_large, "bad"));
     assert!(answer.contains("CONSTRAINT"), "{answer}");
-    session.succeed(&beginning());
-    let store = executing(recipe("mysql-store"), &[&too_large.to_string(), "'docs'"]);
-    let answer = session.say(&store);
+    session.succeed(&begin_statements());
+    let store = prepared_execution(recipe("mysql-store"), &[&too_large.to_string(), "'docs'"]);
+    let answer = session.execute(&store);
     assert!(answer.contains("CONSTRAINT"), "{answer}");
     session.succeed("ROLLBACK;");
     assert!(update(&mut session, 1 << 53, "good"));
@@ -196,85 +217,97 @@ fn mysql_tables_refuse_what_is_not_a_token() {
 /// The page says so: the statements after an implicit commit run without the check.
 #[test]
 fn mysql_transaction_is_ended_by_a_statement_that_commits_implicitly() {
-    let Some(server) = server() else { return };
-    let (mut older, mut newer) = (open(&server), open(&server));
+    let Some(server) = start_server() else { return };
+    let (mut older, mut newer) = (open_session(&server), open_session(&server));
     insert(&mut older);
-    let store = |token: u64| executing(recipe("mysql-store"), &[&token.to_string(), "'docs'"]);
-    older.succeed(&beginning());
+    let store =
+        |token: u64| prepared_execution(recipe("mysql-store"), &[&token.to_string(), "'docs'"]);
+    older.succeed(&begin_statements());
     older.succeed(&store(OLD));
     older.succeed("CREATE TABLE another (id INT);");
     // The newer holder does not wait.
-    assert_eq!(selected(&newer.say(&beginning())), OLD);
+    assert_eq!(selected_token(&newer.execute(&begin_statements())), OLD);
     newer.succeed(&store(NEW));
     newer.succeed("UPDATE documents SET body = 'new'; COMMIT;");
     older.succeed("UPDATE documents SET body = 'old'; COMMIT;");
     assert_eq!(body(&mut newer), "old");
 }
 
-/// Begins a transaction with the recipe. Returns the token that it selects.
-fn beginning() -> String {
-    let statements = statements(recipe("mysql-transaction"));
+/// The statements that begin a transaction with the recipe, and select the stored token.
+fn begin_statements() -> String {
+    let statements = split_statements(recipe("mysql-transaction"));
     let [start, insert, select] = statements[..] else {
         panic!("{statements:?}")
     };
-    let insert = executing(insert, &["'docs'"]);
-    format!("{start}; {insert} {}", executing(select, &["'docs'"]))
+    let insert_execution = prepared_execution(insert, &["'docs'"]);
+    format!(
+        "{start}; {insert_execution} {}",
+        prepared_execution(select, &["'docs'"])
+    )
 }
 
-/// The token in the answer to [`beginning`]: the number of inserted rows, the token, and the number of selected rows.
-fn selected(answer: &str) -> u64 {
+/// The token in the answer to [`begin_statements`]: the number of inserted rows, the token, and the number of selected
+/// rows.
+fn selected_token(answer: &str) -> u64 {
     let token = answer.lines().nth(1).and_then(|line| line.parse().ok());
     token.unwrap_or_else(|| panic!("{answer}"))
 }
 
 #[test]
 fn mysql_transaction_over_several_tables_is_refused_as_a_whole() {
-    let Some(server) = server() else { return };
-    let (mut first, mut second) = (open(&server), open(&server));
-    let begin = beginning();
-    let store = |token: u64| executing(recipe("mysql-store"), &[&token.to_string(), "'docs'"]);
+    let Some(server) = start_server() else { return };
+    let (mut first, mut second) = (open_session(&server), open_session(&server));
+    let begin = begin_statements();
+    let store =
+        |token: u64| prepared_execution(recipe("mysql-store"), &[&token.to_string(), "'docs'"]);
     for level in ["READ COMMITTED", "REPEATABLE READ"] {
         for session in [&mut first, &mut second] {
             session.succeed(&format!("SET SESSION TRANSACTION ISOLATION LEVEL {level};"));
         }
-        for (held, late) in [(OLD, NEW), (NEW, OLD)] {
-            run(
+        for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+            run_sql(
                 &server,
                 "DELETE FROM test.fences; DELETE FROM test.documents",
             );
-            assert_eq!(selected(&first.say(&begin)), 0);
-            first.succeed(&store(held));
+            assert_eq!(selected_token(&first.execute(&begin)), 0);
+            first.succeed(&store(first_token));
             first.succeed(&format!(
-                "INSERT INTO documents (id, body) VALUES ('a', '{held}');"
+                "INSERT INTO documents (id, body) VALUES ('a', '{first_token}');"
             ));
             second.send(&begin);
-            waiting(&server);
+            wait_until_one_session_is_blocked(&server);
             first.succeed("COMMIT;");
-            assert_eq!(selected(&second.receive()), held, "{level}");
-            if held <= late {
+            assert_eq!(selected_token(&second.receive()), first_token, "{level}");
+            if first_token <= second_token {
                 // The first plain read sees what the older holder has committed.
-                assert_eq!(body(&mut second), held.to_string(), "{level}");
-                second.succeed(&store(late));
-                second.succeed(&format!("UPDATE documents SET body = '{late}'; COMMIT;"));
+                assert_eq!(body(&mut second), first_token.to_string(), "{level}");
+                second.succeed(&store(second_token));
+                second.succeed(&format!(
+                    "UPDATE documents SET body = '{second_token}'; COMMIT;"
+                ));
             } else {
                 second.succeed("ROLLBACK;");
             }
             assert_eq!(body(&mut first), NEW.to_string(), "{level}");
             first.succeed("DELETE FROM documents;");
-            assert_eq!(selected(&first.say(&begin)), NEW, "without the row");
+            assert_eq!(
+                selected_token(&first.execute(&begin)),
+                NEW,
+                "without the row"
+            );
             first.succeed("ROLLBACK;");
         }
     }
 }
 
 /// Runs the recipe for programs that cannot be changed, with this token in the environment.
-fn unchanged_program(server: &MariaDb, token: u64) -> Output {
+fn run_unchanged_program(server: &MariaDb, token: u64) -> Output {
     let socket = server.socket();
-    let options = format!(
+    let client_options = format!(
         "[client]\nuser=root\nsocket={}\ndatabase=test\n",
         socket.display()
     );
-    fs::write(server.dir().join(".my.cnf"), options).unwrap();
+    fs::write(server.dir().join(".my.cnf"), client_options).unwrap();
     Command::new("sh")
         .args(["-c", recipe("mysql-environment")])
         .env("HOME", server.dir())
@@ -285,20 +318,23 @@ fn unchanged_program(server: &MariaDb, token: u64) -> Output {
 
 #[tokio::test]
 async fn mysql_triggers_refuse_unchanged_statements_with_an_older_token() {
-    let Some(server) = server() else { return };
-    insert(&mut open(&server));
-    open(&server).succeed(recipe("mysql-trigger"));
-    let opened = Arc::clone(&server);
+    let Some(server) = start_server() else { return };
+    insert(&mut open_session(&server));
+    open_session(&server).succeed(recipe("mysql-trigger"));
+    let shared_server = Arc::clone(&server);
     let write = |session: &mut Session, token: u64, value: &str| {
-        session.succeed(&executing(recipe("mysql-token"), &[&token.to_string()]));
-        let answer = session.say(&format!("UPDATE documents SET body = {};", literal(value)));
-        let refused = answer.contains("(45000)") && answer.contains("fenced: a newer holder");
-        assert!(refused || answer.is_empty(), "{answer}");
-        !refused
+        session.succeed(&prepared_execution(
+            recipe("mysql-token"),
+            &[&token.to_string()],
+        ));
+        let answer = session.execute(&format!("UPDATE documents SET body = {};", literal(value)));
+        let is_refused = answer.contains("(45000)") && answer.contains("fenced: a newer holder");
+        assert!(is_refused || answer.is_empty(), "{answer}");
+        !is_refused
     };
-    prove(move || open(&opened), write, body).await;
+    prove(move || open_session(&shared_server), write, body).await;
     server.restart().unwrap();
-    let mut session = open(&server);
+    let mut session = open_session(&server);
     assert!(!write(&mut session, NEW, "old"), "after a restart");
 
     for token in [NEW.to_string(), "NULL".to_owned()] {
@@ -307,35 +343,41 @@ async fn mysql_triggers_refuse_unchanged_statements_with_an_older_token() {
             "UPDATE documents SET body = 'old'",
             "DELETE FROM documents",
         ] {
-            let answer = session.say(&format!("SET @quorate_token = {token}; {statement};"));
+            let answer = session.execute(&format!("SET @quorate_token = {token}; {statement};"));
             assert!(answer.contains("fenced: "), "{statement}: {answer}");
         }
     }
-    run(&server, "DELETE FROM test.fences");
-    let zero = session.say("SET @quorate_token = 0; UPDATE documents SET body = 'old';");
-    assert!(zero.contains("fenced: "), "{zero}");
-    refuses_the_older_run(
-        |token| unchanged_program(&server, token),
+    run_sql(&server, "DELETE FROM test.fences");
+    let answer_to_zero_token =
+        session.execute("SET @quorate_token = 0; UPDATE documents SET body = 'old';");
+    assert!(
+        answer_to_zero_token.contains("fenced: "),
+        "{answer_to_zero_token}"
+    );
+    assert_older_run_is_refused(
+        |token| run_unchanged_program(&server, token),
         || body(&mut session),
     );
 }
 
 #[test]
 fn mysql_triggers_make_holders_wait_for_each_other() {
-    let Some(server) = server() else { return };
-    insert(&mut open(&server));
-    open(&server).succeed(recipe("mysql-trigger"));
-    let (mut first, mut second) = (open(&server), open(&server));
-    for (held, late) in [(OLD, NEW), (NEW, OLD)] {
-        run(&server, "DELETE FROM test.fences");
-        first.succeed(&format!("SET @quorate_token = {held}; START TRANSACTION;"));
-        first.succeed(&format!("UPDATE documents SET body = '{held}';"));
-        second.succeed(&format!("SET @quorate_token = {late};"));
-        second.send(&format!("UPDATE documents SET body = '{late}';"));
-        waiting(&server);
+    let Some(server) = start_server() else { return };
+    insert(&mut open_session(&server));
+    open_session(&server).succeed(recipe("mysql-trigger"));
+    let (mut first, mut second) = (open_session(&server), open_session(&server));
+    for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+        run_sql(&server, "DELETE FROM test.fences");
+        first.succeed(&format!(
+            "SET @quorate_token = {first_token}; START TRANSACTION;"
+        ));
+        first.succeed(&format!("UPDATE documents SET body = '{first_token}';"));
+        second.succeed(&format!("SET @quorate_token = {second_token};"));
+        second.send(&format!("UPDATE documents SET body = '{second_token}';"));
+        wait_until_one_session_is_blocked(&server);
         first.succeed("COMMIT;");
         let answer = second.receive();
-        assert_eq!(answer.contains("fenced: "), late == OLD, "{answer}");
+        assert_eq!(answer.contains("fenced: "), second_token == OLD, "{answer}");
         assert_eq!(body(&mut first), NEW.to_string());
     }
 }

@@ -16,16 +16,16 @@ fn is_curl_missing() -> bool {
         .args(["--help", "all"])
         .stderr(Stdio::null())
         .output();
-    let found =
+    let has_option =
         help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--aws-sigv4"));
-    if !found {
+    if !has_option {
         not_run("curl with the option --aws-sigv4 is missing: install curl 7.88 or later");
     }
-    !found
+    !has_option
 }
 
 /// Runs shell code after the recipe, with these arguments. Returns its exit status.
-fn shell(function: &str, call: &str, arguments: &[&str]) -> i32 {
+fn run_shell(function: &str, call: &str, arguments: &[&str]) -> i32 {
     let request = recipe("s3-request");
     let status = Command::new("sh")
         .args(["-c", &format!("{request}{function}{call}"), "sh"])
@@ -41,17 +41,17 @@ fn shell(function: &str, call: &str, arguments: &[&str]) -> i32 {
 const SECRET: &str = "a-secret/of+the=tests";
 
 /// Calls the recipe with a file. Returns its exit status.
-fn status(url: &str, token: &str, value: &str) -> i32 {
-    let home = Home::create(None).unwrap();
-    let file = home.path().join("value");
-    fs::write(&file, value).unwrap();
-    let file = file.display().to_string();
+fn put_status(url: &str, token: &str, value: &str) -> i32 {
+    let directory = Home::create(None).unwrap();
+    let value_file = directory.path().join("value");
+    fs::write(&value_file, value).unwrap();
+    let file_path = value_file.display().to_string();
     let call = "fenced_put \"$1\" \"$2\" \"$3\"";
-    shell(recipe("s3-put"), call, &[url, token, &file])
+    run_shell(recipe("s3-put"), call, &[url, token, &file_path])
 }
 
 fn put(url: &str, token: u64, value: &str) -> bool {
-    match status(url, &token.to_string(), value) {
+    match put_status(url, &token.to_string(), value) {
         0 => true,
         75 => false,
         other => panic!("the recipe ended with {other}"),
@@ -71,20 +71,20 @@ fn curl(arguments: &[&str]) -> String {
 }
 
 /// The URL of the data to which the object points.
-fn data(url: &str) -> String {
+fn data_url(url: &str) -> String {
     let pointer = curl(&[url]);
     let data = pointer.lines().find_map(|line| line.strip_prefix("data: "));
     format!("{url}.{}", data.expect("a pointer"))
 }
 
 /// The value to which the object points.
-fn read(url: &str) -> String {
-    curl(&[&data(url)])
+fn read_value(url: &str) -> String {
+    curl(&[&data_url(url)])
 }
 
 /// Writes with rising, equal and older tokens, one after the other.
-fn play(url: &str) {
-    for (token, accepts) in [
+fn write_in_turn(url: &str) {
+    for (token, is_accepted) in [
         (9, true),
         (10, true),
         (9, false),
@@ -97,12 +97,12 @@ fn play(url: &str) {
         (10, false),
     ] {
         let value = format!("value of {token}");
-        assert_eq!(put(url, token, &value), accepts, "{token}");
-        if accepts {
-            assert_eq!(read(url), value);
+        assert_eq!(put(url, token, &value), is_accepted, "{token}");
+        if is_accepted {
+            assert_eq!(read_value(url), value);
         }
     }
-    assert_eq!(read(url), format!("value of {NEW}"));
+    assert_eq!(read_value(url), format!("value of {NEW}"));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn object_store_recipe_refuses_older_tokens() {
         return;
     }
     let store = StoreServer::start(false);
-    play(&store.url("report"));
+    write_in_turn(&store.url("report"));
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn object_store_recipe_refuses_older_tokens_on_moto() {
     let Some(moto) = Moto::start() else {
         return not_run("the Python package moto[server] is missing");
     };
-    play(&moto.url("report"));
+    write_in_turn(&moto.url("report"));
     assert_eq!(
-        shell(
+        run_shell(
             recipe("s3-check"),
             "checks_conditions \"$1\"",
             &[&moto.url("check")]
@@ -141,20 +141,20 @@ fn object_store_recipe_reads_again_if_another_holder_writes_between_its_read_and
     }
     // The object may exist before, with an ETag, or not.
     for exists in [false, true] {
-        for (first, meanwhile) in [(OLD, NEW), (NEW, OLD)] {
+        for (own_token, other_token) in [(OLD, NEW), (NEW, OLD)] {
             let store = StoreServer::start(false);
             let url = store.url("report");
             if exists {
                 assert!(put(&url, 9, "none"));
             }
-            let other = url.clone();
+            let url_of_other = url.clone();
             store.before_next_put(move || {
-                assert!(put(&other, meanwhile, &meanwhile.to_string()));
+                assert!(put(&url_of_other, other_token, &other_token.to_string()));
             });
-            let accepted = put(&url, first, &first.to_string());
-            assert!(store.has_run());
-            assert_eq!(accepted, first == NEW, "{exists} {first}");
-            assert_eq!(read(&url), NEW.to_string());
+            let is_accepted = put(&url, own_token, &own_token.to_string());
+            assert!(store.has_job_run());
+            assert_eq!(is_accepted, own_token == NEW, "{exists} {own_token}");
+            assert_eq!(read_value(&url), NEW.to_string());
         }
     }
 }
@@ -171,8 +171,8 @@ fn object_store_recipe_fails_if_not_all_of_the_pointer_arrives() {
             let url = store.url("report");
             assert!(put(&url, NEW, "new"));
             store.cut_next_answer(cut_after, has_length);
-            assert_eq!(status(&url, "18", "old"), 1, "{cut_after} {has_length}");
-            assert_eq!(read(&url), "new");
+            assert_eq!(put_status(&url, "18", "old"), 1, "{cut_after} {has_length}");
+            assert_eq!(read_value(&url), "new");
         }
     }
 }
@@ -185,14 +185,14 @@ fn object_store_recipe_refuses_what_is_not_a_token() {
     let store = StoreServer::start(false);
     let url = store.url("report");
     for token in ["", "0", "-1", "seven", "9007199254740993"] {
-        assert_eq!(status(&url, token, "bad"), 1, "{token:?}");
+        assert_eq!(put_status(&url, token, "bad"), 1, "{token:?}");
     }
     assert!(put(&url, 1 << 53, "good"));
     // The client must not overwrite an object that is no pointer.
-    let other = store.url("other");
-    curl(&["-X", "PUT", "--data-binary", "text", &other]);
-    assert_eq!(status(&other, "7", "bad"), 1);
-    assert_eq!(curl(&[&other]), "text");
+    let other_url = store.url("other");
+    curl(&["-X", "PUT", "--data-binary", "text", &other_url]);
+    assert_eq!(put_status(&other_url, "7", "bad"), 1);
+    assert_eq!(curl(&[&other_url]), "text");
 }
 
 #[test]
@@ -203,14 +203,14 @@ fn object_store_client_that_is_refused_late_changes_no_data() {
     let store = StoreServer::start(false);
     let url = store.url("report");
     assert!(put(&url, OLD, "old"));
-    let accepted = data(&url);
-    let other = url.clone();
+    let old_data_url = data_url(&url);
+    let url_of_other = url.clone();
     // The older holder has uploaded its second value when the newer one writes.
-    store.before_next_put(move || assert!(put(&other, NEW, "new")));
+    store.before_next_put(move || assert!(put(&url_of_other, NEW, "new")));
     assert!(!put(&url, OLD, "late"));
-    assert!(store.has_run());
-    assert_eq!(curl(&[&accepted]), "old");
-    assert_eq!(read(&url), "new");
+    assert!(store.has_job_run());
+    assert_eq!(curl(&[&old_data_url]), "old");
+    assert_eq!(read_value(&url), "new");
 }
 
 #[test]
@@ -218,26 +218,29 @@ fn object_store_recipe_without_a_file_stores_the_token_before_the_holder_reads()
     if is_curl_missing() {
         return;
     }
-    let claim = |url: &str| {
+    let store_token = |url: &str| {
         let call = "fenced_put \"$1\" \"$2\"";
-        assert_eq!(shell(recipe("s3-put"), call, &[url, &NEW.to_string()]), 0);
+        assert_eq!(
+            run_shell(recipe("s3-put"), call, &[url, &NEW.to_string()]),
+            0
+        );
     };
     let store = StoreServer::start(false);
     let url = store.url("report");
     assert!(put(&url, OLD, "10 left"));
-    claim(&url);
-    assert_eq!(read(&url), "10 left");
+    store_token(&url);
+    assert_eq!(read_value(&url), "10 left");
     assert!(!put(&url, OLD, "9 left"));
-    assert_eq!(read(&url), "10 left");
+    assert_eq!(read_value(&url), "10 left");
     assert!(put(&url, NEW, "9 left"));
     // A write of the older holder during the claim is kept.
-    let (url, other) = (store.url("another"), store.url("another"));
-    store.before_next_put(move || assert!(put(&other, OLD, "9 left")));
-    claim(&url);
-    assert_eq!(read(&url), "9 left");
+    let (url, url_of_other) = (store.url("another"), store.url("another"));
+    store.before_next_put(move || assert!(put(&url_of_other, OLD, "9 left")));
+    store_token(&url);
+    assert_eq!(read_value(&url), "9 left");
     // If nothing has been stored, older tokens are refused as well.
     let url = store.url("empty");
-    claim(&url);
+    store_token(&url);
     assert!(!put(&url, OLD, "old"));
     assert!(put(&url, NEW, "new"));
 }
@@ -252,16 +255,17 @@ fn object_store_recipe_shows_the_secret_in_no_command_line() {
     store.before_next_put(|| {
         // The client waits for the answer to this request.
         let processes = fs::read_dir("/proc").unwrap().flatten();
-        let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
-        let lines: Vec<String> = lines
+        let command_lines =
+            processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+        let lines: Vec<String> = command_lines
             .map(|line| String::from_utf8_lossy(&line).into_owned())
             .collect();
         assert!(lines.iter().any(|line| line.contains("--aws-sigv4")));
-        let shown = lines.iter().find(|line| line.contains(SECRET));
-        assert_eq!(shown, None);
+        let line_with_secret = lines.iter().find(|line| line.contains(SECRET));
+        assert_eq!(line_with_secret, None);
     });
     assert!(put(&url, NEW, "new"));
-    assert!(store.has_run());
+    assert!(store.has_job_run());
 }
 
 #[test]
@@ -274,18 +278,19 @@ fn object_store_recipe_keeps_the_newest_of_concurrent_writes() {
     for round in 0..10 {
         let newest = OLD + 10 * round;
         let tokens = [newest - 3, newest - 2, newest, newest - 1];
-        let accepted = thread::scope(|scope| {
+        let outcomes = thread::scope(|scope| {
             let url = &url;
             let writes =
                 tokens.map(|token| scope.spawn(move || put(url, token, &token.to_string())));
             writes.map(|write| write.join().unwrap())
         });
-        assert!(accepted[2], "the newest token was refused");
-        assert_eq!(read(&url), newest.to_string());
+        assert!(outcomes[2], "the newest token was refused");
+        assert_eq!(read_value(&url), newest.to_string());
     }
 }
 
-/// Checks that a token in the metadata does not protect: the ETag stays the same if a newer holder writes the same body.
+/// Checks that a token in the metadata does not protect: the ETag stays the same if a newer holder writes the same
+/// body.
 fn assert_etag_ignores_metadata(url: &str) {
     let write = |token: u64, condition: &str| {
         let metadata = format!("x-amz-meta-fence: {token}");
@@ -295,17 +300,17 @@ fn assert_etag_ignores_metadata(url: &str) {
         let headers = ["-H", &metadata, "-H", condition];
         curl(&[&put[..], &body, &headers].concat())
     };
-    let etag = || {
+    let read_etag = || {
         let head = curl(&["-I", url]).to_lowercase();
-        let tag = head.lines().find_map(|line| line.strip_prefix("etag: "));
-        tag.expect("an ETag").trim().to_owned()
+        let etag_header = head.lines().find_map(|line| line.strip_prefix("etag: "));
+        etag_header.expect("an ETag").trim().to_owned()
     };
     assert_eq!(write(9, "If-None-Match: *"), "200");
     assert_eq!(curl(&[url]), "same");
-    let seen = format!("If-Match: {}", etag());
-    assert_eq!(write(NEW, &seen), "200");
+    let condition_of_seen_etag = format!("If-Match: {}", read_etag());
+    assert_eq!(write(NEW, &condition_of_seen_etag), "200");
     assert_eq!(
-        write(OLD, &seen),
+        write(OLD, &condition_of_seen_etag),
         "200",
         "the older holder must not notice the newer one"
     );
@@ -324,10 +329,10 @@ fn object_store_that_ignores_conditions_is_noticed() {
     if is_curl_missing() {
         return;
     }
-    for ignores in [false, true] {
-        let store = StoreServer::start(ignores);
+    for ignores_conditions in [false, true] {
+        let store = StoreServer::start(ignores_conditions);
         let url = store.url("check");
-        let status = shell(recipe("s3-check"), "checks_conditions \"$1\"", &[&url]);
-        assert_eq!(status != 0, ignores);
+        let status = run_shell(recipe("s3-check"), "checks_conditions \"$1\"", &[&url]);
+        assert_eq!(status != 0, ignores_conditions);
     }
 }

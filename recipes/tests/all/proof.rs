@@ -20,16 +20,16 @@ pub(crate) async fn prove<C: Send + 'static>(
         open,
     });
     let (write, read) = (Arc::new(write), Arc::new(read));
-    let writing = async |token: u64, value: String| {
+    let write_fenced = async |token: u64, value: String| {
         let (pool, write) = (Arc::clone(&pool), Arc::clone(&write));
-        let accepted = spawn_blocking(move || pool.with(|client| write(client, token, &value)));
-        accepted.await.map(FencedWrite::accepted_if)
+        let write_task = spawn_blocking(move || pool.with(|client| write(client, token, &value)));
+        write_task.await.map(FencedWrite::accepted_if)
     };
-    let reading = async || {
+    let read_stored = async || {
         let (pool, read) = (Arc::clone(&pool), Arc::clone(&read));
         spawn_blocking(move || pool.with(|client| read(client))).await
     };
-    let proof = FencingProof::new(writing, reading).run().await;
+    let proof = FencingProof::new(write_fenced, read_stored).run().await;
     proof.unwrap_or_else(|flaw| panic!("{flaw}"));
 }
 
@@ -40,26 +40,26 @@ struct Pool<C, O> {
 
 impl<C, O: Fn() -> C> Pool<C, O> {
     fn with<T>(&self, job: impl FnOnce(&mut C) -> T) -> T {
-        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = idle().pop();
-        let mut client = found.unwrap_or_else(&self.open);
+        let idle_clients = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle_client = idle_clients().pop();
+        let mut client = idle_client.unwrap_or_else(&self.open);
         let result = job(&mut client);
-        idle().push(client);
+        idle_clients().push(client);
         result
     }
 }
 
 /// Checks a trigger with a program that knows no token: the run of the newer holder writes, and the older one is
 /// refused. `read` returns the stored text.
-pub(crate) fn refuses_the_older_run(
+pub(crate) fn assert_older_run_is_refused(
     program: impl Fn(u64) -> Output,
     read: impl FnOnce() -> String,
 ) {
-    let accepted = program(NEW);
-    assert!(accepted.status.success(), "{accepted:?}");
+    let newer_run = program(NEW);
+    assert!(newer_run.status.success(), "{newer_run:?}");
     assert_eq!(read(), "new");
-    let refused = program(OLD);
-    assert!(!refused.status.success(), "{refused:?}");
-    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let older_run = program(OLD);
+    assert!(!older_run.status.success(), "{older_run:?}");
+    let error = String::from_utf8_lossy(&older_run.stderr).into_owned();
     assert!(error.contains("fenced: a newer holder"), "{error}");
 }

@@ -19,7 +19,7 @@ pub(crate) enum Program {
 
 impl Program {
     /// The command that makes the client program print [`END`].
-    fn end(self) -> String {
+    fn print_end(self) -> String {
         match self {
             Self::Psql => format!("\\warn {END}"),
             Self::MariaDb => format!("SELECT '{END}';"),
@@ -55,14 +55,14 @@ impl Session {
     }
 
     /// Runs statements, and returns the answers.
-    pub(crate) fn say(&mut self, statements: &str) -> String {
+    pub(crate) fn execute(&mut self, statements: &str) -> String {
         self.send(statements);
         self.receive()
     }
 
     /// Runs statements that must not fail.
     pub(crate) fn succeed(&mut self, statements: &str) -> String {
-        let answer = self.say(statements);
+        let answer = self.execute(statements);
         assert!(!answer.contains("rror"), "{statements}\n{answer}");
         assert!(!answer.contains("ERROR"), "{statements}\n{answer}");
         answer
@@ -70,8 +70,8 @@ impl Session {
 
     /// Sends statements without waiting for the answer.
     pub(crate) fn send(&mut self, statements: &str) {
-        let end = self.program.end();
-        writeln!(self.input, "{statements}\n{end}").expect("a running client program");
+        let print_end = self.program.print_end();
+        writeln!(self.input, "{statements}\n{print_end}").expect("a running client program");
         self.input.flush().expect("a running client program");
     }
 
@@ -80,8 +80,8 @@ impl Session {
         let mut answer = String::new();
         loop {
             let mut line = String::new();
-            let read = self.output.read_line(&mut line).expect("readable output");
-            assert!(read > 0, "the client program ended: {answer}");
+            let length = self.output.read_line(&mut line).expect("readable output");
+            assert!(length > 0, "the client program ended: {answer}");
             if line.trim_end() == END {
                 return answer;
             }
@@ -97,10 +97,14 @@ impl Drop for Session {
     }
 }
 
-/// Waits until `waiting` returns the number of a session that waits for a lock of another session.
-pub(crate) fn until_one_waits(waiting: impl Fn() -> String) {
-    let waits = quorate_testbed::within(PATIENCE, || waiting().trim() == "1");
-    assert!(waits, "no session waits for another: {}", waiting());
+/// Waits until `blocked_sessions` returns the number of a session that waits for a lock of another session.
+pub(crate) fn wait_until_one_is_blocked(blocked_sessions: impl Fn() -> String) {
+    let is_one_blocked = quorate_testbed::within(PATIENCE, || blocked_sessions().trim() == "1");
+    assert!(
+        is_one_blocked,
+        "no session waits for another: {}",
+        blocked_sessions()
+    );
 }
 
 /// A text as a literal of SQL.
@@ -119,6 +123,6 @@ pub(crate) fn is_one_row(answer: &str) -> bool {
 
 /// The stored text of the document `a`.
 pub(crate) fn body(session: &mut Session) -> String {
-    let answer = session.say("SELECT body FROM documents WHERE id = 'a';");
+    let answer = session.execute("SELECT body FROM documents WHERE id = 'a';");
     answer.trim_end_matches('\n').to_owned()
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 /// A step that is executed before the next `PUT` with a condition.
-type Meanwhile = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
 /// A server that stores objects, and implements `If-Match` and `If-None-Match: *` as RFC 9110 demands. As in S3, the
 /// ETag is a hash of the body. The server has its own threads, which end with this process.
@@ -22,7 +22,7 @@ pub(crate) struct StoreServer {
 #[derive(Default)]
 struct State {
     objects: Mutex<BTreeMap<String, Vec<u8>>>,
-    meanwhile: Mutex<Option<Meanwhile>>,
+    next_job: Mutex<Option<Job>>,
     cut: Mutex<Option<Cut>>,
     /// Whether the server ignores conditions, as an old store does.
     ignores_conditions: bool,
@@ -52,10 +52,10 @@ impl StoreServer {
             ignores_conditions,
             ..State::default()
         });
-        let shared = Arc::clone(&state);
+        let thread_state = Arc::clone(&state);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let state = Arc::clone(&shared);
+                let state = Arc::clone(&thread_state);
                 thread::spawn(move || state.serve(stream));
             }
         });
@@ -68,22 +68,22 @@ impl StoreServer {
 
     /// Lets `job` run before the server handles the next `PUT` with a condition.
     pub(crate) fn before_next_put(&self, job: impl FnOnce() + Send + 'static) {
-        *lock(&self.state.meanwhile) = Some(Box::new(job));
+        *lock_mutex(&self.state.next_job) = Some(Box::new(job));
     }
 
     /// Ends the connection of the next `GET` after this text.
     pub(crate) fn cut_next_answer(&self, after: &str, has_length: bool) {
         let after = after.to_owned();
-        *lock(&self.state.cut) = Some(Cut { after, has_length });
+        *lock_mutex(&self.state.cut) = Some(Cut { after, has_length });
     }
 
     /// Lets the server run a job no more. Returns whether the job has run.
-    pub(crate) fn has_run(&self) -> bool {
-        lock(&self.state.meanwhile).take().is_none()
+    pub(crate) fn has_job_run(&self) -> bool {
+        lock_mutex(&self.state.next_job).take().is_none()
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -98,54 +98,56 @@ impl State {
     fn serve(&self, stream: TcpStream) {
         let mut reader = BufReader::new(&stream);
         // Without this answer, `curl` waits for a second before it sends the body.
-        let go_on = || (&stream).write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
-        let Some(request) = read(&mut reader, go_on) else {
+        let send_continue = || (&stream).write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+        let Some(request) = read_request(&mut reader, send_continue) else {
             return;
         };
-        let (status, tag, body) = self.answer(&request);
-        let length = format!("Content-Length: {}\r\n", body.len());
-        let cut = lock(&self.cut).take_if(|_| request.method == "GET");
-        let length: &str = if cut.as_ref().is_some_and(|cut| !cut.has_length) {
+        let (status, etag, body) = self.answer(&request);
+        let full_length_header = format!("Content-Length: {}\r\n", body.len());
+        let cut = lock_mutex(&self.cut).take_if(|_| request.method == "GET");
+        let length_header: &str = if cut.as_ref().is_some_and(|cut| !cut.has_length) {
             ""
         } else {
-            &length
+            &full_length_header
         };
-        let head =
-            format!("HTTP/1.1 {status} .\r\nETag: {tag}\r\n{length}Connection: close\r\n\r\n");
+        let head = format!(
+            "HTTP/1.1 {status} .\r\nETag: {etag}\r\n{length_header}Connection: close\r\n\r\n"
+        );
         let mut answer = [head.as_bytes(), &body].concat();
         if let Some(cut) = cut {
             let text = String::from_utf8_lossy(&answer).into_owned();
-            let at = text.find(&cut.after).expect("the text of the cut");
-            answer.truncate(at + cut.after.len());
+            let cut_index = text.find(&cut.after).expect("the text of the cut");
+            answer.truncate(cut_index + cut.after.len());
         }
         let _ = (&stream).write_all(&answer);
     }
 
     /// The status, the ETag and the body of the answer.
     fn answer(&self, request: &Request) -> (u16, String, Vec<u8>) {
-        let condition = |name: &str| request.headers.get(name).map(String::as_str);
+        let header = |name: &str| request.headers.get(name).map(String::as_str);
         // S3 demands the first of these headers, and the second one from a client with a temporary key.
-        if condition("x-amz-content-sha256") != Some("UNSIGNED-PAYLOAD")
-            || condition("x-amz-security-token") != Some("session")
+        if header("x-amz-content-sha256") != Some("UNSIGNED-PAYLOAD")
+            || header("x-amz-security-token") != Some("session")
         {
             return (403, "\"\"".to_owned(), Vec::new());
         }
-        let (matches, unless) = (condition("if-match"), condition("if-none-match"));
-        if request.method == "PUT" && (matches.is_some() || unless.is_some()) {
-            let job = lock(&self.meanwhile).take();
+        let (if_match, if_none_match) = (header("if-match"), header("if-none-match"));
+        if request.method == "PUT" && (if_match.is_some() || if_none_match.is_some()) {
+            let job = lock_mutex(&self.next_job).take();
             if let Some(job) = job {
                 job();
             }
         }
-        let mut objects = lock(&self.objects);
-        let found = objects.get(&request.path);
+        let mut objects = lock_mutex(&self.objects);
+        let stored = objects.get(&request.path);
         if request.method != "PUT" {
-            let found = found.map(|body| (200, etag(body), body.clone()));
-            return found.unwrap_or_else(|| (404, "\"\"".to_owned(), Vec::new()));
+            let answer = stored.map(|body| (200, etag(body), body.clone()));
+            return answer.unwrap_or_else(|| (404, "\"\"".to_owned(), Vec::new()));
         }
-        let fails = matches.is_some_and(|tag| found.is_none_or(|body| etag(body) != tag))
-            || unless == Some("*") && found.is_some();
-        if fails && !self.ignores_conditions {
+        let is_condition_violated = if_match
+            .is_some_and(|tag| stored.is_none_or(|body| etag(body) != tag))
+            || if_none_match == Some("*") && stored.is_some();
+        if is_condition_violated && !self.ignores_conditions {
             return (412, "\"\"".to_owned(), Vec::new());
         }
         let tag = etag(&request.body);
@@ -154,20 +156,23 @@ impl State {
     }
 }
 
-/// Reads one request. Calls `go_on` if the client waits for permission to send the body. `None` if the client sends
-/// something else.
-fn read(reader: &mut impl BufRead, go_on: impl Fn() -> std::io::Result<()>) -> Option<Request> {
-    let mut line = || {
+/// Reads one request. Calls `send_continue` if the client waits for permission to send the body. `None` if the client
+/// sends something else.
+fn read_request(
+    reader: &mut impl BufRead,
+    send_continue: impl Fn() -> std::io::Result<()>,
+) -> Option<Request> {
+    let mut read_line = || {
         let mut text = String::new();
         reader.read_line(&mut text).ok()?;
         Some(text.trim_end().to_owned())
     };
-    let first = line()?;
-    let mut words = first.split(' ').map(str::to_owned);
-    let (method, path) = (words.next()?, words.next()?);
+    let request_line = read_line()?;
+    let mut request_words = request_line.split(' ').map(str::to_owned);
+    let (method, path) = (request_words.next()?, request_words.next()?);
     let mut headers = BTreeMap::new();
     loop {
-        let text = line()?;
+        let text = read_line()?;
         let Some((name, value)) = text.split_once(':') else {
             break;
         };
@@ -177,7 +182,7 @@ fn read(reader: &mut impl BufRead, go_on: impl Fn() -> std::io::Result<()>) -> O
         .get("content-length")
         .map_or(Some(0), |text| text.parse().ok())?;
     if headers.contains_key("expect") {
-        go_on().ok()?;
+        send_continue().ok()?;
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
@@ -199,14 +204,14 @@ impl Moto {
     /// Starts a server with an empty bucket `bucket`. `None` if `moto` is not installed.
     pub(crate) fn start() -> Option<Self> {
         let mut python = Command::new("python3");
-        let silent = |command: &mut Command| {
+        let discard_output = |command: &mut Command| {
             command
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null());
         };
         python.args(["-c", "import moto.server"]);
-        silent(&mut python);
+        discard_output(&mut python);
         if !python.status().is_ok_and(|status| status.success()) {
             return None;
         }
@@ -222,21 +227,21 @@ impl Moto {
             "-p",
             &port.to_string(),
         ]);
-        silent(&mut server);
+        discard_output(&mut server);
         let child = server.spawn().expect("python3");
-        let started = Self { child, port };
-        let ready = quorate_testbed::within(Duration::from_secs(60), || {
+        let moto = Self { child, port };
+        let is_ready = quorate_testbed::within(Duration::from_secs(60), || {
             TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
         });
-        assert!(ready, "moto does not answer");
-        let url = started.url("");
+        assert!(is_ready, "moto does not answer");
+        let url = moto.url("");
         let bucket = url.trim_end_matches('/');
-        let created = Command::new("curl")
+        let curl_result = Command::new("curl")
             .args(["-sSf", "-X", "PUT", bucket])
             .output();
-        let created = created.expect("curl");
+        let created = curl_result.expect("curl");
         assert!(created.status.success(), "{created:?}");
-        Some(started)
+        Some(moto)
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
