@@ -11,28 +11,28 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use quorate_fuzz::records::{CLOCKED, Damaged, ask};
-use quorate_fuzz::redis::{AT_ONCE, SEPARATOR, Talk, requests};
-use quorate_fuzz::zookeeper::{Entry, FLOWS, flow};
+use quorate_fuzz::records::{DamagedStore, HAS_CLOCK, send_requests};
+use quorate_fuzz::redis::{ALL_AT_ONCE, Conversation, SEPARATOR, requests};
+use quorate_fuzz::zookeeper::{CLIENT_ACTIONS, Entry, run_client_action};
 use quorate_testbed::bad_url::BadUrl;
 use quorate_testbed::{Server, ServerOptions, ZooKeeper};
 
 /// The longest time for one step of the client of ZooKeeper.
-const STEP: Duration = Duration::from_secs(5);
+const STEP_LIMIT: Duration = Duration::from_secs(5);
 
 fn main() -> Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    redis(&corpus)?;
-    urls(&corpus)?;
+    record_redis(&corpus)?;
+    write_urls(&corpus)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(records(&corpus))?;
-    zookeeper(&corpus)
+    runtime.block_on(record_stores(&corpus))?;
+    record_zookeeper(&corpus)
 }
 
 /// Writes a file of the corpus.
-fn write(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> Result<()> {
+fn write_corpus_file(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> Result<()> {
     let folder: PathBuf = corpus.join(target);
     fs::create_dir_all(&folder)?;
     let path = folder.join(format!("recorded-{name}"));
@@ -41,29 +41,34 @@ fn write(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn redis(corpus: &Path) -> Result<()> {
-    for how in [0, 6, 12, AT_ONCE] {
+fn record_redis(corpus: &Path) -> Result<()> {
+    for first_byte in [0, 6, 12, ALL_AT_ONCE] {
         let server = Server::start(ServerOptions::new())?;
-        let mut talk = Talk::new(&server.url(), how);
+        let mut conversation = Conversation::new(&server.url(), first_byte);
         let mut stream = TcpStream::connect(server.addr())?;
         stream.set_read_timeout(Some(Duration::from_millis(100)))?;
-        let (mut input, mut chunk) = (vec![how], vec![0; 64 << 10]);
-        talk.driver.turn(quorate::Instant::now());
-        talk.driver.dialed(quorate::Instant::now());
-        while !talk.is_over() {
-            stream.write_all(&talk.driver.turn(quorate::Instant::now()).bytes)?;
+        let (mut input, mut chunk) = (vec![first_byte], vec![0; 64 << 10]);
+        conversation.driver.turn(quorate::Instant::now());
+        conversation.driver.dialed(quorate::Instant::now());
+        while !conversation.is_finished() {
+            stream.write_all(&conversation.driver.turn(quorate::Instant::now()).bytes)?;
             // After a request without an answer, no bytes arrive, and the next request is sent.
             let length = stream.read(&mut chunk).unwrap_or(0);
             if length > 0 {
-                talk.driver.hear(&chunk[..length], quorate::Instant::now());
+                conversation
+                    .driver
+                    .hear(&chunk[..length], quorate::Instant::now());
                 input.extend(&chunk[..length]);
                 input.extend(SEPARATOR);
             }
-            talk.driver.tick(quorate::Instant::now());
-            talk.ask();
+            conversation.driver.tick(quorate::Instant::now());
+            conversation.send_next();
         }
-        println!("{} good answers of a Redis server", talk.from_server());
-        write(corpus, "redis", &how.to_string(), &input)?;
+        println!(
+            "{} good answers of a Redis server",
+            conversation.answers_from_server()
+        );
+        write_corpus_file(corpus, "redis", &first_byte.to_string(), &input)?;
         let mut connection = server.connect(Duration::from_secs(5))?;
         for command in [
             &["PING"][..],
@@ -73,14 +78,14 @@ fn redis(corpus: &Path) -> Result<()> {
             &["SCAN", "0"],
         ] {
             let reply = connection.command(command)?;
-            let encoded = encode(&reply);
-            write(corpus, "replies", &command[0].to_lowercase(), &encoded)?;
+            let encoded = encode_reply(&reply);
+            write_corpus_file(corpus, "replies", &command[0].to_lowercase(), &encoded)?;
         }
     }
     Ok(())
 }
 
-fn encode(reply: &quorate_testbed::Reply) -> Vec<u8> {
+fn encode_reply(reply: &quorate_testbed::Reply) -> Vec<u8> {
     use quorate_testbed::Reply;
     match reply {
         Reply::Status(line) => format!("+{line}\r\n").into_bytes(),
@@ -88,16 +93,17 @@ fn encode(reply: &quorate_testbed::Reply) -> Vec<u8> {
         Reply::Int(number) => format!(":{number}\r\n").into_bytes(),
         Reply::Nil => b"$-1\r\n".to_vec(),
         Reply::Bulk(bytes) => [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat(),
-        Reply::Array(all) => {
-            let head = format!("*{}\r\n", all.len()).into_bytes();
-            all.iter()
-                .fold(head, |sum, one| [sum, encode(one)].concat())
+        Reply::Array(elements) => {
+            let head = format!("*{}\r\n", elements.len()).into_bytes();
+            elements.iter().fold(head, |encoded, element| {
+                [encoded, encode_reply(element)].concat()
+            })
         }
     }
 }
 
 /// URLs of each kind, and the choices from which a URL with each kind of error is made.
-fn urls(corpus: &Path) -> Result<()> {
+fn write_urls(corpus: &Path) -> Result<()> {
     for (name, url) in [
         ("redis", "redis://ann:s%40cret@10.0.0.1:7000/2"),
         ("rediss", "rediss://:secret@[::1]:7000"),
@@ -120,31 +126,31 @@ fn urls(corpus: &Path) -> Result<()> {
             "cannot use 'redis://ann:se cret@h' and valkey//:secret@h2?password=secret: no",
         ),
     ] {
-        write(corpus, "urls", name, url.as_bytes())?;
+        write_corpus_file(corpus, "urls", name, url.as_bytes())?;
     }
     for seed in 0..16 {
         // Bytes as choices: the generator of URLs takes each of them modulo the number of possibilities.
         let mut choices = Vec::new();
         let mut state: u64 = seed;
-        BadUrl::drawn(|below| {
+        BadUrl::drawn(|bound| {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             let choice = (state >> 33) as u8;
             choices.push(choice);
-            usize::from(choice) % below
+            usize::from(choice) % bound
         });
-        write(corpus, "urls", &format!("drawn-{seed}"), &choices)?;
+        write_corpus_file(corpus, "urls", &format!("drawn-{seed}"), &choices)?;
     }
     Ok(())
 }
 
 /// The content of the records after each request.
-async fn records(corpus: &Path) -> Result<()> {
-    for (kind, clocked) in [(CLOCKED, true), (0, false)] {
+async fn record_stores(corpus: &Path) -> Result<()> {
+    for (flags, has_clock) in [(HAS_CLOCK, true), (0, false)] {
         let states = Mutex::new(Vec::<Vec<u8>>::new());
-        let store = Damaged::new(b"", clocked);
-        ask(store, requests().into_iter(), |store| {
+        let store = DamagedStore::new(b"", has_clock);
+        send_requests(store, requests().into_iter(), |store| {
             let states = &states;
             async move {
                 for name in ["lock:plain", "lock:page", "lock:permits", "lock:quota"] {
@@ -159,34 +165,34 @@ async fn records(corpus: &Path) -> Result<()> {
         .await;
         let states = states.into_inner().expect("no panic");
         for (number, state) in states.iter().enumerate().step_by(2) {
-            let input = [&[0, kind][..], state].concat();
-            write(corpus, "records", &format!("{kind}-{number}"), &input)?;
+            let input = [&[0, flags][..], state].concat();
+            write_corpus_file(corpus, "records", &format!("{flags}-{number}"), &input)?;
         }
     }
     Ok(())
 }
 
-fn zookeeper(corpus: &Path) -> Result<()> {
+fn record_zookeeper(corpus: &Path) -> Result<()> {
     let server = ZooKeeper::start()?;
-    for which in 0..FLOWS {
+    for action in 0..CLIENT_ACTIONS {
         let entries = Arc::new(Mutex::new(Vec::new()));
-        let relay = relay(server.addr(0), entries.clone())?;
-        let url = format!("zk://ann:secret@{relay}/a/locks?timeout=4s&session=10s");
+        let relay_address = start_relay(server.addr(0), entries.clone())?;
+        let url = format!("zk://ann:secret@{relay_address}/a/locks?timeout=4s&session=10s");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         // A second client wakes the listener.
-        let direct = format!(
+        let direct_url = format!(
             "{}?timeout=4s&session=10s",
             server
                 .url("/a/locks")
                 .replacen("zk://", "zk://ann:secret@", 1)
         );
-        let (good, _) = runtime.block_on(async {
-            tokio::join!(flow(which, &url, STEP), async {
+        let (good_steps, _) = runtime.block_on(async {
+            tokio::join!(run_client_action(action, &url, STEP_LIMIT), async {
                 tokio::time::sleep(Duration::from_millis(150)).await;
-                if which == 2 {
-                    flow(1, &direct, STEP).await
+                if action == 2 {
+                    run_client_action(1, &direct_url, STEP_LIMIT).await
                 } else {
                     0
                 }
@@ -194,12 +200,12 @@ fn zookeeper(corpus: &Path) -> Result<()> {
         });
         drop(runtime);
         std::thread::sleep(Duration::from_millis(100));
-        println!("{good} good steps of a client of ZooKeeper");
-        let mut input = vec![which];
+        println!("{good_steps} good steps of a client of ZooKeeper");
+        let mut input = vec![action];
         for entry in entries.lock().expect("no panic").iter() {
             Entry::write(entry, &mut input);
         }
-        write(corpus, "zookeeper", &which.to_string(), &input)?;
+        write_corpus_file(corpus, "zookeeper", &action.to_string(), &input)?;
     }
     Ok(())
 }
@@ -207,7 +213,7 @@ fn zookeeper(corpus: &Path) -> Result<()> {
 type Entries = Arc<Mutex<Vec<Entry>>>;
 
 /// Relays connections to a ZooKeeper server, and notes what the server sends.
-fn relay(server: SocketAddr, entries: Entries) -> Result<SocketAddr> {
+fn start_relay(server: SocketAddr, entries: Entries) -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     std::thread::spawn(move || {
@@ -216,20 +222,26 @@ fn relay(server: SocketAddr, entries: Entries) -> Result<SocketAddr> {
             let Ok(upstream) = TcpStream::connect(server) else {
                 return;
             };
-            let (Ok(mut from), Ok(mut to)) = (client.try_clone(), upstream.try_clone()) else {
+            let (Ok(mut client_reader), Ok(mut server_writer)) =
+                (client.try_clone(), upstream.try_clone())
+            else {
                 return;
             };
-            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-            std::thread::spawn(move || note(upstream, client, &entries));
+            std::thread::spawn(move || std::io::copy(&mut client_reader, &mut server_writer));
+            std::thread::spawn(move || record_answers(upstream, client, &entries));
         }
     });
     Ok(address)
 }
 
-fn note(mut server: TcpStream, mut client: TcpStream, entries: &Entries) -> std::io::Result<()> {
-    let began = Instant::now();
-    let mut first = true;
-    while began.elapsed() < Duration::from_secs(60) {
+fn record_answers(
+    mut server: TcpStream,
+    mut client: TcpStream,
+    entries: &Entries,
+) -> std::io::Result<()> {
+    let started_at = Instant::now();
+    let mut is_first = true;
+    while started_at.elapsed() < Duration::from_secs(60) {
         let mut length = [0; 4];
         server.read_exact(&mut length)?;
         if &length == b"Zook" {
@@ -244,20 +256,20 @@ fn note(mut server: TcpStream, mut client: TcpStream, entries: &Entries) -> std:
         }
         let mut frame = vec![0; u32::from_be_bytes(length) as usize];
         server.read_exact(&mut frame)?;
-        let field = |at: usize| {
+        let field_at = |offset: usize| {
             frame
-                .get(at..at + 4)
-                .and_then(|four| four.first_chunk())
-                .map_or(0, |four| i32::from_be_bytes(*four))
+                .get(offset..offset + 4)
+                .and_then(|bytes| bytes.first_chunk())
+                .map_or(0, |bytes| i32::from_be_bytes(*bytes))
         };
-        let entry = match (field(0), field(12)) {
-            _ if first => Some(Entry::Reply(frame.clone())),
+        let entry = match (field_at(0), field_at(12)) {
+            _ if is_first => Some(Entry::Reply(frame.clone())),
             (-2, _) => None,
             (-1, _) => Some(Entry::Frame(frame.clone())),
             (_, 0) => Some(Entry::Reply(frame[16..].to_vec())),
             _ => Some(Entry::Refusal(frame[12..].to_vec())),
         };
-        first = false;
+        is_first = false;
         entries.lock().expect("no panic").extend(entry);
         client.write_all(&[&length[..], &frame].concat())?;
     }

@@ -18,41 +18,41 @@ use crate::Depth;
 use crate::redis::requests;
 
 /// The bit of the second byte that means: the store has a clock.
-pub const CLOCKED: u8 = 1;
+pub const HAS_CLOCK: u8 = 1;
 
-/// A store in memory. When a record is read for the first time, it has the content `state`.
+/// A store in memory. When a record is read for the first time, it has the content `first_state`.
 #[derive(Clone, Debug)]
-pub struct Damaged {
+pub struct DamagedStore {
     table: Table,
-    state: Arc<[u8]>,
-    seen: HashSet<Arc<[u8]>>,
+    first_state: Arc<[u8]>,
+    damaged_names: HashSet<Arc<[u8]>>,
 }
 
-impl Damaged {
-    /// Creates the store. `state` is the content of each record before the first change of it.
-    pub fn new(state: &[u8], clocked: bool) -> Self {
+impl DamagedStore {
+    /// Creates the store. `first_state` is the content of each record before the first change of it.
+    pub fn new(first_state: &[u8], has_clock: bool) -> Self {
         Self {
-            table: Table::new("table", clocked),
-            state: state.into(),
-            seen: HashSet::new(),
+            table: Table::new("table", has_clock),
+            first_state: first_state.into(),
+            damaged_names: HashSet::new(),
         }
     }
 
     /// Reads one record.
     pub async fn content(&self, name: &[u8]) -> Vec<u8> {
-        let read = self.table.clone().load(&[name.into()]).await;
-        let mut records = read.map(|read| read.what).unwrap_or_default();
+        let loaded = self.table.clone().load(&[name.into()]).await;
+        let mut records = loaded.map(|loaded| loaded.what).unwrap_or_default();
         records.pop().unwrap_or_default().state
     }
 
     async fn damage(&mut self, name: &Arc<[u8]>) {
-        if !self.seen.insert(name.clone()) || self.state.is_empty() {
+        if !self.damaged_names.insert(name.clone()) || self.first_state.is_empty() {
             return;
         }
         let change = Change {
             name: name.clone(),
             version: 0,
-            state: Some(self.state.to_vec()),
+            state: Some(self.first_state.to_vec()),
         };
         let commit = Commit {
             changes: vec![change],
@@ -63,7 +63,7 @@ impl Damaged {
     }
 }
 
-impl Store for Damaged {
+impl Store for DamagedStore {
     type Session = Self;
     type Listener = <Table as Store>::Listener;
 
@@ -93,7 +93,7 @@ impl Store for Damaged {
     }
 }
 
-impl Session for Damaged {
+impl Session for DamagedStore {
     async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
         for name in names {
             self.damage(name).await;
@@ -121,28 +121,28 @@ impl Session for Damaged {
 #[derive(Default)]
 struct Counts {
     answered: AtomicUsize,
-    good: AtomicUsize,
+    good_answers: AtomicUsize,
 }
 
 impl ReplySink for Counts {
     fn answered(&self, _node: usize, _phase: Phase, answer: Result<Answer, Fault>) {
         self.answered.fetch_add(1, Ordering::Relaxed);
         if answer.is_ok() {
-            self.good.fetch_add(1, Ordering::Relaxed);
+            self.good_answers.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Sends the requests to a master made of this store, one after the other. After each answer, calls `then` with the
-/// store. Returns the number of requests and of good answers.
+/// Sends the requests to a master made of this store, one after the other. After each answer, calls `after_answer` with
+/// the store. Returns the number of requests and of good answers.
 ///
 /// # Panics
 ///
 /// If the driver of stores panics, or does not answer a request exactly once.
-pub async fn ask<F: Future<Output = ()>>(
-    store: Damaged,
+pub async fn send_requests<F: Future<Output = ()>>(
+    store: DamagedStore,
     requests: impl Iterator<Item = (Phase, Request)>,
-    mut then: impl FnMut(Damaged) -> F,
+    mut after_answer: impl FnMut(DamagedStore) -> F,
 ) -> (usize, usize) {
     let node = StoreNode::new(store.clone());
     node.settle(&quorate::testing::context(&Redlock::builder()));
@@ -153,7 +153,7 @@ pub async fn ask<F: Future<Output = ()>>(
         node.send(request, Reply::new(counts.clone(), 0, phase));
         // Releases are repeated in the background, if the record cannot be changed.
         let _ = tokio::time::timeout(Duration::from_secs(5), node.idle()).await;
-        then(store.clone()).await;
+        after_answer(store.clone()).await;
     }
     drop(node);
     let answered = || counts.answered.load(Ordering::Relaxed);
@@ -167,7 +167,7 @@ pub async fn ask<F: Future<Output = ()>>(
         sent,
         "each request must be answered exactly once"
     );
-    (sent, counts.good.load(Ordering::Relaxed))
+    (sent, counts.good_answers.load(Ordering::Relaxed))
 }
 
 /// Passes an input to the driver of stores.
@@ -176,7 +176,7 @@ pub async fn ask<F: Future<Output = ()>>(
 ///
 /// If the driver panics, or does not answer every request exactly once.
 pub fn run(input: &[u8]) -> Depth {
-    let [skip, kind, state @ ..] = input else {
+    let [skip, flags, state @ ..] = input else {
         return Depth::Refused;
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -184,10 +184,10 @@ pub fn run(input: &[u8]) -> Depth {
         .start_paused(true)
         .build()
         .expect("a runtime");
-    let store = Damaged::new(state, kind & CLOCKED != 0);
-    let all = requests().into_iter().skip(usize::from(*skip) % 24);
-    let (_, good) = runtime.block_on(ask(store, all, |_| async {}));
-    if good > 0 {
+    let store = DamagedStore::new(state, flags & HAS_CLOCK != 0);
+    let selected_requests = requests().into_iter().skip(usize::from(*skip) % 24);
+    let (_, good_answers) = runtime.block_on(send_requests(store, selected_requests, |_| async {}));
+    if good_answers > 0 {
         Depth::Accepted
     } else {
         Depth::Refused

@@ -1,4 +1,5 @@
-//! The bytes that a Redis or Valkey server sends, as the driver of the library reads them: handshake, replies and pushes.
+//! The bytes that a Redis or Valkey server sends, as the driver of the library reads them: handshake, replies and
+//! pushes.
 //!
 //! The first byte of an input says how many requests are left out, and whether all requests are sent at once or one
 //! after each chunk. The rest are the chunks in which the bytes arrive, separated by [`SEPARATOR`].
@@ -21,13 +22,13 @@ use crate::Depth;
 pub const SEPARATOR: [u8; 2] = [0xff, 0xff];
 
 /// The bit of the first byte that means: send all requests before the first chunk.
-pub const AT_ONCE: u8 = 1 << 7;
+pub const ALL_AT_ONCE: u8 = 1 << 7;
 
 /// A TTL, a heartbeat, and other durations of the requests.
-const LONG: Duration = Duration::from_secs(10);
+const REQUEST_DURATION: Duration = Duration::from_secs(10);
 
 /// The settings of the driver, for a master at `url`.
-pub fn settings(url: &str) -> RedlockBuilder {
+pub fn driver_settings(url: &str) -> RedlockBuilder {
     Redlock::builder()
         .master(url)
         .node_timeout(Duration::from_millis(50))
@@ -38,14 +39,14 @@ pub fn settings(url: &str) -> RedlockBuilder {
 struct Claims {
     plain: Arc<Claim>,
     /// Waits in the queue for the plain lock.
-    waits: Arc<Claim>,
+    queued_plain: Arc<Claim>,
     group: Arc<Claim>,
     permit: Arc<Claim>,
     unordered: Arc<Claim>,
 }
 
-fn token(n: u8) -> Token {
-    Token::from_bytes([n; 16])
+fn token(byte: u8) -> Token {
+    Token::from_bytes([byte; 16])
 }
 
 impl Claims {
@@ -53,7 +54,7 @@ impl Claims {
         let ticket = Ticket {
             waiter: "00112233aabbccdd:1".into(),
             number: 1,
-            heartbeat: LONG,
+            heartbeat: REQUEST_DURATION,
         };
         let part = |key: &[u8], mode| Part {
             key: key.into(),
@@ -64,11 +65,13 @@ impl Claims {
             part(b"lock:other", Mode::Exclusive),
         ]);
         let permit = Permit::new(b"lock:permits"[..].into(), 0, 2);
-        let claim = |key: &[u8], n| Claim::new("lock:", key, token(n), true);
-        let fair = |ticket| Fairness::Fair(ticket);
+        let claim = |key: &[u8], token_number| Claim::new("lock:", key, token(token_number), true);
+        let fair_order = |ticket| Fairness::Fair(ticket);
         Self {
-            plain: Arc::new(claim(b"plain", 1).with_fairness(fair(None))),
-            waits: Arc::new(claim(b"plain", 2).with_fairness(fair(Some(Box::new(ticket))))),
+            plain: Arc::new(claim(b"plain", 1).with_fairness(fair_order(None))),
+            queued_plain: Arc::new(
+                claim(b"plain", 2).with_fairness(fair_order(Some(Box::new(ticket)))),
+            ),
             group: Arc::new(claim(b"page", 3).with_group(group)),
             permit: Arc::new(Claim::new("", &permit.key(), token(4), true).with_permit(permit)),
             unordered: Arc::new(claim(b"quota", 5).with_fairness(Fairness::Unordered)),
@@ -79,7 +82,7 @@ impl Claims {
 fn acquire(claim: &Arc<Claim>) -> (Phase, Request) {
     let claim = claim.clone();
     let proposal = 1_700_000_000_000_000;
-    let ttl = LONG;
+    let ttl = REQUEST_DURATION;
     (
         Phase::Acquire,
         Request::Acquire {
@@ -93,14 +96,14 @@ fn acquire(claim: &Arc<Claim>) -> (Phase, Request) {
 fn extend(claims: &[&Arc<Claim>]) -> (Phase, Request) {
     let item = |claim: &&Arc<Claim>| ExtendItem {
         claim: (*claim).clone(),
-        ttl: LONG,
+        ttl: REQUEST_DURATION,
         note: true,
     };
     let items = claims.iter().map(item).collect();
     (Phase::Extend, Request::Extend { items })
 }
 
-fn look(key: &[u8]) -> (Phase, Request) {
+fn read_status(key: &[u8]) -> (Phase, Request) {
     (Phase::Look, Request::Look { key: key.into() })
 }
 
@@ -123,12 +126,12 @@ fn release(claim: &Arc<Claim>) -> (Phase, Request) {
 pub fn requests() -> Vec<(Phase, Request)> {
     let Claims {
         plain,
-        waits,
+        queued_plain,
         group,
         permit,
         unordered,
     } = Claims::new();
-    let confirm = Request::Confirm {
+    let confirm_request = Request::Confirm {
         claim: plain.clone(),
         token: 1_700_000_000_000_001,
     };
@@ -153,15 +156,15 @@ pub fn requests() -> Vec<(Phase, Request)> {
         cursor: 0,
         count: 100,
     };
-    let broken = Request::Break {
+    let break_request = Request::Break {
         key: b"lock:page"[..].into(),
         ended: [Ended::new(&token(3).to_hex(), &token(3).to_hex())].into(),
         delete: true,
     };
     vec![
         acquire(&plain),
-        acquire(&waits),
-        (Phase::Confirm, confirm),
+        acquire(&queued_plain),
+        (Phase::Confirm, confirm_request),
         (
             Phase::Value,
             Request::Note {
@@ -169,22 +172,22 @@ pub fn requests() -> Vec<(Phase, Request)> {
             },
         ),
         extend(&[&plain]),
-        look(b"lock:plain"),
+        read_status(b"lock:plain"),
         acquire(&group),
         extend(&[&group, &plain]),
-        look(b"lock:page"),
+        read_status(b"lock:page"),
         acquire(&permit),
-        look(b"lock:permits"),
+        read_status(b"lock:permits"),
         acquire(&unordered),
         read(&unordered, 1),
         (Phase::Value, write),
         read(&unordered, 2),
         (Phase::Look, Request::List { page: page.into() }),
         watch(b"lock:plain"),
-        (Phase::Look, broken),
+        (Phase::Look, break_request),
         release(&permit),
         release(&group),
-        release(&waits),
+        release(&queued_plain),
         release(&unordered),
         release(&plain),
     ]
@@ -194,7 +197,7 @@ pub fn requests() -> Vec<(Phase, Request)> {
 #[derive(Default)]
 pub struct Counts {
     answered: AtomicUsize,
-    from_server: AtomicUsize,
+    answers_from_server: AtomicUsize,
 }
 
 impl ReplySink for Counts {
@@ -202,7 +205,7 @@ impl ReplySink for Counts {
         self.answered.fetch_add(1, Ordering::Relaxed);
         match answer {
             Ok(_) => {
-                self.from_server.fetch_add(1, Ordering::Relaxed);
+                self.answers_from_server.fetch_add(1, Ordering::Relaxed);
             }
             // The texts of faults contain parts of what the server sent.
             Err(fault) => assert!(fault.to_string().len() < 4_096, "{fault}"),
@@ -210,67 +213,68 @@ impl ReplySink for Counts {
     }
 }
 
-struct Ignores;
+struct IgnoringSink;
 
-impl WakeSink for Ignores {
+impl WakeSink for IgnoringSink {
     fn woken(&self, _node: usize, _key: &[u8]) {}
 }
 
 /// A driver whose requests are sent as the first byte of an input says.
-pub struct Talk {
+pub struct Conversation {
     /// The driver.
     pub driver: Driver,
     counts: Arc<Counts>,
-    left: std::vec::IntoIter<(Phase, Request)>,
-    sent: usize,
-    at_once: bool,
+    remaining: std::vec::IntoIter<(Phase, Request)>,
+    sent_count: usize,
+    all_at_once: bool,
 }
 
-impl Talk {
+impl Conversation {
     /// Begins with the driver of a master at `url`.
     ///
     /// # Panics
     ///
     /// If the URL is not valid.
-    pub fn new(url: &str, how: u8) -> Self {
-        let mut all = drivers(&settings(url), 1).expect("the settings must be valid");
-        let driver = all.pop().expect("one master");
+    pub fn new(url: &str, first_byte: u8) -> Self {
+        let mut all_drivers =
+            drivers(&driver_settings(url), 1).expect("the settings must be valid");
+        let driver = all_drivers.pop().expect("one master");
         driver.subscribe(Subscriber {
             process: "00112233aabbccdd".into(),
             node: 0,
-            sink: Arc::new(Ignores),
+            sink: Arc::new(IgnoringSink),
         });
-        let mut left = requests();
-        left.drain(..usize::from(how & !AT_ONCE).min(left.len()));
-        let mut talk = Self {
+        let mut remaining = requests();
+        remaining.drain(..usize::from(first_byte & !ALL_AT_ONCE).min(remaining.len()));
+        let mut conversation = Self {
             driver,
             counts: Arc::default(),
-            left: left.into_iter(),
-            sent: 0,
-            at_once: how & AT_ONCE != 0,
+            remaining: remaining.into_iter(),
+            sent_count: 0,
+            all_at_once: first_byte & ALL_AT_ONCE != 0,
         };
-        talk.ask();
-        talk
+        conversation.send_next();
+        conversation
     }
 
     /// Sends the next request, or all of them.
-    pub fn ask(&mut self) {
-        let many = if self.at_once { usize::MAX } else { 1 };
-        for (phase, request) in self.left.by_ref().take(many) {
-            self.sent += 1;
+    pub fn send_next(&mut self) {
+        let count = if self.all_at_once { usize::MAX } else { 1 };
+        for (phase, request) in self.remaining.by_ref().take(count) {
+            self.sent_count += 1;
             let reply = Reply::new(self.counts.clone(), 0, phase);
             self.driver.send(request, reply);
         }
     }
 
     /// Whether every request was sent and answered.
-    pub fn is_over(&self) -> bool {
-        self.left.len() == 0 && self.counts.answered.load(Ordering::Relaxed) == self.sent
+    pub fn is_finished(&self) -> bool {
+        self.remaining.len() == 0 && self.counts.answered.load(Ordering::Relaxed) == self.sent_count
     }
 
     /// The number of requests that the server answered.
-    pub fn from_server(&self) -> usize {
-        self.counts.from_server.load(Ordering::Relaxed)
+    pub fn answers_from_server(&self) -> usize {
+        self.counts.answers_from_server.load(Ordering::Relaxed)
     }
 }
 
@@ -280,45 +284,54 @@ impl Talk {
 ///
 /// If the driver panics, or does not answer every request exactly once.
 pub fn run(input: &[u8]) -> Depth {
-    let (&how, mut rest) = input.split_first().unwrap_or((&0, &[]));
-    let mut talk = Talk::new("redis://127.0.0.1:6379", how);
+    let (&first_byte, mut remaining_input) = input.split_first().unwrap_or((&0, &[]));
+    let mut conversation = Conversation::new("redis://127.0.0.1:6379", first_byte);
     let mut now = Instant::from_nanos(1);
-    while !rest.is_empty() {
-        let wants = talk.driver.turn(now);
-        match wants.stage {
-            Stage::Dial => talk.driver.dialed(now),
+    while !remaining_input.is_empty() {
+        let turn = conversation.driver.turn(now);
+        match turn.stage {
+            Stage::Dial => conversation.driver.dialed(now),
             Stage::Talk => {
-                let end = rest.windows(2).position(|two| two == SEPARATOR);
-                let (chunk, after) = end.map_or((rest, &[][..]), |end| {
-                    (&rest[..end], &rest[end + SEPARATOR.len()..])
-                });
+                let separator = remaining_input
+                    .windows(2)
+                    .position(|pair| pair == SEPARATOR);
+                let (chunk, after_chunk) =
+                    separator.map_or((remaining_input, &[][..]), |separator| {
+                        (
+                            &remaining_input[..separator],
+                            &remaining_input[separator + SEPARATOR.len()..],
+                        )
+                    });
                 now = now + Duration::from_millis(1);
-                talk.driver.hear(chunk, now);
-                talk.ask();
-                rest = after;
+                conversation.driver.hear(chunk, now);
+                conversation.send_next();
+                remaining_input = after_chunk;
             }
             // After a loss of the connection, each later chunk arrives on a new connection.
-            Stage::Rest => match wants.wake_at {
+            Stage::Rest => match turn.wake_at {
                 Some(wake_at) => {
                     now = wake_at.max(now + Duration::from_millis(1));
-                    talk.driver.tick(now);
+                    conversation.driver.tick(now);
                 }
                 None => break,
             },
             Stage::Over => break,
         }
     }
-    let Talk {
+    let Conversation {
         driver,
         counts,
-        sent,
+        sent_count,
         ..
-    } = talk;
+    } = conversation;
     driver.tick(now + Duration::from_secs(3_600));
     drop(driver);
     let answered = counts.answered.load(Ordering::Relaxed);
-    assert_eq!(answered, sent, "each request must be answered exactly once");
-    match counts.from_server.load(Ordering::Relaxed) {
+    assert_eq!(
+        answered, sent_count,
+        "each request must be answered exactly once"
+    );
+    match counts.answers_from_server.load(Ordering::Relaxed) {
         0 => Depth::Refused,
         _ => Depth::Accepted,
     }

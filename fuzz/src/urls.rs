@@ -15,49 +15,58 @@ use crate::Depth;
 /// are hidden again.
 pub fn run(input: &[u8]) -> Depth {
     let text = String::from_utf8_lossy(input);
-    let (accepted, _) = outputs(&text);
-    let clean = redact::redact(&text).into_owned();
-    assert_eq!(redact::redact(&clean), clean, "a second time, of {text:?}");
+    let (is_accepted, _) = printed_texts(&text);
+    let redacted = redact::redact(&text).into_owned();
+    assert_eq!(
+        redact::redact(&redacted),
+        redacted,
+        "a second time, of {text:?}"
+    );
 
     let mut choices = input.iter();
-    let BadUrl { url, password } = BadUrl::drawn(|below| {
+    let BadUrl { url, password } = BadUrl::drawn(|bound| {
         let choice = choices.next().copied().unwrap_or_default();
-        usize::from(choice) % below
+        usize::from(choice) % bound
     });
-    let (drawn_accepted, outputs) = outputs(&url);
+    let (is_drawn_url_accepted, outputs) = printed_texts(&url);
     for output in outputs {
         let leak = leaked(&output, &password);
         assert_eq!(leak, None, "{url:?}: {output}");
     }
-    if accepted || drawn_accepted {
+    if is_accepted || is_drawn_url_accepted {
         Depth::Accepted
     } else {
         Depth::Refused
     }
 }
 
-/// Whether at least one kind of master accepts the URL, and everything that the library and the crates for other masters
-/// print about it.
-fn outputs(url: &str) -> (bool, Vec<String>) {
+/// Whether at least one kind of master accepts the URL, and everything that the library and the crates for other
+/// masters print about it.
+fn printed_texts(url: &str) -> (bool, Vec<String>) {
     let mut texts = Vec::new();
-    let mut accepted = false;
+    let mut is_accepted = false;
     let builder = || Redlock::builder().master("redis://10.9.9.9").master(url);
     texts.push(format!("{:?}", builder()));
     match builder().build() {
         Ok(redlock) => {
-            accepted = true;
+            is_accepted = true;
             texts.push(format!("{redlock:?}"));
             texts.extend(redlock.masters().map(ToString::to_string));
         }
         Err(error) => texts.push(format!("{error} {error:?}")),
     }
-    let next = Redlock::builder()
+    let next_builder = Redlock::builder()
         .master("redis://10.9.9.9")
         .next_masters([url]);
-    texts.extend(next.build().err().map(|error| format!("{error} {error:?}")));
-    accepted |= note(&mut texts, quorate_mysql::script(url));
-    accepted |= note(&mut texts, quorate_zookeeper::script(url));
-    accepted |= note(&mut texts, quorate_zookeeper::ZooKeeper::open(url));
+    texts.extend(
+        next_builder
+            .build()
+            .err()
+            .map(|error| format!("{error} {error:?}")),
+    );
+    is_accepted |= add_outcome_text(&mut texts, quorate_mysql::script(url));
+    is_accepted |= add_outcome_text(&mut texts, quorate_zookeeper::script(url));
+    is_accepted |= add_outcome_text(&mut texts, quorate_zookeeper::ZooKeeper::open(url));
     texts.extend(text::duration(url).err());
     texts.extend(text::wait(url).err());
     texts.extend(text::switch(url).err());
@@ -67,13 +76,16 @@ fn outputs(url: &str) -> (bool, Vec<String>) {
         let message = format!("cannot use '{url}': no");
         texts.push(redact::redact(&message).into_owned());
     }
-    (accepted, texts)
+    (is_accepted, texts)
 }
 
-fn note<T: Debug, E: Debug + ToString>(texts: &mut Vec<String>, read: Result<T, E>) -> bool {
-    match read {
-        Ok(read) => {
-            texts.push(format!("{read:?}"));
+fn add_outcome_text<T: Debug, E: Debug + ToString>(
+    texts: &mut Vec<String>,
+    outcome: Result<T, E>,
+) -> bool {
+    match outcome {
+        Ok(value) => {
+            texts.push(format!("{value:?}"));
             true
         }
         Err(error) => {

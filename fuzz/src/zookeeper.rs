@@ -1,7 +1,7 @@
 //! The frames that a ZooKeeper server sends, as the crate `quorate-zookeeper` and its client library read them.
 //!
-//! The first byte of an input chooses what the client does ([`flow`]). The rest are [`Entry`]s: the server sends them
-//! one after the other, and closes all connections after the last one.
+//! The first byte of an input chooses what the client does ([`run_client_action`]). The rest are [`Entry`]s: the server
+//! sends them one after the other, and closes all connections after the last one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,10 +20,10 @@ use tokio::time::timeout;
 use crate::Depth;
 
 /// The number of things that the client can do.
-pub const FLOWS: u8 = 4;
+pub const CLIENT_ACTIONS: u8 = 4;
 
 /// The longest time for one step of the client. A step whose answer does not come takes this long.
-const STEP: Duration = Duration::from_millis(300);
+const STEP_LIMIT: Duration = Duration::from_millis(300);
 
 /// One message of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,21 +53,21 @@ impl Entry {
         out.extend(bytes);
     }
 
-    fn all(mut rest: &[u8]) -> VecDeque<Self> {
-        let mut all = VecDeque::new();
-        while let [kind, long, short, after @ ..] = rest {
-            let length = usize::from(u16::from_be_bytes([*long, *short])).min(after.len());
-            let (bytes, after) = after.split_at(length);
-            rest = after;
-            let bytes = bytes.to_vec();
-            all.push_back(match kind % 4 {
+    fn parse_all(mut rest: &[u8]) -> VecDeque<Self> {
+        let mut entries = VecDeque::new();
+        while let [kind, long, short, after_header @ ..] = rest {
+            let length = usize::from(u16::from_be_bytes([*long, *short])).min(after_header.len());
+            let (body, after_entry) = after_header.split_at(length);
+            rest = after_entry;
+            let bytes = body.to_vec();
+            entries.push_back(match kind % 4 {
                 0 => Self::Reply(bytes),
                 1 => Self::Refusal(bytes),
                 2 => Self::Frame(bytes),
                 _ => Self::Last(bytes),
             });
         }
-        all
+        entries
     }
 }
 
@@ -84,29 +84,29 @@ type Entries = Arc<Mutex<VecDeque<Entry>>>;
 
 async fn serve(listener: TcpListener, entries: Entries) {
     while let Ok((client, _)) = listener.accept().await {
-        tokio::spawn(talk(client, entries.clone()));
+        tokio::spawn(serve_client(client, entries.clone()));
     }
 }
 
-async fn talk(mut client: TcpStream, entries: Entries) -> io::Result<()> {
-    let mut first = true;
+async fn serve_client(mut client: TcpStream, entries: Entries) -> io::Result<()> {
+    let mut is_first = true;
     loop {
         let mut length = [0; 4];
         client.read_exact(&mut length).await?;
-        let is_word = &length == b"srvr";
+        let is_srvr_command = &length == b"srvr";
         let mut request = Vec::new();
-        if !is_word {
-            let length = usize::try_from(i32::from_be_bytes(length))
+        if !is_srvr_command {
+            let request_length = usize::try_from(i32::from_be_bytes(length))
                 .unwrap_or(0)
                 .min(1 << 20);
-            request.resize(length, 0);
+            request.resize(request_length, 0);
             client.read_exact(&mut request).await?;
         }
-        let field = |at: usize| request.get(at..at + 4).unwrap_or_default().to_vec();
-        let (xid, operation) = (field(0), field(4));
-        if !first && operation == 11_i32.to_be_bytes() {
+        let field_at = |offset: usize| request.get(offset..offset + 4).unwrap_or_default().to_vec();
+        let (xid, operation) = (field_at(0), field_at(4));
+        if !is_first && operation == 11_i32.to_be_bytes() {
             let pong = [&xid[..], &[0; 12]].concat();
-            client.write_all(&framed(&pong)).await?;
+            client.write_all(&add_length(&pong)).await?;
             continue;
         }
         loop {
@@ -115,14 +115,16 @@ async fn talk(mut client: TcpStream, entries: Entries) -> io::Result<()> {
                 .unwrap_or_else(PoisonError::into_inner)
                 .pop_front();
             let header = |error: &[u8]| [&xid[..], &[0, 0, 0, 0, 0, 0, 0, 1], error].concat();
-            let (bytes, answers) = match entry {
+            let (bytes, is_answer) = match entry {
                 None => return Ok(()),
-                Some(Entry::Reply(body)) if is_word => {
+                Some(Entry::Reply(body)) if is_srvr_command => {
                     return client.write_all(&body).await;
                 }
-                Some(Entry::Reply(body)) if first => (framed(&body), true),
+                Some(Entry::Reply(body)) if is_first => (add_length(&body), true),
                 Some(Entry::Reply(body)) if announces_too_much(&body) => continue,
-                Some(Entry::Reply(body)) => (framed(&[&header(&[0; 4])[..], &body].concat()), true),
+                Some(Entry::Reply(body)) => {
+                    (add_length(&[&header(&[0; 4])[..], &body].concat()), true)
+                }
                 Some(Entry::Refusal(body))
                     if announces_too_much(body.get(4..).unwrap_or_default()) =>
                 {
@@ -130,14 +132,14 @@ async fn talk(mut client: TcpStream, entries: Entries) -> io::Result<()> {
                 }
                 Some(Entry::Refusal(body)) => {
                     let (error, body) = body.split_at(body.len().min(4));
-                    (framed(&[&header(error)[..], body].concat()), true)
+                    (add_length(&[&header(error)[..], body].concat()), true)
                 }
                 Some(Entry::Frame(bytes))
                     if announces_too_much(bytes.get(16..).unwrap_or_default()) =>
                 {
                     continue;
                 }
-                Some(Entry::Frame(bytes)) => (framed(&bytes), false),
+                Some(Entry::Frame(bytes)) => (add_length(&bytes), false),
                 Some(Entry::Last(bytes))
                     if announces_too_much(bytes.get(20..).unwrap_or_default()) =>
                 {
@@ -146,52 +148,53 @@ async fn talk(mut client: TcpStream, entries: Entries) -> io::Result<()> {
                 Some(Entry::Last(bytes)) => return client.write_all(&bytes).await,
             };
             client.write_all(&bytes).await?;
-            if answers {
+            if is_answer {
                 break;
             }
         }
-        first = false;
+        is_first = false;
     }
 }
 
-fn framed(bytes: &[u8]) -> Vec<u8> {
+fn add_length(bytes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     [&length.to_be_bytes()[..], bytes].concat()
 }
 
 /// Runs a client: it prepares the server, reads and changes records, listens for wake-ups, or inspects the server.
 /// Each step takes at most the time `step`. Returns the number of steps that succeeded.
-pub async fn flow(which: u8, url: &str, step: Duration) -> usize {
-    let mut good = 0;
+pub async fn run_client_action(action: u8, url: &str, step: Duration) -> usize {
+    let mut good_steps = 0;
     let store = ZooKeeper::open(url).expect("the URL must be valid");
-    match which % FLOWS {
+    match action % CLIENT_ACTIONS {
         // The crate itself must catch panics here.
         0 => {
             let prepared = timeout(step, quorate_zookeeper::prepare(url)).await;
-            good += usize::from(prepared.is_ok_and(|prepared| prepared.is_ok()));
+            good_steps += usize::from(prepared.is_ok_and(|prepared| prepared.is_ok()));
         }
-        1 => good += session(&store, step).await,
-        2 => good += listener(&store, step).await,
+        1 => good_steps += use_session(&store, step).await,
+        2 => good_steps += use_listener(&store, step).await,
         _ => {
-            let found = in_time(step, async { Ok::<_, ()>(store.inspect().await) }).await;
-            good += usize::from(found.is_some_and(|found| found.fault.is_none()));
+            let inspection = in_time(step, async { Ok::<_, ()>(store.inspect().await) }).await;
+            good_steps +=
+                usize::from(inspection.is_some_and(|inspection| inspection.fault.is_none()));
         }
     }
-    good
+    good_steps
 }
 
 async fn in_time<T, E>(step: Duration, call: impl Future<Output = Result<T, E>>) -> Option<T> {
     // The library catches panics in the calls of a store in the same way.
-    let done = timeout(step, caught_in(call)).await.ok()?;
-    done.ok()?.ok()
+    let call_result = timeout(step, caught_in(call)).await.ok()?;
+    call_result.ok()?.ok()
 }
 
-async fn session(store: &ZooKeeper, step: Duration) -> usize {
+async fn use_session(store: &ZooKeeper, step: Duration) -> usize {
     let Some((mut session, _)) = in_time(step, store.connect()).await else {
         return 0;
     };
     let names: [Arc<[u8]>; 2] = [b"lock:a"[..].into(), b"lock:b"[..].into()];
-    let mut good = 1;
+    let mut good_steps = 1;
     let mut versions = [0, 0];
     for state in [&b"one"[..], b"two"] {
         let changes = names.iter().zip(versions).map(|(name, version)| Change {
@@ -208,29 +211,29 @@ async fn session(store: &ZooKeeper, step: Duration) -> usize {
             wakes: vec![wake],
             ..Commit::default()
         };
-        if let Some(done) = in_time(step, session.commit(&[commit])).await {
-            good += 1;
-            if let Some(Committed::Done(new)) = done.what.first() {
+        if let Some(committed) = in_time(step, session.commit(&[commit])).await {
+            good_steps += 1;
+            if let Some(Committed::Done(new)) = committed.what.first() {
                 assert_eq!(new.len(), versions.len(), "one version for each change");
                 versions.copy_from_slice(new);
             }
         }
-        if let Some(read) = in_time(step, session.load(&names)).await {
-            good += 1;
-            assert_eq!(read.what.len(), names.len(), "one record for each name");
+        if let Some(loaded) = in_time(step, session.load(&names)).await {
+            good_steps += 1;
+            assert_eq!(loaded.what.len(), names.len(), "one record for each name");
         }
     }
     let _ = session.date();
-    good += usize::from(in_time(step, session.page(0, 10)).await.is_some());
-    let removed = names.into_iter().zip(versions).collect::<Vec<_>>();
-    good + usize::from(in_time(step, session.remove(&removed)).await.is_some())
+    good_steps += usize::from(in_time(step, session.page(0, 10)).await.is_some());
+    let removals = names.into_iter().zip(versions).collect::<Vec<_>>();
+    good_steps + usize::from(in_time(step, session.remove(&removals)).await.is_some())
 }
 
-async fn listener(store: &ZooKeeper, step: Duration) -> usize {
+async fn use_listener(store: &ZooKeeper, step: Duration) -> usize {
     let Some(mut listener) = in_time(step, store.listen("00112233aabbccdd".into())).await else {
         return 0;
     };
-    let mut good = 1;
+    let mut good_steps = 1;
     // In the recorded traffic, another client sends wake-ups.
     for _ in 0..2 {
         // The library drops a listener after its first error. This is necessary: after two errors of this kind,
@@ -238,9 +241,9 @@ async fn listener(store: &ZooKeeper, step: Duration) -> usize {
         if in_time(step, listener.next()).await.is_none() {
             break;
         }
-        good += 1;
+        good_steps += 1;
     }
-    good
+    good_steps
 }
 
 /// Passes an input to a client.
@@ -249,22 +252,22 @@ async fn listener(store: &ZooKeeper, step: Duration) -> usize {
 ///
 /// If the client panics, or if no socket can be opened.
 pub fn run(input: &[u8]) -> Depth {
-    let (&which, rest) = input.split_first().unwrap_or((&0, &[]));
-    let entries: Entries = Arc::new(Mutex::new(Entry::all(rest)));
+    let (&action, rest) = input.split_first().unwrap_or((&0, &[]));
+    let entries: Entries = Arc::new(Mutex::new(Entry::parse_all(rest)));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
-    let good = runtime.block_on(async {
+    let good_steps = runtime.block_on(async {
         let listener = TcpListener::bind((own_address(), 0))
             .await
             .expect("a free port");
         let address = listener.local_addr().expect("bound");
         tokio::spawn(serve(listener, entries));
         let url = format!("zk://ann:secret@{address}/a/locks?timeout=100ms&session=1s");
-        flow(which, &url, STEP).await
+        run_client_action(action, &url, STEP_LIMIT).await
     });
-    if good > 0 {
+    if good_steps > 0 {
         Depth::Accepted
     } else {
         Depth::Refused

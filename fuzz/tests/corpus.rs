@@ -25,36 +25,36 @@ fn every_file_of_the_corpus_passes_through_its_target_without_a_panic() {
             .push(panic.to_string());
     }));
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let mut lines = Vec::new();
+    let mut problems = Vec::new();
     for (name, target) in TARGETS {
         let folder = std::fs::read_dir(corpus.join(name)).expect("each target has a corpus");
-        let (mut files, mut accepted) = (0, 0);
+        let (mut files, mut accepted_files) = (0, 0);
         for entry in folder {
             let path = entry.expect("a readable folder").path();
             let input = std::fs::read(&path).expect("a readable file");
-            let began = Instant::now();
+            let started_at = Instant::now();
             let depth = std::panic::catch_unwind(|| target(&input));
-            if began.elapsed() > PATIENCE {
-                lines.push(format!("{}: {:?}", path.display(), began.elapsed()));
+            if started_at.elapsed() > PATIENCE {
+                problems.push(format!("{}: {:?}", path.display(), started_at.elapsed()));
             }
             let panics = std::mem::take(&mut *PANICS.lock().expect("no panic here"));
-            lines.extend(
+            problems.extend(
                 panics
                     .iter()
                     .map(|panic| format!("{}: {panic}", path.display())),
             );
             if depth.is_err() {
-                lines.push(format!("{}: the target panicked", path.display()));
+                problems.push(format!("{}: the target panicked", path.display()));
             }
             files += 1;
-            accepted += usize::from(depth.is_ok_and(|depth| depth == Depth::Accepted));
+            accepted_files += usize::from(depth.is_ok_and(|depth| depth == Depth::Accepted));
         }
-        if files < 4 || accepted < 2 {
-            lines.push(format!(
-                "{name}: only {accepted} of {files} files reach the parser: record them again"
+        if files < 4 || accepted_files < 2 {
+            problems.push(format!(
+                "{name}: only {accepted_files} of {files} files reach the parser: record them again"
             ));
         }
     }
     drop(std::panic::take_hook());
-    assert!(lines.is_empty(), "{}", lines.join("\n"));
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
