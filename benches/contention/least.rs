@@ -18,30 +18,30 @@ use std::time::Duration;
 use quorate::Instant;
 use tokio::net::TcpStream;
 
-use super::{HOLD, RESOURCE, Turn};
+use super::{Acquisition, HOLD, RESOURCE};
 
 const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] then redis.call('DEL',KEYS[1]) \
     redis.call('PUBLISH',ARGV[2],'free') return 1 end return 0";
 
 /// Counts messages of one kind, and wakes the one task that waits for the count to reach a given number.
 #[derive(Default)]
-struct Tally {
+struct MessageCount {
     count: Cell<usize>,
     waker: Cell<Option<Waker>>,
 }
 
-impl Tally {
-    fn more(&self, count: usize) {
+impl MessageCount {
+    fn add(&self, count: usize) {
         self.count.set(self.count.get() + count);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
 
-    /// Waits until the count is at least `enough`. Does not reset the count.
-    async fn reaches(&self, enough: usize) {
+    /// Waits until the count is at least `target`. Does not reset the count.
+    async fn wait_for(&self, target: usize) {
         poll_fn(|cx| {
-            if self.count.get() >= enough {
+            if self.count.get() >= target {
                 return Poll::Ready(());
             }
             self.waker.set(Some(cx.waker().clone()));
@@ -56,12 +56,12 @@ struct Process {
     masters: Vec<Rc<TcpStream>>,
     quorum: usize,
     /// The number of masters that have replied positively (`+OK` or `:1`) to the latest command of this process.
-    yes: Rc<Tally>,
+    positive_replies: Rc<MessageCount>,
     /// Counts release notifications: each master sends one when the other process has released the lock there.
-    told: Rc<Tally>,
+    release_notifications: Rc<MessageCount>,
 }
 
-fn words(words: &[&str]) -> Vec<u8> {
+fn encode_command(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         let _ = write!(bytes, "${}\r\n{word}\r\n", word.len());
@@ -69,9 +69,9 @@ fn words(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Starts a task that reads from `stream` until the connection ends. The task calls `count` for each chunk of bytes,
-/// and adds the result to `tally`.
-fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
+/// Starts a task that reads from `stream` until the connection ends. The task calls `count_messages` for each chunk of
+/// bytes, and adds the result to `counter`.
+fn listen(stream: Rc<TcpStream>, counter: Rc<MessageCount>, count_messages: fn(&[u8]) -> usize) {
     tokio::task::spawn_local(async move {
         let mut buffer = [0; 4096];
         loop {
@@ -80,7 +80,7 @@ fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
             }
             match stream.try_read(&mut buffer) {
                 Ok(0) => return,
-                Ok(len) => tally.more(count(&buffer[..len])),
+                Ok(length) => counter.add(count_messages(&buffer[..length])),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => return,
             }
@@ -88,7 +88,7 @@ fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
     });
 }
 
-async fn connected(address: &str) -> Rc<TcpStream> {
+async fn open_connection(address: &str) -> Rc<TcpStream> {
     let stream = TcpStream::connect(address)
         .await
         .expect("the master must accept a connection");
@@ -100,51 +100,60 @@ async fn connected(address: &str) -> Rc<TcpStream> {
 
 impl Process {
     async fn connect(addresses: &[&str], channel: &str) -> Self {
-        let (yes, told) = (Rc::<Tally>::default(), Rc::<Tally>::default());
+        let (positive_replies, release_notifications) =
+            (Rc::<MessageCount>::default(), Rc::<MessageCount>::default());
         let mut masters = Vec::new();
         for address in addresses {
-            let (orders, ear) = (connected(address).await, connected(address).await);
-            listen(orders.clone(), yes.clone(), |came| {
-                came.iter().filter(|b| **b == b'+' || **b == b':').count()
+            let (command_stream, listening_stream) = (
+                open_connection(address).await,
+                open_connection(address).await,
+            );
+            listen(command_stream.clone(), positive_replies.clone(), |bytes| {
+                bytes.iter().filter(|b| **b == b'+' || **b == b':').count()
             });
-            let subscribe = words(&["SUBSCRIBE", channel]);
-            ear.try_write(&subscribe)
+            let subscribe = encode_command(&["SUBSCRIBE", channel]);
+            listening_stream
+                .try_write(&subscribe)
                 .expect("the request must be written");
             // Each notification of a release contains the word `free` once, so count this word.
-            listen(ear, told.clone(), |came| {
-                came.windows(4).filter(|four| four == b"free").count()
+            listen(listening_stream, release_notifications.clone(), |bytes| {
+                bytes.windows(4).filter(|window| window == b"free").count()
             });
-            masters.push(orders);
+            masters.push(command_stream);
         }
         let quorum = masters.len() / 2 + 1;
         Self {
             masters,
             quorum,
-            yes,
-            told,
+            positive_replies,
+            release_notifications,
         }
     }
 
     /// Sends a request to all masters, and waits until a majority of the masters has replied positively.
-    async fn ask(&self, request: &[u8]) {
-        self.yes.count.set(0);
+    async fn send_to_all(&self, request: &[u8]) {
+        self.positive_replies.count.set(0);
         for master in &self.masters {
-            let len = master
+            let length = master
                 .try_write(request)
                 .expect("the request must be written");
-            assert_eq!(len, request.len());
+            assert_eq!(length, request.len());
         }
-        self.yes.reaches(self.quorum).await;
+        self.positive_replies.wait_for(self.quorum).await;
     }
 }
 
-/// Acquires and releases the lock `turns` times as process `this` (0 or 1), alternately with the other process. Process
-/// 0 begins. Returns the acquisitions of this process.
-pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<Turn> {
-    let channel = |of: usize| format!("least:{of}");
-    let process = Process::connect(addresses, &channel(this)).await;
-    let load = words(&["SCRIPT", "LOAD", RELEASE]);
-    // The reply to SCRIPT LOAD begins with neither `+` nor `:`, so the tally `yes` does not count it.
+/// Acquires and releases the lock `turns` times as process `process_index` (0 or 1), alternately with the other
+/// process. Process 0 begins. Returns the acquisitions of this process.
+pub(super) async fn run_process(
+    addresses: &[&str],
+    process_index: usize,
+    turns: usize,
+) -> Vec<Acquisition> {
+    let channel_of = |process: usize| format!("least:{process}");
+    let process = Process::connect(addresses, &channel_of(process_index)).await;
+    let load = encode_command(&["SCRIPT", "LOAD", RELEASE]);
+    // The reply to SCRIPT LOAD begins with neither `+` nor `:`, so `positive_replies` does not count it.
     for master in &process.masters {
         master
             .try_write(&load)
@@ -157,29 +166,29 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
         .read_line(&mut line)
         .expect("the worker must read the start command from stdin");
     let token = format!("{:032}", std::process::id());
-    let take = words(&["SET", RESOURCE, &token, "NX", "PX", "10000"]);
-    let next = channel(1 - this);
-    let give = words(&["EVAL", RELEASE, "1", RESOURCE, &token, &next]);
-    let mut taken = Vec::new();
+    let acquire_command = encode_command(&["SET", RESOURCE, &token, "NX", "PX", "10000"]);
+    let next_channel = channel_of(1 - process_index);
+    let release_command = encode_command(&["EVAL", RELEASE, "1", RESOURCE, &token, &next_channel]);
+    let mut acquisitions = Vec::new();
     for turn in 0..turns {
-        if turn > 0 || this > 0 {
-            process.told.reaches(process.quorum).await;
+        if turn > 0 || process_index > 0 {
+            process.release_notifications.wait_for(process.quorum).await;
         }
-        let asked = Instant::now().as_nanos();
-        process.ask(&take).await;
-        let obtained = Instant::now().as_nanos();
+        let sent_at = Instant::now().as_nanos();
+        process.send_to_all(&acquire_command).await;
+        let acquired_at = Instant::now().as_nanos();
         tokio::time::sleep(HOLD).await;
         // Reset the count for the other process's next release. The last notifications arrived during `HOLD`.
-        process.told.count.set(0);
-        let releasing = Instant::now().as_nanos();
-        process.ask(&give).await;
-        taken.push(Turn {
+        process.release_notifications.count.set(0);
+        let released_at = Instant::now().as_nanos();
+        process.send_to_all(&release_command).await;
+        acquisitions.push(Acquisition {
             task: 0,
-            granted_in: obtained - asked,
-            obtained,
-            releasing,
-            order: (2 * turn + this) as u64,
+            granted_in: acquired_at - sent_at,
+            acquired_at,
+            released_at,
+            order: (2 * turn + process_index) as u64,
         });
     }
-    taken
+    acquisitions
 }

@@ -33,30 +33,30 @@ const HOLD: Duration = Duration::from_millis(5);
 
 /// One acquisition, recorded by the task that made it. Times are in nanoseconds of a clock that all processes share.
 #[derive(Clone, Copy)]
-struct Turn {
+struct Acquisition {
     task: usize,
     /// The time from the start of the successful attempt to the answer that completed a majority.
     granted_in: u64,
-    obtained: u64,
-    releasing: u64,
-    order: u64,
+    acquired_at: u64,
+    released_at: u64,
+    token: u64,
 }
 
 /// The measured figures of one arrangement of processes and tasks. Times are in milliseconds.
 struct Figures {
     name: &'static str,
-    beyond_hold: f64,
-    most: usize,
-    fewest: usize,
+    overhead_ms: f64,
+    most_per_task: usize,
+    fewest_per_task: usize,
     handover_mean: f64,
     handover_p50: f64,
     handover_p99: f64,
     /// The median time from a release until the next holder begins its successful attempt.
-    woken_p50: f64,
+    wake_p50: f64,
     granted_p50: f64,
-    sent: f64,
-    all: f64,
-    rate: f64,
+    commands_sent: f64,
+    commands_run: f64,
+    per_second: f64,
     /// The processor time of an average master, in percent of a core.
     master_percent: f64,
 }
@@ -103,7 +103,7 @@ const CLIENTS: [Arrangement; 3] = [
 ];
 
 /// The arrangement that is measured while two of the five masters do not answer.
-const STOPPED: Arrangement = (
+const TWO_MASTERS_STOPPED: Arrangement = (
     "fair: 4 processes x 4 tasks, 2 of 5 masters stopped",
     4,
     4,
@@ -113,95 +113,120 @@ const STOPPED: Arrangement = (
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    if let Some(at) = args.iter().position(|arg| arg == "--worker") {
-        return worker(&args[at + 1..]);
+    if let Some(position) = args.iter().position(|arg| arg == "--worker") {
+        return worker(&args[position + 1..]);
     }
     if args.iter().any(|arg| arg == "--test") {
         return; // `cargo test --benches` only builds it.
     }
     let masters = Masters::start(5).expect("five masters must start (is redis-server installed?)");
-    let rounds = args.iter().find_map(|arg| arg.strip_prefix("--rounds="));
-    let rounds: usize = rounds.map_or(3, |rounds| {
-        rounds.parse().expect("--rounds must be a number")
-    });
+    let rounds_text = args.iter().find_map(|arg| arg.strip_prefix("--rounds="));
+    let rounds: usize =
+        rounds_text.map_or(3, |text| text.parse().expect("--rounds must be a number"));
     let many_clients = args.iter().any(|arg| arg == "--clients");
     let arrangements = if many_clients {
         &CLIENTS[..]
     } else {
         &ARRANGEMENTS
     };
-    let mut seen: Vec<Vec<Figures>> = arrangements.iter().map(|_| Vec::new()).collect();
+    let mut results: Vec<Vec<Figures>> = arrangements.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
-        for (arrangement, seen) in arrangements.iter().zip(&mut seen) {
-            seen.push(measure(&masters, arrangement));
+        for (arrangement, rounds) in arrangements.iter().zip(&mut results) {
+            rounds.push(measure(&masters, arrangement));
         }
     }
     if many_clients {
-        return print(&seen.into_iter().map(middle).collect::<Vec<_>>());
+        return print_table(&results.into_iter().map(median_round).collect::<Vec<_>>());
     }
     masters[3].stop().expect("the master must stop");
     masters[4].stop().expect("the master must stop");
-    seen.push((0..rounds).map(|_| measure(&masters, &STOPPED)).collect());
-    let table: Vec<Figures> = seen.into_iter().map(middle).collect();
-    print(&table);
-    goals(&table);
+    results.push(
+        (0..rounds)
+            .map(|_| measure(&masters, &TWO_MASTERS_STOPPED))
+            .collect(),
+    );
+    let table: Vec<Figures> = results.into_iter().map(median_round).collect();
+    print_table(&table);
+    print_goals(&table);
 }
 
 /// The round with the median cost per acquisition, because other processes can distort a single round.
-fn middle(mut rounds: Vec<Figures>) -> Figures {
-    rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
+fn median_round(mut rounds: Vec<Figures>) -> Figures {
+    rounds.sort_by(|a, b| a.overhead_ms.total_cmp(&b.overhead_ms));
     rounds.swap_remove(rounds.len() / 2)
 }
 
 /// Prints the goals of the benchmark and whether they are met.
-fn goals(figures: &[Figures]) {
+fn print_goals(figures: &[Figures]) {
     println!();
-    let goal = |what: &str, most: f64, value: f64| {
-        let verdict = if value <= most { "met" } else { "MISSED" };
+    let print_goal = |description: &str, bound: f64, value: f64| {
+        let verdict = if value <= bound { "met" } else { "MISSED" };
         println!(
-            "goal: {what}: at most {most}; measured {}: {verdict}",
+            "goal: {description}: at most {bound}; measured {}: {verdict}",
             number(value)
         );
     };
-    let [one, four, paused, _, _, least, two, ..] = figures else {
+    let [
+        one_process,
+        four_processes,
+        four_with_pause,
+        _,
+        _,
+        without_quorate,
+        two_processes,
+        ..,
+    ] = figures
+    else {
         return;
     };
-    for (what, most, value) in [
-        ("mean", 1.05, two.handover_mean / least.handover_mean),
-        ("p99", 0.8, two.handover_p99 / least.handover_p99),
+    for (description, bound, value) in [
+        (
+            "mean",
+            1.05,
+            two_processes.handover_mean / without_quorate.handover_mean,
+        ),
+        (
+            "p99",
+            0.8,
+            two_processes.handover_p99 / without_quorate.handover_p99,
+        ),
     ] {
-        goal(
+        print_goal(
             &format!(
-                "{what} hand-over time between two processes, ratio to SET NX PX without quorate"
+                "{description} hand-over time between two processes, ratio to SET NX PX without quorate"
             ),
-            most,
+            bound,
             value,
         );
     }
-    goal("commands sent per acquisition, 1 process", 10.0, one.sent);
-    goal(
+    print_goal(
+        "commands sent per acquisition, 1 process",
+        10.0,
+        one_process.commands_sent,
+    );
+    print_goal(
         "commands sent per acquisition, 4 processes",
         22.0,
-        four.sent,
+        four_processes.commands_sent,
     );
-    for (mean, p99, figures) in [
+    for (mean_description, p99_description, figures) in [
         (
             "mean hand-over time between processes in ms, 10 ms pause between acquisitions",
             "its p99",
-            paused,
+            four_with_pause,
         ),
         (
             "mean hand-over time between processes in ms, no pause between acquisitions",
             "its p99",
-            four,
+            four_processes,
         ),
     ] {
-        goal(mean, 0.9, figures.handover_mean);
-        goal(p99, 1.4, figures.handover_p99);
+        print_goal(mean_description, 0.9, figures.handover_mean);
+        print_goal(p99_description, 1.4, figures.handover_p99);
     }
 }
 
-fn print(figures: &[Figures]) {
+fn print_table(figures: &[Figures]) {
     let mut table = Table::new([
         "",
         "beyond hold ms",
@@ -219,16 +244,16 @@ fn print(figures: &[Figures]) {
     for row in figures {
         table.row([
             row.name.to_owned(),
-            number(row.beyond_hold),
-            format!("{} / {}", row.most, row.fewest),
+            number(row.overhead_ms),
+            format!("{} / {}", row.most_per_task, row.fewest_per_task),
             number(row.handover_mean),
             number(row.handover_p50),
             number(row.handover_p99),
-            number(row.woken_p50),
+            number(row.wake_p50),
             number(row.granted_p50),
-            number(row.sent),
-            number(row.all),
-            number(row.rate),
+            number(row.commands_sent),
+            number(row.commands_run),
+            number(row.per_second),
             number(row.master_percent),
         ]);
     }
@@ -239,12 +264,12 @@ fn print(figures: &[Figures]) {
 /// tasks.
 fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     let &(name, processes, tasks, mode, pause) = arrangement;
-    let turns = (processes * tasks).max(200);
+    let total = (processes * tasks).max(200);
     let urls = masters.urls().join(",");
     let program = std::env::current_exe().expect("the path of this program must be known");
     let mut children: Vec<_> = (0..processes)
         .map(|process| {
-            let share = (turns / processes).to_string();
+            let share = (total / processes).to_string();
             Command::new(&program)
                 .args(["--worker", &urls, &tasks.to_string(), &share, mode])
                 .args([process.to_string(), pause.to_string()])
@@ -267,8 +292,8 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
         readers.push(reader);
     }
     // In the mode `least`, clients send SET themselves. In the other modes only scripts call it: do not count it there.
-    let before = Counts::read(masters, mode == "least");
-    let cpu = servers_cpu(masters);
+    let counts_before = Counts::read(masters, mode == "least");
+    let cpu_before = servers_cpu(masters);
     for child in &mut children {
         child
             .stdin
@@ -277,85 +302,101 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
             .write_all(b"go\n")
             .expect("the worker must read the start command");
     }
-    let mut seen: Vec<Turn> = Vec::new();
+    let mut acquisitions: Vec<Acquisition> = Vec::new();
     for (process, reader) in readers.into_iter().enumerate() {
         for line in std::io::BufRead::lines(reader) {
             let line = line.expect("the worker must print text");
             let mut fields = line
                 .split(' ')
                 .map(|field| field.parse::<u64>().expect("the worker must print numbers"));
-            let mut next = || {
+            let mut next_field = || {
                 fields
                     .next()
                     .expect("each line from a worker must have five fields")
             };
             let task = process * tasks
-                + usize::try_from(next()).expect("the task number must fit into usize");
-            seen.push(Turn {
+                + usize::try_from(next_field()).expect("the task number must fit into usize");
+            acquisitions.push(Acquisition {
                 task,
-                granted_in: next(),
-                obtained: next(),
-                releasing: next(),
-                order: next(),
+                granted_in: next_field(),
+                acquired_at: next_field(),
+                released_at: next_field(),
+                token: next_field(),
             });
         }
     }
     for child in &mut children {
         assert!(child.wait().expect("the worker must end").success());
     }
-    let cpu = servers_cpu(masters).saturating_sub(cpu) / masters.len() as u32;
-    let counts = Counts::read(masters, mode == "least").since(before);
-    figures(name, seen, (processes, tasks), counts, cpu)
+    let cpu = servers_cpu(masters).saturating_sub(cpu_before) / masters.len() as u32;
+    let counts = Counts::read(masters, mode == "least").since(counts_before);
+    figures(name, acquisitions, (processes, tasks), counts, cpu)
 }
 
 fn figures(
     name: &'static str,
-    mut seen: Vec<Turn>,
+    mut acquisitions: Vec<Acquisition>,
     (processes, tasks): (usize, usize),
     counts: Counts,
     cpu: Duration,
 ) -> Figures {
-    seen.sort_by_key(|turn| turn.order);
-    let count = seen.len();
-    let first = seen.iter().map(|turn| turn.obtained).min().unwrap_or(0);
-    let last = seen.iter().map(|turn| turn.releasing).max().unwrap_or(0);
-    let held: u64 = seen.iter().map(|turn| turn.releasing - turn.obtained).sum();
+    acquisitions.sort_by_key(|acquisition| acquisition.token);
+    let count = acquisitions.len();
+    let first_acquired_at = acquisitions
+        .iter()
+        .map(|acquisition| acquisition.acquired_at)
+        .min()
+        .unwrap_or(0);
+    let last_released_at = acquisitions
+        .iter()
+        .map(|acquisition| acquisition.released_at)
+        .max()
+        .unwrap_or(0);
+    let total_hold: u64 = acquisitions
+        .iter()
+        .map(|acquisition| acquisition.released_at - acquisition.acquired_at)
+        .sum();
     // Count hand-overs between processes, or between tasks if there is only one process.
-    let party = |turn: &Turn| turn.task / if processes > 1 { tasks } else { 1 };
-    let passed = || {
-        seen.windows(2)
-            .filter(|pair| party(&pair[0]) != party(&pair[1]))
+    let holder_of =
+        |acquisition: &Acquisition| acquisition.task / if processes > 1 { tasks } else { 1 };
+    let hand_overs = || {
+        acquisitions
+            .windows(2)
+            .filter(|pair| holder_of(&pair[0]) != holder_of(&pair[1]))
     };
-    let gap = |pair: &[Turn]| pair[1].obtained.saturating_sub(pair[0].releasing);
-    let sorted = |mut all: Vec<u64>| {
-        all.sort_unstable();
-        all
+    let gap_of = |pair: &[Acquisition]| pair[1].acquired_at.saturating_sub(pair[0].released_at);
+    let sorted = |mut values: Vec<u64>| {
+        values.sort_unstable();
+        values
     };
-    let gaps = sorted(passed().map(gap).collect());
-    let granted = sorted(passed().map(|pair| pair[1].granted_in).collect());
-    let woken = sorted(
-        passed()
-            .map(|pair| gap(pair).saturating_sub(pair[1].granted_in))
+    let gaps = sorted(hand_overs().map(gap_of).collect());
+    let attempt_times = sorted(hand_overs().map(|pair| pair[1].granted_in).collect());
+    let wake_times = sorted(
+        hand_overs()
+            .map(|pair| gap_of(pair).saturating_sub(pair[1].granted_in))
             .collect(),
     );
     let mut per_task = vec![0usize; processes * tasks];
-    for turn in &seen {
-        per_task[turn.task] += 1;
+    for acquisition in &acquisitions {
+        per_task[acquisition.task] += 1;
     }
     Figures {
         name,
-        beyond_hold: (last - first - held) as f64 / 1e6 / (count - 1) as f64,
-        most: per_task.iter().copied().max().unwrap_or(0),
-        fewest: per_task.iter().copied().min().unwrap_or(0),
+        overhead_ms: (last_released_at - first_acquired_at - total_hold) as f64
+            / 1e6
+            / (count - 1) as f64,
+        most_per_task: per_task.iter().copied().max().unwrap_or(0),
+        fewest_per_task: per_task.iter().copied().min().unwrap_or(0),
         handover_mean: gaps.iter().sum::<u64>() as f64 / gaps.len() as f64 / 1e6,
         handover_p50: quantile(&gaps, 0.5) / 1e6,
         handover_p99: quantile(&gaps, 0.99) / 1e6,
-        woken_p50: quantile(&woken, 0.5) / 1e6,
-        granted_p50: quantile(&granted, 0.5) / 1e6,
-        sent: counts.sent as f64 / count as f64,
-        all: counts.ran as f64 / count as f64,
-        rate: count as f64 / ((last - first) as f64 / 1e9),
-        master_percent: 100.0 * cpu.as_secs_f64() / ((last - first) as f64 / 1e9),
+        wake_p50: quantile(&wake_times, 0.5) / 1e6,
+        granted_p50: quantile(&attempt_times, 0.5) / 1e6,
+        commands_sent: counts.sent as f64 / count as f64,
+        commands_run: counts.ran as f64 / count as f64,
+        per_second: count as f64 / ((last_released_at - first_acquired_at) as f64 / 1e9),
+        master_percent: 100.0 * cpu.as_secs_f64()
+            / ((last_released_at - first_acquired_at) as f64 / 1e9),
     }
 }
 
@@ -377,16 +418,16 @@ fn worker(args: &[String]) {
             .split(',')
             .map(|url| url.trim_start_matches("redis://"))
             .collect();
-        let this = process.parse().expect("PROCESS must be a number");
-        let work = least::work(&addresses, this, turns);
-        return print_turns(tokio::task::LocalSet::new().block_on(&runtime, work));
+        let process_index = process.parse().expect("PROCESS must be a number");
+        let acquisitions = least::run_process(&addresses, process_index, turns);
+        return print_acquisitions(tokio::task::LocalSet::new().block_on(&runtime, acquisitions));
     }
-    let taken = runtime.block_on(async {
+    let acquisitions = runtime.block_on(async {
         let builder = Redlock::builder()
             .masters(urls.split(','))
             .restart_guard(RestartGuard::Off)
             .wait(Wait::For(Duration::from_secs(600)));
-        let builder = if mode == "unordered" {
+        let ordered_builder = if mode == "unordered" {
             builder.order(quorate::Order::Unordered)
         } else {
             builder
@@ -394,7 +435,10 @@ fn worker(args: &[String]) {
         let clients = if mode == "clients" { tasks } else { 1 };
         let mut redlocks = Vec::new();
         for n in 0..clients {
-            let redlock = builder.clone().build().expect("the settings must be valid");
+            let redlock = ordered_builder
+                .clone()
+                .build()
+                .expect("the settings must be valid");
             let guard = redlock.acquire(format!("warm-up {process} {n}")).await;
             let guard = guard.expect("a majority must grant the lock");
             guard.release().await;
@@ -405,75 +449,79 @@ fn worker(args: &[String]) {
         std::io::stdin()
             .read_line(&mut line)
             .expect("the worker must read the start command from stdin");
-        let left = Arc::new(AtomicIsize::new(turns as isize));
-        let mut running = tokio::task::JoinSet::new();
+        let remaining = Arc::new(AtomicIsize::new(turns as isize));
+        let mut task_set = tokio::task::JoinSet::new();
         for task in 0..tasks {
-            let (redlock, left) = (redlocks[task % clients].clone(), left.clone());
-            running.spawn(take_turns(redlock, task, left, pause));
+            let (redlock, remaining) = (redlocks[task % clients].clone(), remaining.clone());
+            task_set.spawn(acquire_repeatedly(redlock, task, remaining, pause));
         }
-        let taken = running.join_all().await.concat();
+        let acquisitions = task_set.join_all().await.concat();
         for redlock in redlocks {
             redlock.flush().await;
         }
-        taken
+        acquisitions
     });
-    print_turns(taken);
+    print_acquisitions(acquisitions);
 }
 
-/// One task of a worker process. It makes acquisitions until `left` is 0. `left` is the number of acquisitions that
-/// remain for all tasks of the process together.
-async fn take_turns(
+/// One task of a worker process. It makes acquisitions until `remaining` is 0. `remaining` is the number of
+/// acquisitions that remain for all tasks of the process together.
+async fn acquire_repeatedly(
     redlock: Redlock,
     task: usize,
-    left: Arc<AtomicIsize>,
+    remaining: Arc<AtomicIsize>,
     pause: Duration,
-) -> Vec<Turn> {
-    let mut taken = Vec::new();
-    while left.fetch_sub(1, Ordering::Relaxed) > 0 {
+) -> Vec<Acquisition> {
+    let mut acquisitions = Vec::new();
+    while remaining.fetch_sub(1, Ordering::Relaxed) > 0 {
         let guard = redlock
             .acquire(RESOURCE)
             .await
             .expect("the lock must be granted before the wait times out");
-        let obtained = Instant::now().as_nanos();
+        let acquired_at = Instant::now().as_nanos();
         let granted_in = granted_in(&guard);
         tokio::time::sleep(HOLD).await;
-        let order = guard.fencing_token().unwrap_or(0);
-        let releasing = Instant::now().as_nanos();
+        let token = guard.fencing_token().unwrap_or(0);
+        let released_at = Instant::now().as_nanos();
         guard.release().await;
-        taken.push(Turn {
+        acquisitions.push(Acquisition {
             task,
             granted_in,
-            obtained,
-            releasing,
-            order,
+            acquired_at,
+            released_at,
+            token,
         });
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
     }
-    taken
+    acquisitions
 }
 
 /// The time from the start of the successful attempt to the answer that completed a majority, in nanoseconds.
 fn granted_in(guard: &LockGuard) -> u64 {
     let report = guard.report();
-    let yes = report
-        .iter()
-        .filter(|said| said.outcome == NodeOutcome::Yes && said.phase == Phase::Acquire);
-    let mut took: Vec<u64> = yes
-        .filter_map(|said| Some(said.latency?.as_nanos() as u64))
+    let grants = report.iter().filter(|node_report| {
+        node_report.outcome == NodeOutcome::Yes && node_report.phase == Phase::Acquire
+    });
+    let mut latencies: Vec<u64> = grants
+        .filter_map(|node_report| Some(node_report.latency?.as_nanos() as u64))
         .collect();
-    took.sort_unstable();
-    took.get(report.len() / 2).copied().unwrap_or(0)
+    latencies.sort_unstable();
+    latencies.get(report.len() / 2).copied().unwrap_or(0)
 }
 
-fn print_turns(taken: Vec<Turn>) {
+fn print_acquisitions(acquisitions: Vec<Acquisition>) {
     let mut out = std::io::stdout().lock();
-    for turn in taken {
+    for acquisition in acquisitions {
         writeln!(
             out,
             "{} {} {} {} {}",
-            turn.task, turn.granted_in, turn.obtained, turn.releasing, turn.order
+            acquisition.task,
+            acquisition.granted_in,
+            acquisition.acquired_at,
+            acquisition.released_at,
+            acquisition.token
         )
         .expect("stdout must be writable");
     }

@@ -1,5 +1,5 @@
-//! The client of `quorate` for the comparison with other tools. `scripts/compare-tools` starts it, and exchanges lines of
-//! text with it: see `benches/tools/compare.py`.
+//! The client of `quorate` for the comparison with other tools. `scripts/compare-tools` starts it, and exchanges lines
+//! of text with it: see `benches/tools/compare.py`.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use fork::{Fork, fork, waitpid};
 use quorate::blocking::{LockGuard, Redlock};
 use quorate::{AcquireError, Wait};
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     use std::io::Write as _;
     // The driver may have ended. The end of its input then ends this program as well.
     let _ = writeln!(std::io::stdout(), "{line}");
@@ -18,17 +18,17 @@ fn acquire(redlock: &Redlock, name: &str, seconds: f64) -> Option<LockGuard> {
     let wait = Wait::For(Duration::from_secs_f64(seconds));
     match redlock.lock(name).wait(wait).acquire() {
         Ok(guard) => {
-            guard.on_lost(|cause| say(&format!("lost {cause}")));
+            guard.on_lost(|cause| print_line(&format!("lost {cause}")));
             let token = guard.fencing_token().map(|token| token.to_string());
-            say(&format!("acquired {}", token.as_deref().unwrap_or("-")));
+            print_line(&format!("acquired {}", token.as_deref().unwrap_or("-")));
             Some(guard)
         }
         Err(AcquireError::HeldByOther(_)) => {
-            say("refused held");
+            print_line("refused held");
             None
         }
         Err(error) => {
-            say(&format!("refused {error}"));
+            print_line(&format!("refused {error}"));
             None
         }
     }
@@ -44,24 +44,24 @@ fn release(guard: Option<LockGuard>) -> String {
 }
 
 /// Forks. The child releases its copy of the guard, or sleeps until the driver kills it.
-fn split(held: &Mutex<Option<LockGuard>>, what: &str) {
+fn fork_process(held_guard: &Mutex<Option<LockGuard>>, child_action: &str) {
     match fork() {
         Ok(Fork::Child) => {
-            if what == "release" {
-                let guard = held.lock().expect("no thread has panicked").take();
-                say(&format!("child {}", release(guard)));
+            if child_action == "release" {
+                let guard = held_guard.lock().expect("no thread has panicked").take();
+                print_line(&format!("child {}", release(guard)));
                 std::process::exit(0);
             }
             std::thread::sleep(Duration::from_secs(60));
             std::process::exit(0);
         }
         Ok(Fork::Parent(child)) => {
-            say(&format!("forked {child}"));
-            if what == "release" {
+            print_line(&format!("forked {child}"));
+            if child_action == "release" {
                 let _ = waitpid(child);
             }
         }
-        Err(error) => say(&format!("failed {error}")),
+        Err(error) => print_line(&format!("failed {error}")),
     }
 }
 
@@ -71,7 +71,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: ADDRESSES NAME TTL_MS".into());
     };
     let ttl = Duration::from_millis(ttl.parse()?);
-    let masters = addresses.split(',').map(|at| format!("redis://{at}"));
+    let masters = addresses
+        .split(',')
+        .map(|address| format!("redis://{address}"));
     let redlock = quorate::Redlock::builder()
         .masters(masters)
         .ttl(ttl)
@@ -79,27 +81,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_blocking()?;
     // Connect now, so that the first acquire is not slower than the others.
     redlock.inspect()?;
-    say("ready");
-    let held = Mutex::new(None);
+    print_line("ready");
+    let held_guard = Mutex::new(None);
     for line in std::io::stdin().lines() {
         let line = line?;
-        let mut words = line.split_whitespace();
-        let (verb, what) = (words.next(), words.next().unwrap_or_default());
+        let mut command_parts = line.split_whitespace();
+        let (verb, argument) = (
+            command_parts.next(),
+            command_parts.next().unwrap_or_default(),
+        );
         match verb {
             Some("acquire") => {
-                let guard = acquire(&redlock, name, what.parse()?);
-                *held.lock().expect("no thread has panicked") = guard;
+                let guard = acquire(&redlock, name, argument.parse()?);
+                *held_guard.lock().expect("no thread has panicked") = guard;
             }
             Some("held") => {
-                let guard = held.lock().expect("no thread has panicked");
-                let valid = guard.as_ref().is_some_and(|guard| guard.is_valid());
-                say(if valid { "held yes" } else { "held no" });
+                let guard = held_guard.lock().expect("no thread has panicked");
+                let is_valid = guard.as_ref().is_some_and(|guard| guard.is_valid());
+                print_line(if is_valid { "held yes" } else { "held no" });
             }
             Some("release") => {
-                let guard = held.lock().expect("no thread has panicked").take();
-                say(&release(guard));
+                let guard = held_guard.lock().expect("no thread has panicked").take();
+                print_line(&release(guard));
             }
-            Some("fork") => split(&held, what),
+            Some("fork") => fork_process(&held_guard, argument),
             _ => return Err(format!("unknown line: {line}").into()),
         }
     }

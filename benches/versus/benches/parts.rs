@@ -28,13 +28,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 /// A node that grants every request at once, inside `Node::send`. All nodes share one fencing counter.
-struct Yes {
+struct GrantingNode {
     name: NodeName,
     counter: Arc<AtomicU64>,
-    fenced: bool,
+    is_fenced: bool,
 }
 
-impl Node for Yes {
+impl Node for GrantingNode {
     fn name(&self) -> &NodeName {
         &self.name
     }
@@ -43,7 +43,7 @@ impl Node for Yes {
         reply.answer(Ok(match request {
             Request::Acquire { proposal, .. } => Answer::Granted {
                 // All nodes answer one acquire with the same token: only the first answer can raise the shared counter.
-                counter: self.fenced.then(|| {
+                counter: self.is_fenced.then(|| {
                     self.counter
                         .fetch_max(proposal, Ordering::Relaxed)
                         .max(proposal)
@@ -60,25 +60,25 @@ impl Node for Yes {
     }
 }
 
-/// A lock builder with `masters` nodes of the type `Yes`.
-fn yes(masters: usize, fenced: bool) -> RedlockBuilder {
+/// A lock builder with `masters` nodes of the type `GrantingNode`.
+fn granting_builder(masters: usize, is_fenced: bool) -> RedlockBuilder {
     let counter = Arc::new(AtomicU64::new(0));
-    let node = |n| {
-        Arc::new(Yes {
-            name: NodeName::new(format!("yes-{n}")),
+    let new_node = |number| {
+        Arc::new(GrantingNode {
+            name: NodeName::new(format!("yes-{number}")),
             counter: counter.clone(),
-            fenced,
+            is_fenced,
         }) as Arc<dyn Node>
     };
     Redlock::builder()
-        .nodes((0..masters).map(node).collect())
+        .nodes((0..masters).map(new_node).collect())
         // The TTL is so large that no lock is renewed during a measurement.
         .ttl(Duration::from_secs(3000))
         .max_ttl(Duration::from_secs(3000))
-        .fencing(fenced)
+        .fencing(is_fenced)
 }
 
-fn runtime() -> Runtime {
+fn new_runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -86,9 +86,9 @@ fn runtime() -> Runtime {
 }
 
 /// Acquires and releases one lock `times` times. Returns the elapsed time.
-fn cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
+fn time_cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
     runtime.block_on(async {
-        let started = Instant::now();
+        let started_at = Instant::now();
         for _ in 0..times {
             let guard = redlock
                 .acquire("bench")
@@ -96,27 +96,27 @@ fn cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
                 .expect("the lock must be granted");
             black_box(guard.release().await);
         }
-        started.elapsed()
+        started_at.elapsed()
     })
 }
 
-fn core(c: &mut Criterion) {
+fn bench_core(c: &mut Criterion) {
     let mut group =
         c.benchmark_group("acquire and release in the library, without network or servers");
-    let runtime = runtime();
+    let runtime = new_runtime();
     for masters in [1, 3, 5, 9] {
         let settings = [
-            ("classic", yes(masters, false)),
+            ("classic", granting_builder(masters, false)),
             (
                 "fenced",
-                yes(masters, true).order(quorate::Order::Unordered),
+                granting_builder(masters, true).order(quorate::Order::Unordered),
             ),
-            ("default", yes(masters, true)),
+            ("default", granting_builder(masters, true)),
         ];
         for (setting, builder) in settings {
             let redlock = builder.build().expect("the settings must be valid");
             group.bench_function(BenchmarkId::new(setting, masters), |b| {
-                b.iter_custom(|times| cycles(&runtime, &redlock, times));
+                b.iter_custom(|times| time_cycles(&runtime, &redlock, times));
             });
         }
     }
@@ -126,11 +126,11 @@ fn core(c: &mut Criterion) {
 /// Reads commands and answers each of them like a master. The answer depends only on the name of the command.
 async fn serve(mut stream: DuplexStream) {
     let mut input = Vec::with_capacity(1 << 16);
-    let mut out = Vec::with_capacity(1 << 16);
+    let mut replies = Vec::with_capacity(1 << 16);
     while let Ok(1..) = stream.read_buf(&mut input).await {
-        let mut at = 0;
-        while let Some((name, len)) = command(&input[at..]) {
-            out.extend_from_slice(match name {
+        let mut offset = 0;
+        while let Some((name, len)) = parse_command(&input[offset..]) {
+            replies.extend_from_slice(match name {
                 b"HELLO" => b"%1\r\n+proto\r\n:3\r\n",
                 b"INFO" => b"$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
                 b"SCRIPT" => b"$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
@@ -138,41 +138,41 @@ async fn serve(mut stream: DuplexStream) {
                 b"GET" => b"_\r\n",
                 _ => b"+OK\r\n",
             });
-            at += len;
+            offset += len;
         }
-        input.drain(..at);
-        if stream.write_all(&out).await.is_err() {
+        input.drain(..offset);
+        if stream.write_all(&replies).await.is_err() {
             return;
         }
-        out.clear();
+        replies.clear();
     }
 }
 
 /// Returns the name of the first command and the length of the command in bytes. `None` if the command is incomplete.
-fn command(bytes: &[u8]) -> Option<(&[u8], usize)> {
-    let number = |at: usize| {
-        let line = bytes.get(at + 1..)?;
+fn parse_command(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let parse_number = |offset: usize| {
+        let line = bytes.get(offset + 1..)?;
         let end = line.iter().position(|byte| *byte == b'\r')?;
         let number = std::str::from_utf8(&line[..end]).ok()?.parse().ok()?;
-        Some((number, at + 1 + end + 2))
+        Some((number, offset + 1 + end + 2))
     };
-    let (words, mut at): (usize, usize) = number(0)?;
+    let (word_count, mut offset): (usize, usize) = parse_number(0)?;
     let mut name = &bytes[..0];
-    for word in 0..words {
-        let (len, start): (usize, usize) = number(at)?;
-        at = start + len + 2;
+    for word in 0..word_count {
+        let (len, start): (usize, usize) = parse_number(offset)?;
+        offset = start + len + 2;
         if word == 0 {
             name = bytes.get(start..start + len)?;
         }
     }
-    (at <= bytes.len()).then_some((name, at))
+    (offset <= bytes.len()).then_some((name, offset))
 }
 
 /// Counts answers, and wakes the waiting task when the expected number of answers has arrived.
 #[derive(Default)]
 struct Tally {
-    left: AtomicU64,
-    done: Notify,
+    remaining: AtomicU64,
+    all_answered: Notify,
 }
 
 impl ReplySink for Tally {
@@ -180,24 +180,24 @@ impl ReplySink for Tally {
         black_box(&answer)
             .as_ref()
             .expect("the request must not fail");
-        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.done.notify_one();
+        if self.remaining.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.all_answered.notify_one();
         }
     }
 }
 
 /// Measures pairs of an acquire and its release through one node. Another task answers every request over an in-memory
 /// pipe. The measured time includes the work of the other task.
-fn actor(c: &mut Criterion) {
+fn bench_actor(c: &mut Criterion) {
     let mut group = c.benchmark_group("acquire and release over one in-memory connection");
-    let runtime = runtime();
-    for (setting, fenced) in [("classic", false), ("fenced", true)] {
+    let runtime = new_runtime();
+    for (setting, is_fenced) in [("classic", false), ("fenced", true)] {
         for burst in [1_u64, 64, 512] {
             let dial: Dial = Arc::new(|_: &str, _: u16| {
                 Box::pin(async {
-                    let (ours, theirs) = tokio::io::duplex(1 << 18);
-                    tokio::spawn(serve(theirs));
-                    Ok(Box::new(ours) as Box<dyn Stream>)
+                    let (client_end, server_end) = tokio::io::duplex(1 << 18);
+                    tokio::spawn(serve(server_end));
+                    Ok(Box::new(client_end) as Box<dyn Stream>)
                 })
             });
             let settings = Redlock::builder().dial(dial);
@@ -207,12 +207,12 @@ fn actor(c: &mut Criterion) {
             group.throughput(Throughput::Elements(burst));
             group.bench_function(BenchmarkId::new(setting, burst), |b| {
                 b.iter(|| {
-                    tally.left.store(2 * burst, Ordering::Relaxed);
+                    tally.remaining.store(2 * burst, Ordering::Relaxed);
                     runtime.block_on(async {
                         for _ in 0..burst {
                             n += 1;
                             let token = Token::from_bytes(n.to_be_bytes());
-                            let claim = Arc::new(Claim::new("", b"bench", token, fenced));
+                            let claim = Arc::new(Claim::new("", b"bench", token, is_fenced));
                             let acquire = Request::Acquire {
                                 claim: claim.clone(),
                                 ttl: Duration::from_secs(10),
@@ -222,7 +222,7 @@ fn actor(c: &mut Criterion) {
                             let release = Request::Release { claim, leave: true };
                             node.send(release, Reply::new(tally.clone(), 0, Phase::Release));
                         }
-                        tally.done.notified().await;
+                        tally.all_answered.notified().await;
                     });
                 });
             });
@@ -231,10 +231,12 @@ fn actor(c: &mut Criterion) {
     group.finish();
 }
 
-fn guard(c: &mut Criterion) {
+fn bench_guard(c: &mut Criterion) {
     let mut group = c.benchmark_group("guard");
-    let runtime = runtime();
-    let redlock = yes(5, true).build().expect("the settings must be valid");
+    let runtime = new_runtime();
+    let redlock = granting_builder(5, true)
+        .build()
+        .expect("the settings must be valid");
     let guard = runtime.block_on(async {
         redlock
             .acquire("bench")
@@ -250,15 +252,15 @@ fn guard(c: &mut Criterion) {
     });
     group.bench_function("extend", |b| {
         b.iter_custom(|times| {
-            runtime_less(async {
-                let started = Instant::now();
+            complete_in_one_poll(async {
+                let started_at = Instant::now();
                 for _ in 0..times {
                     guard
                         .extend(Duration::from_secs(10))
                         .await
                         .expect("the extension must succeed");
                 }
-                started.elapsed()
+                started_at.elapsed()
             })
         });
     });
@@ -268,20 +270,22 @@ fn guard(c: &mut Criterion) {
 
 /// Polls the future once, without a runtime. The future is complete after this poll, because the nodes answer every
 /// request at once.
-fn runtime_less<T>(future: impl Future<Output = T>) -> T {
+fn complete_in_one_poll<T>(future: impl Future<Output = T>) -> T {
     future
         .now_or_never()
         .expect("the first poll must complete the future")
 }
 
-fn wheel(c: &mut Criterion) {
+fn bench_held_locks(c: &mut Criterion) {
     let mut group = c.benchmark_group("acquire and release a lock while other locks are held");
-    let runtime = runtime();
-    for held in [0, 1_000, 10_000, 100_000] {
-        let redlock = yes(5, true).build().expect("the settings must be valid");
+    let runtime = new_runtime();
+    for held_locks in [0, 1_000, 10_000, 100_000] {
+        let redlock = granting_builder(5, true)
+            .build()
+            .expect("the settings must be valid");
         let guards: Vec<LockGuard> = runtime.block_on(async {
-            let mut guards = Vec::with_capacity(held);
-            for n in 0..held {
+            let mut guards = Vec::with_capacity(held_locks);
+            for n in 0..held_locks {
                 guards.push(
                     redlock
                         .acquire(format!("held:{n}"))
@@ -292,20 +296,27 @@ fn wheel(c: &mut Criterion) {
             guards
         });
         group.throughput(Throughput::Elements(1));
-        group.bench_function(BenchmarkId::new("beside", held), |b| {
-            b.iter_custom(|times| cycles(&runtime, &redlock, times));
+        group.bench_function(BenchmarkId::new("beside", held_locks), |b| {
+            b.iter_custom(|times| time_cycles(&runtime, &redlock, times));
         });
         drop(guards);
     }
     group.finish();
 }
 
-fn retry(c: &mut Criterion) {
+fn bench_retry(c: &mut Criterion) {
     let retry = Retry::default();
     c.bench_function("retry: ten delays", |b| {
         b.iter(|| retry.delays(black_box(7)).take(10).sum::<Duration>());
     });
 }
 
-criterion_group!(parts, core, actor, guard, wheel, retry);
+criterion_group!(
+    parts,
+    bench_core,
+    bench_actor,
+    bench_guard,
+    bench_held_locks,
+    bench_retry
+);
 criterion_main!(parts);

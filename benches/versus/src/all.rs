@@ -95,28 +95,30 @@ const PARTS: [(&str, &str, &str, u64, u64); 8] = [
 fn parts(args: &Args) -> Vec<Part> {
     let mut parts: Vec<Part> = PARTS
         .into_iter()
-        .map(|(title, full, quick, long, short)| {
-            let (words, seconds) = if args.quick {
-                (quick, short)
-            } else {
-                (full, long)
-            };
-            Part {
-                title,
-                args: words.split(' ').map(str::to_owned).collect(),
-                seconds,
-            }
-        })
+        .map(
+            |(title, full_arguments, quick_arguments, full_seconds, quick_seconds)| {
+                let (arguments, seconds) = if args.quick {
+                    (quick_arguments, quick_seconds)
+                } else {
+                    (full_arguments, full_seconds)
+                };
+                Part {
+                    title,
+                    args: arguments.split(' ').map(str::to_owned).collect(),
+                    seconds,
+                }
+            },
+        )
         .collect();
     if !args.peers.is_empty() {
         let rounds = if args.quick { "1" } else { "5" };
-        let mut words = vec!["peers".to_owned(), "--rounds".to_owned(), rounds.to_owned()];
+        let mut arguments = vec!["peers".to_owned(), "--rounds".to_owned(), rounds.to_owned()];
         for peer in &args.peers {
-            words.extend(["--peer".to_owned(), peer.clone()]);
+            arguments.extend(["--peer".to_owned(), peer.clone()]);
         }
         parts.push(Part {
             title: "Lock libraries in other languages",
-            args: words,
+            args: arguments,
             seconds: if args.quick { 20 } else { 80 },
         });
     }
@@ -125,65 +127,68 @@ fn parts(args: &Args) -> Vec<Part> {
 
 /// Runs all parts, writes the results to the file, and reports the progress on standard error.
 pub(crate) fn run(args: &Args) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let limit = Duration::from_secs(60 * args.minutes);
     let parts = parts(args);
     let mut page = heading();
     // Write the file before the first part, so that a path that cannot be written fails immediately and not after half
     // an hour.
     std::fs::write(&args.out, &page).expect("the output file must be writable");
-    for (n, part) in parts.iter().enumerate() {
-        let left: u64 = parts[n..].iter().map(|part| part.seconds).sum();
+    for (index, part) in parts.iter().enumerate() {
+        let remaining_seconds: u64 = parts[index..].iter().map(|part| part.seconds).sum();
         eprintln!(
             "[{}/{}] {}: takes about {}; all remaining parts: about {}",
-            n + 1,
+            index + 1,
             parts.len(),
             part.title,
-            words(part.seconds),
-            words(left)
+            duration_text(part.seconds),
+            duration_text(remaining_seconds)
         );
-        let started = Instant::now();
-        let rest = limit.saturating_sub(began.elapsed());
-        let (text, end) = one(part, rest.min(Duration::from_secs(60 + 4 * part.seconds)));
-        let took = words(started.elapsed().as_secs());
-        let shown: Vec<&str> = part
+        let part_started_at = Instant::now();
+        let remaining_time = limit.saturating_sub(started_at.elapsed());
+        let (text, ending) = run_part(
+            part,
+            remaining_time.min(Duration::from_secs(60 + 4 * part.seconds)),
+        );
+        let elapsed_text = duration_text(part_started_at.elapsed().as_secs());
+        let shown_arguments: Vec<&str> = part
             .args
             .iter()
             .map(|arg| arg.split_once('=').map_or(arg.as_str(), |(name, _)| name))
             .collect();
         let _ = write!(
             page,
-            "\n## {}\n\n`quorate-bench {}` ({took}{end})\n\n```\n{}\n```\n",
+            "\n## {}\n\n`quorate-bench {}` ({elapsed_text}{ending})\n\n```\n{}\n```\n",
             part.title,
-            shown.join(" "),
+            shown_arguments.join(" "),
             text.trim()
         );
         std::fs::write(&args.out, &page).expect("the output file must be writable");
-        eprintln!(" took {took}{end}");
+        eprintln!(" took {elapsed_text}{ending}");
     }
-    let took = words(began.elapsed().as_secs());
-    eprintln!("wrote {} after {took}", args.out.display());
+    let elapsed_text = duration_text(started_at.elapsed().as_secs());
+    eprintln!("wrote {} after {elapsed_text}", args.out.display());
 }
 
 /// The first lines of the results file: the date, the machine and the version of the server.
 fn heading() -> String {
-    let said = |program: &str, args: &[&str]| {
+    let output_of = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output();
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
         text.unwrap_or_default()
     };
     let server =
         quorate_testbed::available().expect("redis-server or valkey-server must be on the PATH");
-    let version = said(&server.to_string_lossy(), &["--version"]);
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load: Vec<&str> = load.split_whitespace().take(3).collect();
+    let version = output_of(&server.to_string_lossy(), &["--version"]);
+    let load_line = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: Vec<&str> = load_line.split_whitespace().take(3).collect();
     format!(
         "# Measurements\n\n\
          `scripts/bench-peers all --out evidence/benchmarks/measurements.md` writes this page. \
          [benchmarks.md](../../docs/benchmarks.md) explains what was\nmeasured, and the results. \
          Absolute times depend on the machine. Each ratio compares values of the same run.\n\n\
          {}; {} processors; load average before the measurement {}; {}.\n",
-        said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+        output_of("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         std::thread::available_parallelism().map_or(0, usize::from),
         load.join(" "),
         version.split(" sha=").next().unwrap_or_default()
@@ -191,14 +196,14 @@ fn heading() -> String {
 }
 
 /// Runs one part. Returns its output and an error text. The error text is empty if the part succeeded.
-fn one(part: &Part, limit: Duration) -> (String, String) {
+fn run_part(part: &Part, limit: Duration) -> (String, String) {
     if limit < Duration::from_secs(5) {
         return (
             String::new(),
             ", left out because the time limit was reached".to_owned(),
         );
     }
-    let started = Instant::now();
+    let started_at = Instant::now();
     let mut child =
         Command::new(std::env::current_exe().expect("the path of this program must be known"))
             .args(&part.args)
@@ -206,14 +211,14 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
             .spawn()
             .expect("this program must start again as a child process");
     let stdout = child.stdout.take();
-    let mut out = stdout.expect("the stdout of the child process must be piped");
+    let mut stdout_pipe = stdout.expect("the stdout of the child process must be piped");
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        let _ = out.read_to_end(&mut bytes);
+        let _ = stdout_pipe.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     });
-    let mut ticks = 0;
-    let end = loop {
+    let mut dots = 0;
+    let ending = loop {
         if let Some(status) = child
             .try_wait()
             .expect("the state of the child process must be readable")
@@ -224,21 +229,21 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
                 format!(", ended with {status}")
             };
         }
-        if started.elapsed() > limit {
+        if started_at.elapsed() > limit {
             let _ = child.kill();
             let _ = child.wait();
             break ", stopped because it took too long".to_owned();
         }
-        if started.elapsed().as_secs() / 10 > ticks {
-            ticks += 1;
+        if started_at.elapsed().as_secs() / 10 > dots {
+            dots += 1;
             eprint!(".");
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    (reader.join().unwrap_or_default(), end)
+    (reader.join().unwrap_or_default(), ending)
 }
 
-fn words(seconds: u64) -> String {
+fn duration_text(seconds: u64) -> String {
     match (seconds / 60, seconds % 60) {
         (0, seconds) => format!("{seconds} s"),
         (minutes, seconds) => format!("{minutes} min {seconds} s"),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard};
 use quorate_testbed::Masters;
 
-use crate::floor::{Floor, Released};
-use crate::wire::{Asked, Wire};
+use crate::floor::{Floor, ReleaseCondition};
+use crate::wire::{QuorateScripts, Wire};
 
 /// The TTL of every lock in these measurements. It is much longer than a hold, so that no lock expires during a
 /// measurement.
@@ -112,7 +112,7 @@ pub(crate) struct Addresses {
 
 impl Addresses {
     /// The addresses of these masters, reached without proxies.
-    pub(crate) fn of(masters: &Masters) -> Self {
+    pub(crate) fn direct(masters: &Masters) -> Self {
         Self {
             urls: masters.urls(),
             sockets: masters.iter().map(quorate_testbed::Server::addr).collect(),
@@ -136,7 +136,7 @@ pub(crate) enum Held {
 }
 
 /// A builder of `quorate` locks with the settings that `name` stands for.
-pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
+pub(crate) fn builder_for(name: Name, urls: &[String]) -> RedlockBuilder {
     let builder = Redlock::builder()
         .masters(urls.to_vec())
         .ttl(TTL)
@@ -151,14 +151,18 @@ pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
 impl Contender {
     /// Connects a client, and then acquires and releases one lock, so that the connections are established before the
     /// measurement.
-    pub(crate) async fn connect(name: Name, at: &Addresses) -> Self {
+    pub(crate) async fn connect(name: Name, addresses: &Addresses) -> Self {
         let client = match name {
-            Name::Floor => Self::Floor(Floor::connect(&at.urls, Released::Majority).await),
-            Name::FloorAll => Self::Floor(Floor::connect(&at.urls, Released::All).await),
-            Name::Wire => Self::Wire(Wire::connect(&at.sockets, None).await),
+            Name::Floor => {
+                Self::Floor(Floor::connect(&addresses.urls, ReleaseCondition::Majority).await)
+            }
+            Name::FloorAll => {
+                Self::Floor(Floor::connect(&addresses.urls, ReleaseCondition::All).await)
+            }
+            Name::Wire => Self::Wire(Wire::connect(&addresses.sockets, None).await),
             Name::WireDefault => {
-                let asked = Asked::by(&at.sockets, async {
-                    let redlock = settings(Name::Default, &at.urls).build();
+                let scripts = QuorateScripts::record(&addresses.sockets, async {
+                    let redlock = builder_for(Name::Default, &addresses.urls).build();
                     let redlock = redlock.expect("the settings must be valid");
                     redlock
                         .acquire("wire-default:look")
@@ -168,21 +172,21 @@ impl Contender {
                         .await;
                     redlock
                 });
-                Self::Wire(Wire::connect(&at.sockets, Some(&asked.await)).await)
+                Self::Wire(Wire::connect(&addresses.sockets, Some(&scripts.await)).await)
             }
-            Name::Rslock => Self::Rslock(rslock::LockManager::new(at.urls.clone())),
+            Name::Rslock => Self::Rslock(rslock::LockManager::new(addresses.urls.clone())),
             _ => Self::Quorate(
-                settings(name, &at.urls)
+                builder_for(name, &addresses.urls)
                     .build()
                     .expect("the settings must be valid"),
             ),
         };
         let resource = format!("{}:warm-up", name.prefix());
-        let warm = client
+        let warm_up_lock = client
             .acquire(&resource)
             .await
             .expect("healthy masters must grant the lock");
-        client.release(&resource, warm).await;
+        client.release(&resource, warm_up_lock).await;
         client
     }
 

@@ -10,8 +10,8 @@ use quorate_testbed::measure::{Samples, Spread, number, quantile};
 use quorate_testbed::table::{Table, ratio};
 use quorate_testbed::{Fault, Injected, Masters, Proxy, Way};
 
-use crate::contender::{Addresses, Contender, Name, settings};
-use crate::goal::{Bound, goal};
+use crate::contender::{Addresses, Contender, Name, builder_for};
+use crate::goal::{Bound, print_goal};
 use crate::hung;
 use crate::versus::{alone, runtime};
 
@@ -34,14 +34,14 @@ const SLOW: Duration = Duration::from_millis(20);
 
 /// A fault. The field is the number of affected masters: 1 means the fifth master, 2 the fourth and the fifth.
 #[derive(Clone, Copy, PartialEq)]
-enum Trouble {
+enum MasterFault {
     Stopped(usize),
     Dead(usize),
     /// The proxies in front of the affected masters delay replies by 20 ms.
     Slow(usize),
 }
 
-impl Trouble {
+impl MasterFault {
     const ALL: [Self; 6] = [
         Self::Stopped(1),
         Self::Stopped(2),
@@ -59,7 +59,7 @@ impl Trouble {
         }
     }
 
-    fn strike(self, masters: &Masters, proxies: &[Proxy]) -> Vec<Injected> {
+    fn begin(self, masters: &Masters, proxies: &[Proxy]) -> Vec<Injected> {
         match self {
             Self::Stopped(n) => {
                 for master in masters.iter().skip(MASTERS - n) {
@@ -82,7 +82,7 @@ impl Trouble {
         Vec::new()
     }
 
-    fn heal(self, masters: &Masters) {
+    fn end(self, masters: &Masters) {
         match self {
             Self::Stopped(n) => {
                 for master in masters.iter().skip(MASTERS - n) {
@@ -119,37 +119,37 @@ pub(crate) fn run(args: &Args) {
         .into_iter()
         .filter(|name| !(args.no_peer && *name == Name::Rslock))
         .collect();
-    let mut seen = vec![vec![Vec::<Pair>::new(); Trouble::ALL.len()]; names.len()];
+    let mut results = vec![vec![Vec::<Pair>::new(); MasterFault::ALL.len()]; names.len()];
     runtime.block_on(async {
-        let direct = Addresses::of(&masters);
-        let mut around = direct.clone();
-        for (n, proxy) in proxies.iter().enumerate() {
-            around.urls[3 + n] = masters[3 + n].url_at(proxy.addr());
-            around.sockets[3 + n] = proxy.addr();
+        let direct_addresses = Addresses::direct(&masters);
+        let mut proxied_addresses = direct_addresses.clone();
+        for (index, proxy) in proxies.iter().enumerate() {
+            proxied_addresses.urls[3 + index] = masters[3 + index].url_at(proxy.addr());
+            proxied_addresses.sockets[3 + index] = proxy.addr();
         }
         let mut clients = Vec::new();
         for &name in &names {
             clients.push(Client {
                 name,
-                direct: Arc::new(Contender::connect(name, &direct).await),
-                proxied: Arc::new(Contender::connect(name, &around).await),
+                direct: Arc::new(Contender::connect(name, &direct_addresses).await),
+                proxied: Arc::new(Contender::connect(name, &proxied_addresses).await),
             });
         }
         for _ in 0..args.rounds {
-            for (t, trouble) in Trouble::ALL.into_iter().enumerate() {
-                for (client, seen) in clients.iter().zip(&mut seen) {
-                    let through = match trouble {
-                        Trouble::Slow(_) => &client.proxied,
+            for (fault_index, fault) in MasterFault::ALL.into_iter().enumerate() {
+                for (client, client_results) in clients.iter().zip(&mut results) {
+                    let client_path = match fault {
+                        MasterFault::Slow(_) => &client.proxied,
                         _ => &client.direct,
                     };
-                    let healthy = alone(through, client.name, args.cycles).await;
-                    let faults = trouble.strike(&masters, &proxies);
-                    let waits = client.name == Name::Rslock;
-                    let cycles = if waits { 4 } else { args.cycles };
-                    let faulty = alone(through, client.name, cycles).await;
-                    seen[t].push(Pair { healthy, faulty });
-                    drop(faults);
-                    trouble.heal(&masters);
+                    let healthy = alone(client_path, client.name, args.cycles).await;
+                    let injected = fault.begin(&masters, &proxies);
+                    let is_slow = client.name == Name::Rslock;
+                    let cycles = if is_slow { 4 } else { args.cycles };
+                    let faulty = alone(client_path, client.name, cycles).await;
+                    client_results[fault_index].push(Pair { healthy, faulty });
+                    drop(injected);
+                    fault.end(&masters);
                     // Give all clients time to reconnect and to deliver their pending releases.
                     tokio::time::sleep(Duration::from_millis(900)).await;
                 }
@@ -161,11 +161,11 @@ pub(crate) fn run(args: &Args) {
          while a minority of the masters fails (rslock: 4). x = ratio to healthy masters, median [smallest-largest]",
         args.rounds, args.cycles
     );
-    print(&names, &seen);
+    print_results(&names, &results);
     hung::run(&runtime, &masters, args.rounds);
     drop(proxies);
     drop(masters);
-    gaps(&runtime, args.rounds);
+    measure_pauses(&runtime, args.rounds);
 }
 
 /// The measured cycles of one implementation. A cycle is an acquire and its release. `healthy` has the cycles just
@@ -176,39 +176,51 @@ struct Pair {
     faulty: Samples,
 }
 
-fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
+fn print_results(names: &[Name], results: &[Vec<Vec<Pair>>]) {
     let mut goals = Vec::new();
-    for (name, seen) in names.iter().zip(seen) {
-        let (mut stopped, mut lost) = (None, 0);
+    for (name, client_results) in names.iter().zip(results) {
+        let (mut ratios_when_stopped, mut failed_in_all) = (None, 0);
         let heading = ["acquire p50 x", "us", "p99 x", "us", "slowest ms"];
-        let more = ["release p50 x", "us", "p99 x", "us", "failed"];
-        let mut table = Table::new([name.label()].into_iter().chain(heading).chain(more));
-        for (trouble, pairs) in Trouble::ALL.iter().zip(seen) {
-            let cells = |pick: fn(&Samples) -> &Vec<u64>, share: f64| {
-                let value = |round: &Samples| quantile(pick(round), share) / 1e3;
-                let ratios = pairs.iter().map(|p| value(&p.faulty) / value(&p.healthy));
-                let plain = pairs.iter().map(|p| value(&p.faulty));
-                [ratio(Spread::of(ratios)), number(Spread::of(plain).median)]
+        let release_heading = ["release p50 x", "us", "p99 x", "us", "failed"];
+        let mut table = Table::new(
+            [name.label()]
+                .into_iter()
+                .chain(heading)
+                .chain(release_heading),
+        );
+        for (fault, pairs) in MasterFault::ALL.iter().zip(client_results) {
+            let cells_of = |pick: fn(&Samples) -> &Vec<u64>, share: f64| {
+                let value_of = |round: &Samples| quantile(pick(round), share) / 1e3;
+                let ratios = pairs
+                    .iter()
+                    .map(|p| value_of(&p.faulty) / value_of(&p.healthy));
+                let values = pairs.iter().map(|p| value_of(&p.faulty));
+                [ratio(Spread::of(ratios)), number(Spread::of(values).median)]
             };
             let worst = pairs
                 .iter()
                 .filter_map(|pair| pair.faulty.acquire.last())
                 .max();
             let failed: u64 = pairs.iter().map(|pair| pair.faulty.failed).sum();
-            let over = |share: f64| {
-                let at = |round: &Samples| quantile(&round.acquire, share);
-                Spread::of(pairs.iter().map(|p| at(&p.faulty) / at(&p.healthy))).median
+            let median_ratio = |share: f64| {
+                let value_of = |round: &Samples| quantile(&round.acquire, share);
+                Spread::of(
+                    pairs
+                        .iter()
+                        .map(|p| value_of(&p.faulty) / value_of(&p.healthy)),
+                )
+                .median
             };
-            if *trouble == Trouble::Stopped(1) {
-                stopped = Some((over(0.5), over(0.99)));
+            if *fault == MasterFault::Stopped(1) {
+                ratios_when_stopped = Some((median_ratio(0.5), median_ratio(0.99)));
             }
-            lost += failed;
-            let mut row = vec![trouble.label()];
-            row.extend(cells(|r| &r.acquire, 0.5));
-            row.extend(cells(|r| &r.acquire, 0.99));
+            failed_in_all += failed;
+            let mut row = vec![fault.label()];
+            row.extend(cells_of(|r| &r.acquire, 0.5));
+            row.extend(cells_of(|r| &r.acquire, 0.99));
             row.push(number(worst.map_or(f64::NAN, |ns| *ns as f64 / 1e6)));
-            row.extend(cells(|r| &r.release, 0.5));
-            row.extend(cells(|r| &r.release, 0.99));
+            row.extend(cells_of(|r| &r.release, 0.5));
+            row.extend(cells_of(|r| &r.release, 0.99));
             row.push(failed.to_string());
             table.row(row);
         }
@@ -217,21 +229,21 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
             name.label()
         );
         if *name != Name::Rslock {
-            goals.extend(stopped.map(|stopped| (name.label(), stopped, lost)));
+            goals.extend(ratios_when_stopped.map(|ratios| (name.label(), ratios, failed_in_all)));
         }
     }
     println!();
-    for (label, (p50, p99), lost) in goals {
-        let what = format!(
+    for (label, (p50, p99), failed_in_all) in goals {
+        let description = format!(
             "{label}, acquire p50 with one of five masters stopped, ratio to five healthy masters"
         );
-        goal(&what, p50, Bound::Most(1.2));
-        let what = format!(
+        print_goal(&description, p50, Bound::AtMost(1.2));
+        let description = format!(
             "{label}, acquire p99 with one of five masters stopped, ratio to five healthy masters"
         );
-        goal(&what, p99, Bound::Most(2.0));
-        let what = format!("{label}, number of acquires that failed");
-        goal(&what, lost as f64, Bound::Most(0.0));
+        print_goal(&description, p99, Bound::AtMost(2.0));
+        let description = format!("{label}, number of acquires that failed");
+        print_goal(&description, failed_in_all as f64, Bound::AtMost(0.0));
     }
 }
 
@@ -264,51 +276,51 @@ const EVENTS: [(&str, Event); 7] = [
 
 /// Lets one client acquire and release a lock in a loop while masters die and return. Measures the longest time from
 /// one acquisition to the next.
-fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
+fn measure_pauses(runtime: &tokio::runtime::Runtime, rounds: usize) {
     let masters = Arc::new(Masters::start(MASTERS).expect("the masters must start"));
-    let mut seen = vec![Vec::new(); EVENTS.len()];
-    let mut back = Vec::new();
+    let mut pauses = vec![Vec::new(); EVENTS.len()];
+    let mut recovery_times = Vec::new();
     runtime.block_on(async {
         for _ in 0..rounds {
-            let client = settings(Name::Default, &masters.urls())
+            let client = builder_for(Name::Default, &masters.urls())
                 .build()
                 .expect("the settings must be valid");
-            for ((_, event), seen) in EVENTS.iter().zip(&mut seen) {
+            for ((_, event), event_pauses) in EVENTS.iter().zip(&mut pauses) {
                 let pause = longest_pause(&client, &masters, *event).await;
-                seen.push(pause.as_secs_f64() * 1e3);
+                event_pauses.push(pause.as_secs_f64() * 1e3);
             }
         }
         for _ in 0..rounds {
-            back.push(until_served(&masters).await.as_secs_f64() * 1e3);
+            recovery_times.push(recovery_time(&masters).await.as_secs_f64() * 1e3);
         }
     });
     let mut table = Table::new(["quorate default", "pause ms", "of the rounds"]);
-    let cells = |values: &[f64]| {
+    let cells_of = |values: &[f64]| {
         let spread = Spread::of(values.iter().copied());
         let range = format!("[{}-{}]", number(spread.least), number(spread.most));
         [number(spread.median), range]
     };
-    for ((label, _), values) in EVENTS.iter().zip(&seen) {
-        table.row([(*label).to_owned()].into_iter().chain(cells(values)));
+    for ((label, _), values) in EVENTS.iter().zip(&pauses) {
+        table.row([(*label).to_owned()].into_iter().chain(cells_of(values)));
     }
     let label =
         "3 of 5 masters killed, 1 restarted: time from its first PING reply to the next acquisition"
             .to_owned();
-    table.row([label].into_iter().chain(cells(&back)));
+    table.row([label].into_iter().chain(cells_of(&recovery_times)));
     let title = "Time without service: the longest pause between two acquisitions of one client";
     print!("\n{title}\n{table}");
     println!();
-    for (label, n) in [("dies", 1), ("returns", 4)] {
-        let what = format!("longest pause in ms when one of five masters {label}");
-        let pause = Spread::of(seen[n].iter().copied()).median;
-        goal(&what, pause, Bound::Most(100.0));
+    for (label, index) in [("dies", 1), ("returns", 4)] {
+        let description = format!("longest pause in ms when one of five masters {label}");
+        let pause = Spread::of(pauses[index].iter().copied()).median;
+        print_goal(&description, pause, Bound::AtMost(100.0));
     }
 }
 
 /// Kills three of the five masters, so that no majority is left, and then restarts one of these three. Returns the time
 /// from the moment when the restarted master answers PING until a waiting client has acquired the lock.
-async fn until_served(masters: &Arc<Masters>) -> Duration {
-    let client = settings(Name::Default, &masters.urls())
+async fn recovery_time(masters: &Arc<Masters>) -> Duration {
+    let client = builder_for(Name::Default, &masters.urls())
         .wait(Wait::Forever)
         .build()
         .expect("the settings must be valid");
@@ -321,17 +333,17 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
     for master in masters.iter().skip(2) {
         master.kill().expect("the master must die");
     }
-    let waiting = tokio::spawn(async move {
+    let waiter = tokio::spawn(async move {
         let guard = client
             .acquire("gap")
             .await
             .expect("the acquire must succeed, because it waits without a time limit");
-        let served = Instant::now();
+        let served_at = Instant::now();
         guard.release().await;
-        served
+        served_at
     });
     tokio::time::sleep(Duration::from_millis(700)).await;
-    let returned = tokio::task::spawn_blocking({
+    let restart = tokio::task::spawn_blocking({
         let masters = masters.clone();
         move || {
             masters[2].restart().expect("the master must restart");
@@ -341,13 +353,13 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
             Instant::now()
         }
     });
-    let returned = returned.await.expect("the task must not panic");
-    let served = waiting.await.expect("the task must not panic");
+    let returned_at = restart.await.expect("the task must not panic");
+    let served_at = waiter.await.expect("the task must not panic");
     for master in masters.iter().skip(3) {
         master.restart().expect("the master must restart");
         master.wait_ready().expect("the master must become ready");
     }
-    served.saturating_duration_since(returned)
+    served_at.saturating_duration_since(returned_at)
 }
 
 /// The longest time from one acquisition of this client to its next. The measurement begins 100 ms before `event` and
@@ -357,20 +369,20 @@ async fn longest_pause(
     masters: &Arc<Masters>,
     event: Event,
 ) -> Duration {
-    let done = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::new(AtomicBool::new(false));
     let worker = tokio::spawn({
-        let (client, done) = (client.clone(), done.clone());
+        let (client, is_over) = (client.clone(), is_over.clone());
         async move {
-            let mut last = Instant::now();
+            let mut last_acquired_at = Instant::now();
             let mut longest = Duration::ZERO;
-            while !done.load(Ordering::Relaxed) {
+            while !is_over.load(Ordering::Relaxed) {
                 if let Ok(guard) = client.acquire("gap").await {
-                    longest = longest.max(last.elapsed());
-                    last = Instant::now();
+                    longest = longest.max(last_acquired_at.elapsed());
+                    last_acquired_at = Instant::now();
                     guard.release().await;
                 }
             }
-            longest.max(last.elapsed())
+            longest.max(last_acquired_at.elapsed())
         }
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -379,6 +391,6 @@ async fn longest_pause(
         .await
         .expect("the task must not panic");
     tokio::time::sleep(Duration::from_millis(900)).await;
-    done.store(true, Ordering::Relaxed);
+    is_over.store(true, Ordering::Relaxed);
     worker.await.expect("the task must not panic")
 }

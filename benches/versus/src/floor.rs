@@ -27,7 +27,7 @@ const EXTEND: &str = "local n=0 for i=1,#KEYS do if redis.call('GET',KEYS[i])==A
     redis.call('PEXPIRE',KEYS[i],ARGV[1]) n=n+1 end end return n";
 
 /// A unique lock value: the process id and a counter, as 32 hexadecimal digits.
-pub(crate) fn fresh_token() -> String {
+pub(crate) fn unique_token() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("{:016x}{n:016x}", std::process::id())
@@ -44,7 +44,7 @@ pub(crate) struct Floor {
 
 /// The condition under which a release returns.
 #[derive(Clone, Copy)]
-pub(crate) enum Released {
+pub(crate) enum ReleaseCondition {
     /// A majority of the masters has answered. A release of `quorate` returns under the same condition.
     Majority,
     /// Every master has answered.
@@ -53,7 +53,7 @@ pub(crate) enum Released {
 
 impl Floor {
     /// Connects to all masters.
-    pub(crate) async fn connect(urls: &[String], released: Released) -> Self {
+    pub(crate) async fn connect(urls: &[String], condition: ReleaseCondition) -> Self {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             // The buffer is larger than the number of requests that these measurements queue at the same time, so no
@@ -78,9 +78,9 @@ impl Floor {
             connections.push(connection);
         }
         let quorum = connections.len() / 2 + 1;
-        let enough_released = match released {
-            Released::Majority => quorum,
-            Released::All => connections.len(),
+        let enough_released = match condition {
+            ReleaseCondition::Majority => quorum,
+            ReleaseCondition::All => connections.len(),
         };
         Self {
             connections,
@@ -91,31 +91,31 @@ impl Floor {
         }
     }
 
-    /// Extends the locks in `held` (pairs of resource and value) on all masters. Calls the script once for every 200
+    /// Extends the locks in `locks` (pairs of resource and value) on all masters. Calls the script once for every 200
     /// locks.
-    pub(crate) async fn extend(&self, held: &[(String, String)], ttl: Duration) {
-        for some in held.chunks(200) {
-            let mut cmd = Cmd::new();
-            cmd.arg("EVALSHA").arg(&self.extend).arg(some.len());
-            for (resource, _) in some {
-                cmd.arg(resource);
+    pub(crate) async fn extend(&self, locks: &[(String, String)], ttl: Duration) {
+        for chunk in locks.chunks(200) {
+            let mut command = Cmd::new();
+            command.arg("EVALSHA").arg(&self.extend).arg(chunk.len());
+            for (resource, _) in chunk {
+                command.arg(resource);
             }
-            cmd.arg(ttl.as_millis() as u64);
-            for (_, token) in some {
-                cmd.arg(token);
+            command.arg(ttl.as_millis() as u64);
+            for (_, token) in chunk {
+                command.arg(token);
             }
-            let answers = self.send(cmd);
-            let _ = count(answers, self.connections.len(), |_| true).await;
+            let answers = self.send(command);
+            let _ = count_positive(answers, self.connections.len(), |_| true).await;
         }
     }
 
     /// Acquires the lock. Returns the value of the lock key, or `None` if no majority granted the lock.
     pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
-        let token = fresh_token();
-        let mut cmd = Cmd::new();
-        cmd.arg("SET").arg(resource).arg(&token);
-        cmd.arg("NX").arg("PX").arg(ttl.as_millis() as u64);
-        let (granted, _) = count(self.send(cmd), self.quorum, |value| {
+        let token = unique_token();
+        let mut command = Cmd::new();
+        command.arg("SET").arg(resource).arg(&token);
+        command.arg("NX").arg("PX").arg(ttl.as_millis() as u64);
+        let (granted, _) = count_positive(self.send(command), self.quorum, |value| {
             matches!(value, Value::Okay)
         })
         .await;
@@ -129,43 +129,45 @@ impl Floor {
     /// Releases the lock. Returns whether a majority executed the release script, even if the script found no key to
     /// delete.
     pub(crate) async fn release(&self, resource: &str, token: &str) -> bool {
-        let mut cmd = Cmd::new();
-        cmd.arg("EVALSHA").arg(&self.release).arg(1);
-        cmd.arg(resource).arg(token);
-        let answers = self.send(cmd);
-        let (released, mut rest) = count(answers, self.enough_released, |value| {
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&self.release).arg(1);
+        command.arg(resource).arg(token);
+        let answers = self.send(command);
+        let (released, mut open_answers) = count_positive(answers, self.enough_released, |value| {
             matches!(value, Value::Int(_))
         })
         .await;
-        if !rest.is_empty() {
-            tokio::spawn(async move { while rest.next().await.is_some() {} });
+        if !open_answers.is_empty() {
+            tokio::spawn(async move { while open_answers.next().await.is_some() {} });
         }
         released >= self.quorum
     }
 
     /// Sends the command to all masters. The answers arrive in any order.
-    fn send(&self, cmd: Cmd) -> FuturesUnordered<impl Future<Output = Option<Value>> + use<>> {
-        let cmd = Arc::new(cmd);
-        let ask = |mut connection: MultiplexedConnection| {
-            let cmd = cmd.clone();
-            async move { cmd.query_async::<Value>(&mut connection).await.ok() }
+    fn send(&self, command: Cmd) -> FuturesUnordered<impl Future<Output = Option<Value>> + use<>> {
+        let shared_command = Arc::new(command);
+        let send_to_one = |mut connection: MultiplexedConnection| {
+            let command = shared_command.clone();
+            async move { command.query_async::<Value>(&mut connection).await.ok() }
         };
-        self.connections.iter().cloned().map(ask).collect()
+        self.connections.iter().cloned().map(send_to_one).collect()
     }
 }
 
 /// Counts positive answers until the count reaches `enough` or all masters have answered. Returns the count, and the
 /// futures of the answers that have not arrived yet.
-async fn count<F: Future<Output = Option<Value>>>(
+async fn count_positive<F: Future<Output = Option<Value>>>(
     mut answers: FuturesUnordered<F>,
     enough: usize,
-    yes: impl Fn(&Value) -> bool,
+    is_positive: impl Fn(&Value) -> bool,
 ) -> (usize, FuturesUnordered<F>) {
     let mut count = 0;
     std::future::poll_fn(|cx| {
         loop {
             match answers.poll_next_unpin(cx) {
-                Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
+                Poll::Ready(Some(answer)) => {
+                    count += usize::from(answer.is_some_and(|v| is_positive(&v)))
+                }
                 Poll::Ready(None) => return Poll::Ready(()),
                 // redis-rs queues a request only when its future is first polled. So do not return before all futures
                 // were polled.

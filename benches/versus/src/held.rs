@@ -14,14 +14,14 @@ use quorate_testbed::measure::{Counts, Spread, Usage, number, servers_cpu};
 use quorate_testbed::table::Table;
 use serde::{Deserialize, Serialize};
 
-use crate::contender::{Addresses, Contender, Name, TTL, settings};
-use crate::floor::{Floor, Released};
-use crate::goal::{Bound, climb, goal};
+use crate::contender::{Addresses, Contender, Name, TTL, builder_for};
+use crate::floor::{Floor, ReleaseCondition};
+use crate::goal::{Bound, largest_growth, print_goal};
 use crate::versus::{burst, runtime};
 
 /// The pause after the last acquisition. It gives the masters time to store the holder's note of each lock (the text by
 /// which `status` shows the holder).
-const NOTED: Duration = Duration::from_secs(2);
+const NOTE_DELAY: Duration = Duration::from_secs(2);
 
 /// Arguments of the subcommand `held`.
 #[derive(Clone, Debug, clap::Args)]
@@ -45,8 +45,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn turn(&self, name: Name, count: usize) -> Hold {
-        Hold {
+    fn hold(&self, name: Name, count: usize) -> HolderSettings {
+        HolderSettings {
             name,
             count,
             seconds: self.seconds,
@@ -84,11 +84,11 @@ pub(crate) struct HolderArgs {
 
 /// The measurements of one process that holds locks.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct HolderResult {
     acquired: usize,
     /// The client's resident memory per lock, in bytes, right after the last acquisition. Does not include the memory
     /// that the client used before the first acquisition. Includes the guards and the names of the locks.
-    taken_memory: f64,
+    memory_after_acquiring: f64,
     pub(crate) memory_per_lock: f64,
     /// The processor time of the client while it renews its locks, in percent of one core.
     pub(crate) cpu_percent: f64,
@@ -99,52 +99,68 @@ pub(crate) struct Seen {
     cycle_us: f64,
 }
 
-/// The measurements of one round, for one implementation and one number of locks. `seen` comes from the process that
+/// The measurements of one round, for one implementation and one number of locks. `holder` comes from the process that
 /// holds the locks. The parent process measures the masters.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
-    pub(crate) seen: Seen,
-    pub(crate) servers_percent: f64,
+    pub(crate) holder: HolderResult,
+    pub(crate) masters_percent: f64,
     sent_per_second: f64,
     /// The memory that one lock takes on each master, in bytes.
     pub(crate) master_memory_per_lock: f64,
 }
 
+/// All rounds of one implementation with one number of locks.
+struct Series {
+    name: Name,
+    count: usize,
+    rounds: Vec<Row>,
+}
+
 pub(crate) fn run(args: &Args) {
-    let mut rows: Vec<(Name, usize, Vec<Row>)> = Vec::new();
+    let mut series = Vec::new();
     for &count in &args.counts {
         for &name in &args.only {
-            rows.push((name, count, Vec::new()));
+            series.push(Series {
+                name,
+                count,
+                rounds: Vec::new(),
+            });
         }
     }
     let masters = Masters::start(5).expect("the masters must start (is redis-server installed?)");
     for _ in 0..args.rounds {
-        for (name, count, rounds) in &mut rows {
-            rounds.push(args.turn(*name, *count).run(&masters));
+        for entry in &mut series {
+            entry
+                .rounds
+                .push(args.hold(entry.name, entry.count).run(&masters));
         }
     }
     println!(
         "5 masters; TTL 10 s; {} interleaved rounds, each measured for {} s; medians of the rounds",
         args.rounds, args.seconds
     );
-    print!("\nLocks held and renewed by one process\n{}", table(&rows));
+    print!(
+        "\nLocks held and renewed by one process\n{}",
+        series_table(&series)
+    );
     println!(
         "B/lock: the client's resident memory per lock, including the name and the guard, after at least two renewals. \
          The value is inexact below 1,000 locks, because memory grows by whole pages.\n\
          cycle CPU: processor time to acquire and release one more lock. The time of renewals is subtracted."
     );
     for &name in args.only.iter().filter(|name| **name != Name::Floor) {
-        goals(name, &rows);
-        let turn = Hold {
+        print_goals(name, &series);
+        let in_tasks_hold = HolderSettings {
             in_tasks: true,
-            ..args.turn(name, 10_000)
+            ..args.hold(name, 10_000)
         };
-        let memory = turn.run(&masters).seen.memory_per_lock;
-        let what = format!(
+        let memory = in_tasks_hold.run(&masters).holder.memory_per_lock;
+        let description = format!(
             "{}, bytes per lock with its task, with 10000 locks held",
             name.label()
         );
-        goal(&what, memory, Bound::Most(1500.0));
+        print_goal(&description, memory, Bound::AtMost(1500.0));
     }
     println!(
         "floor is the baseline: it renews 200 locks with one script call per master, and detects no lost locks."
@@ -152,7 +168,7 @@ pub(crate) fn run(args: &Args) {
 }
 
 /// The table of the measurements, one row for each implementation and number of locks.
-fn table(rows: &[(Name, usize, Vec<Row>)]) -> Table {
+fn series_table(series: &[Series]) -> Table {
     let mut table = Table::new([
         "holder",
         "locks",
@@ -167,13 +183,18 @@ fn table(rows: &[(Name, usize, Vec<Row>)]) -> Table {
         "lost",
         "cycle CPU us",
     ]);
-    for (name, count, rounds) in rows {
-        let of = |value: fn(&Row) -> f64| Spread::of(rounds.iter().map(value));
-        let memory = of(|row| row.seen.memory_per_lock);
-        let cpu = of(|row| row.seen.cpu_percent).median;
-        let lost: usize = rounds.iter().map(|row| row.seen.lost).sum();
+    for Series {
+        name,
+        count,
+        rounds,
+    } in series
+    {
+        let spread_of = |value: fn(&Row) -> f64| Spread::of(rounds.iter().map(value));
+        let memory = spread_of(|row| row.holder.memory_per_lock);
+        let cpu = spread_of(|row| row.holder.cpu_percent).median;
+        let lost: usize = rounds.iter().map(|row| row.holder.lost).sum();
         // The baseline (`Floor`) does not notice lost locks, so print a dash in its row.
-        let unless = |text: String| match name {
+        let unless_floor = |text: String| match name {
             Name::Floor => "-".to_owned(),
             _ => text,
         };
@@ -182,62 +203,80 @@ fn table(rows: &[(Name, usize, Vec<Row>)]) -> Table {
             count.to_string(),
             number(memory.median),
             format!("[{}-{}]", number(memory.least), number(memory.most)),
-            number(of(|row| row.seen.taken_memory).median),
+            number(spread_of(|row| row.holder.memory_after_acquiring).median),
             number(cpu),
             number(cpu * 1e4 / *count as f64),
-            number(of(|row| row.servers_percent).median),
-            number(of(|row| row.sent_per_second).median),
-            unless(number(of(|row| row.seen.margin_ms).least)),
-            unless(lost.to_string()),
-            number(of(|row| row.seen.cycle_us).median),
+            number(spread_of(|row| row.masters_percent).median),
+            number(spread_of(|row| row.sent_per_second).median),
+            unless_floor(number(spread_of(|row| row.holder.margin_ms).least)),
+            unless_floor(lost.to_string()),
+            number(spread_of(|row| row.holder.cycle_us).median),
         ]);
     }
     table
 }
 
 /// Prints the goals: no lock is lost, and the cost per lock does not grow with the number of locks.
-fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
-    let own: Vec<_> = rows.iter().filter(|row| row.0 == name).collect();
-    let lost: usize = own
+fn print_goals(name: Name, series: &[Series]) {
+    let own_series: Vec<_> = series.iter().filter(|entry| entry.name == name).collect();
+    let lost: usize = own_series
         .iter()
-        .flat_map(|row| &row.2)
-        .map(|row| row.seen.lost)
+        .flat_map(|entry| &entry.rounds)
+        .map(|row| row.holder.lost)
         .sum();
     let label = name.label();
-    goal(
+    print_goal(
         &format!("{label}, locks lost"),
         lost as f64,
-        Bound::Most(0.0),
+        Bound::AtMost(0.0),
     );
-    for row in own.iter().filter(|row| row.1 >= 10_000) {
-        let of = |value: fn(&Row) -> f64| Spread::of(row.2.iter().map(value)).median;
-        let memory = of(|row| row.seen.memory_per_lock);
-        let what = format!("{label}, bytes per lock with {} locks held", row.1);
-        goal(&what, memory, Bound::Most(480.0));
-        if row.1 == 10_000 {
-            let what = format!("{label}, client CPU with 10,000 locks held, in percent of a core");
-            goal(&what, of(|row| row.seen.cpu_percent), Bound::Most(0.5));
+    for entry in own_series.iter().filter(|entry| entry.count >= 10_000) {
+        let median_of =
+            |cost_of: fn(&Row) -> f64| Spread::of(entry.rounds.iter().map(cost_of)).median;
+        let memory = median_of(|row| row.holder.memory_per_lock);
+        let description = format!("{label}, bytes per lock with {} locks held", entry.count);
+        print_goal(&description, memory, Bound::AtMost(480.0));
+        if entry.count == 10_000 {
+            let description =
+                format!("{label}, client CPU with 10,000 locks held, in percent of a core");
+            print_goal(
+                &description,
+                median_of(|row| row.holder.cpu_percent),
+                Bound::AtMost(0.5),
+            );
         }
     }
-    let growth = |what: &str, from: usize, value: fn(&Row, f64) -> f64| {
-        let of = |row: &(Name, usize, Vec<Row>)| {
-            Spread::of(row.2.iter().map(|seen| value(seen, row.1 as f64))).median
+    let print_growth = |description: &str, least_locks: usize, cost_of: fn(&Row, f64) -> f64| {
+        let median_cost = |entry: &Series| {
+            let costs = entry
+                .rounds
+                .iter()
+                .map(|row| cost_of(row, entry.count as f64));
+            Spread::of(costs).median
         };
-        let costs = own.iter().filter(|row| row.1 >= from).map(|row| of(row));
-        let worst = climb(costs);
-        if worst.is_finite() {
-            let what =
-                format!("{label}, {what}: largest growth factor as the number of locks increases");
-            goal(&what, worst, Bound::Most(1.2));
+        let costs = own_series
+            .iter()
+            .filter(|entry| entry.count >= least_locks)
+            .map(|entry| median_cost(entry));
+        let growth = largest_growth(costs);
+        if growth.is_finite() {
+            let description = format!(
+                "{label}, {description}: largest growth factor as the number of locks increases"
+            );
+            print_goal(&description, growth, Bound::AtMost(1.2));
         }
     };
-    growth("client CPU per lock", 0, |row, n| row.seen.cpu_percent / n);
-    growth("client CPU of one cycle", 0, |row, _| row.seen.cycle_us);
-    growth("memory per lock", 1_000, |row, _| row.seen.memory_per_lock);
+    print_growth("client CPU per lock", 0, |row, n| {
+        row.holder.cpu_percent / n
+    });
+    print_growth("client CPU of one cycle", 0, |row, _| row.holder.cycle_us);
+    print_growth("memory per lock", 1_000, |row, _| {
+        row.holder.memory_per_lock
+    });
 }
 
 /// The settings of a process that holds locks.
-pub(crate) struct Hold {
+pub(crate) struct HolderSettings {
     pub(crate) name: Name,
     pub(crate) count: usize,
     pub(crate) seconds: u64,
@@ -250,7 +289,7 @@ pub(crate) struct Hold {
     pub(crate) in_tasks: bool,
 }
 
-impl Hold {
+impl HolderSettings {
     fn command(&self, masters: &Masters) -> Command {
         let mut command =
             Command::new(std::env::current_exe().expect("the path of this program must be known"));
@@ -272,59 +311,61 @@ impl Hold {
         for master in masters {
             let _ = master.command(&["FLUSHALL"]);
         }
-        let empty = master_memory(masters);
+        let empty_memory = master_memory(masters);
         let mut command = self.command(masters);
         let mut child = command
             .stdout(std::process::Stdio::piped())
             .spawn()
             .expect("the holder process must start");
-        let stdout = child.stdout.take();
-        let stdout = stdout.expect("the stdout of the holder process must be piped");
-        let mut out = std::io::BufReader::new(stdout);
+        let pipe = child.stdout.take();
+        let stdout = pipe.expect("the stdout of the holder process must be piped");
+        let mut reader = std::io::BufReader::new(stdout);
         let mut line = String::new();
-        let mut next = || {
+        let mut next_line = || {
             line.clear();
-            std::io::BufRead::read_line(&mut out, &mut line)
+            std::io::BufRead::read_line(&mut reader, &mut line)
                 .expect("the holder process must print a line");
             line.clone()
         };
-        assert_eq!(next().trim(), "steady");
-        let counts = || Counts::read(masters, self.name.sends_set());
-        let (cpu, before) = (servers_cpu(masters), counts());
-        let started = Instant::now();
-        assert_eq!(next().trim(), "over");
-        let took = started.elapsed().as_secs_f64();
-        let servers = servers_cpu(masters).saturating_sub(cpu).as_secs_f64();
-        let counts = counts().since(before);
-        let full = master_memory(masters);
-        let seen: Seen =
-            serde_json::from_str(&next()).expect("the process must print its measurements as JSON");
+        assert_eq!(next_line().trim(), "steady");
+        let read_counts = || Counts::read(masters, self.name.sends_set());
+        let (cpu_before, counts_before) = (servers_cpu(masters), read_counts());
+        let started_at = Instant::now();
+        assert_eq!(next_line().trim(), "over");
+        let elapsed_s = started_at.elapsed().as_secs_f64();
+        let masters_cpu_s = servers_cpu(masters)
+            .saturating_sub(cpu_before)
+            .as_secs_f64();
+        let counts = read_counts().since(counts_before);
+        let full_memory = master_memory(masters);
+        let holder: HolderResult = serde_json::from_str(&next_line())
+            .expect("the process must print its measurements as JSON");
         child.wait().expect("the holder process must end");
         assert_eq!(
-            seen.acquired, self.count,
+            holder.acquired, self.count,
             "{:?} must acquire all locks",
             self.name
         );
         Row {
-            seen,
-            servers_percent: 100.0 * servers / took,
-            sent_per_second: counts.sent as f64 / took,
-            master_memory_per_lock: (full - empty) / self.count as f64,
+            holder,
+            masters_percent: 100.0 * masters_cpu_s / elapsed_s,
+            sent_per_second: counts.sent as f64 / elapsed_s,
+            master_memory_per_lock: (full_memory - empty_memory) / self.count as f64,
         }
     }
 }
 
 /// The average memory in use per master, in bytes.
 fn master_memory(masters: &Masters) -> f64 {
-    let used = |text: &str| -> Option<f64> {
+    let used_memory = |text: &str| -> Option<f64> {
         let line = text
             .lines()
             .find_map(|line| line.strip_prefix("used_memory:"));
         line?.trim().parse().ok()
     };
     let infos = masters.iter().filter_map(|master| {
-        let said = master.command(&["INFO", "memory"]).ok()?;
-        used(&said.text()?)
+        let reply = master.command(&["INFO", "memory"]).ok()?;
+        used_memory(&reply.text()?)
     });
     infos.sum::<f64>() / masters.len() as f64
 }
@@ -334,27 +375,27 @@ fn master_memory(masters: &Masters) -> f64 {
 /// - `steady`: the parent starts to measure.
 /// - `over`: the parent stops measuring.
 /// - One line of JSON: the measurements of the holding process itself.
-pub(crate) fn holder(args: &HolderArgs) {
+pub(crate) fn run_holder(args: &HolderArgs) {
     let urls: Vec<String> = args.urls.split(',').map(str::to_owned).collect();
-    let seen = runtime(false).block_on(async {
+    let result = runtime(false).block_on(async {
         if args.name == Name::Floor {
-            bare(&urls, args).await
+            hold_with_floor(&urls, args).await
         } else if args.in_tasks {
             in_tasks(&urls, args).await
         } else {
-            renewing(&urls, args).await
+            hold_and_renew(&urls, args).await
         }
     });
     println!(
         "{}",
-        serde_json::to_string(&seen).expect("the measurements must be written as JSON")
+        serde_json::to_string(&result).expect("the measurements must be written as JSON")
     );
 }
 
 /// Creates a client that has already acquired and released some locks, so that buffers and script caches are allocated
 /// before memory is measured.
 async fn warm_client(urls: &[String], args: &HolderArgs) -> Redlock {
-    let mut builder = settings(args.name, urls);
+    let mut builder = builder_for(args.name, urls);
     if let Some(ms) = args.node_timeout_ms {
         builder = builder.node_timeout(Duration::from_millis(ms));
     }
@@ -362,72 +403,72 @@ async fn warm_client(urls: &[String], args: &HolderArgs) -> Redlock {
         builder = builder.note(None);
     }
     let redlock = builder.build().expect("the settings must be valid");
-    drop(take(&redlock, "warm", 256).await);
+    drop(acquire_many(&redlock, "warm", 256).await);
     redlock.flush().await;
     redlock
 }
 
 /// Acquires and holds each lock in a task of its own, as a service does. The measured memory includes the tasks.
-async fn in_tasks(urls: &[String], args: &HolderArgs) -> Seen {
+async fn in_tasks(urls: &[String], args: &HolderArgs) -> HolderResult {
     let redlock = warm_client(urls, args).await;
-    let before = own_memory();
+    let memory_before = own_memory();
     let mut tasks = Vec::with_capacity(args.count);
     while tasks.len() < args.count {
-        let mut taken = Vec::new();
+        let mut acquired_signals = Vec::new();
         for n in tasks.len()..args.count.min(tasks.len() + 64) {
             let redlock = redlock.clone();
-            let (took, when_taken) = tokio::sync::oneshot::channel();
-            taken.push(when_taken);
+            let (acquired_sender, acquired_signal) = tokio::sync::oneshot::channel();
+            acquired_signals.push(acquired_signal);
             tasks.push(tokio::spawn(async move {
                 let guard = redlock.acquire(format!("held:{n}")).await;
                 let guard = guard.expect("the lock must be free");
-                let _ = took.send(());
+                let _ = acquired_sender.send(());
                 guard.lost().await
             }));
         }
-        futures::future::join_all(taken).await;
+        futures::future::join_all(acquired_signals).await;
     }
-    tokio::time::sleep(NOTED).await;
+    tokio::time::sleep(NOTE_DELAY).await;
     println!("steady");
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
     println!("over");
-    let memory = own_memory().saturating_sub(before);
-    Seen {
+    let memory = own_memory().saturating_sub(memory_before);
+    HolderResult {
         acquired: tasks.len(),
         memory_per_lock: memory as f64 / args.count as f64,
         lost: tasks.iter().filter(|task| task.is_finished()).count(),
-        ..Seen::default()
+        ..HolderResult::default()
     }
 }
 
-async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
+async fn hold_and_renew(urls: &[String], args: &HolderArgs) -> HolderResult {
     let redlock = warm_client(urls, args).await;
-    let before = own_memory();
-    let taking = Instant::now();
-    let guards = take(&redlock, "held", args.count).await;
-    let taking = taking.elapsed();
-    let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
-    let taken = own_memory().saturating_sub(before);
+    let memory_before = own_memory();
+    let acquiring_started_at = Instant::now();
+    let guards = acquire_many(&redlock, "held", args.count).await;
+    let acquiring_time = acquiring_started_at.elapsed();
+    let lost_while_acquiring = guards.iter().filter(|guard| !guard.is_valid()).count();
+    let memory_after_acquiring = own_memory().saturating_sub(memory_before);
     // Give the masters time to store all holder's notes, so that no note is written during the measurement.
-    tokio::time::sleep(NOTED).await;
+    tokio::time::sleep(NOTE_DELAY).await;
     println!("steady");
-    let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
-    let cpu = share(Usage::of(&[], rest).await.1);
+    let measured_time = tokio::time::sleep(Duration::from_secs(args.seconds));
+    let cpu = core_share(Usage::of(&[], measured_time).await.1);
     println!("over");
     // Read the memory after the measurement, so that it includes the memory that renewals need.
-    let memory = own_memory().saturating_sub(before);
+    let memory = own_memory().saturating_sub(memory_before);
     // Reading the leases takes processor time, so do it after the measurement of `cpu`.
-    let looking = if args.brief { 0 } else { args.seconds };
-    let margin = least_margin(&guards, Duration::from_secs(looking)).await;
-    let causes = losses(&guards);
+    let margin_seconds = if args.brief { 0 } else { args.seconds };
+    let margin = least_margin(&guards, Duration::from_secs(margin_seconds)).await;
+    let causes = losses_by_cause(&guards);
     if !causes.is_empty() {
         eprintln!(
-            "{:?}: {} of {} locks were lost ({causes:?}). Acquiring all locks took {:.1} s, and {gone} locks were \
-             lost during this time",
+            "{:?}: {} of {} locks were lost ({causes:?}). Acquiring all locks took {:.1} s, and {lost_while_acquiring} \
+             locks were lost during this time",
             args.name,
             causes.values().sum::<usize>(),
             guards.len(),
-            taking.as_secs_f64()
+            acquiring_time.as_secs_f64()
         );
     }
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
@@ -435,14 +476,14 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
         0.0
     } else {
         let client = Contender::Quorate(redlock.clone());
-        cycle(Arc::new(client), args.name, cpu).await
+        cycle_cpu_us(Arc::new(client), args.name, cpu).await
     };
     let acquired = guards.len();
     drop(guards);
     redlock.flush().await;
-    Seen {
+    HolderResult {
         acquired,
-        taken_memory: taken as f64 / args.count as f64,
+        memory_after_acquiring: memory_after_acquiring as f64 / args.count as f64,
         memory_per_lock: memory as f64 / args.count as f64,
         cpu_percent: 100.0 * cpu,
         margin_ms: margin.as_secs_f64() * 1e3,
@@ -454,17 +495,17 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
 /// Reads the remaining leases of all guards every 200 ms for `time`. Returns the smallest remaining lease.
 async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
     let mut margin = Duration::MAX;
-    let looking = Instant::now();
-    while looking.elapsed() < time {
-        let least = guards.iter().map(LockGuard::remaining).min();
-        margin = margin.min(least.unwrap_or_default());
+    let started_at = Instant::now();
+    while started_at.elapsed() < time {
+        let smallest_lease = guards.iter().map(LockGuard::remaining).min();
+        margin = margin.min(smallest_lease.unwrap_or_default());
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     margin
 }
 
 /// The number of lost locks for each cause.
-fn losses(guards: &[LockGuard]) -> std::collections::BTreeMap<&'static str, usize> {
+fn losses_by_cause(guards: &[LockGuard]) -> std::collections::BTreeMap<&'static str, usize> {
     use futures::FutureExt;
     let mut causes = std::collections::BTreeMap::new();
     for guard in guards {
@@ -476,12 +517,12 @@ fn losses(guards: &[LockGuard]) -> std::collections::BTreeMap<&'static str, usiz
 }
 
 /// Acquires `count` locks, 64 of them at a time.
-async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
+async fn acquire_many(redlock: &Redlock, prefix: &str, count: usize) -> Vec<LockGuard> {
     use futures::StreamExt;
     futures::stream::iter(0..count)
         .map(|n| {
             let redlock = redlock.clone();
-            let resource = format!("{what}:{n}");
+            let resource = format!("{prefix}:{n}");
             async move {
                 redlock
                     .acquire(resource)
@@ -496,59 +537,59 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
 
 /// The client's processor time for one cycle (an acquire and its release), in microseconds. Measured with 16 tasks.
 ///
-/// The held locks are renewed at the same time. `renewals` is the processor time of these renewals, as a share of one
-/// core. The function subtracts it.
-async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
+/// The held locks are renewed at the same time. `renewal_share` is the processor time of these renewals, as a share of
+/// one core. The function subtracts it.
+async fn cycle_cpu_us(client: Arc<Contender>, name: Name, renewal_share: f64) -> f64 {
     // The parent process measures the masters, so give `burst` an empty list of masters.
-    let none = Masters::start(0).expect("starting zero masters must succeed");
+    let no_masters = Masters::start(0).expect("starting zero masters must succeed");
     let time = Duration::from_millis(300);
-    burst(&client, name, &none, 16, time).await;
-    let burst = burst(&client, name, &none, 16, time).await;
-    burst.client_us - renewals * 1e6 / burst.per_second
+    burst(&client, name, &no_masters, 16, time).await;
+    let measured = burst(&client, name, &no_masters, 16, time).await;
+    measured.client_us - renewal_share * 1e6 / measured.per_second
 }
 
 /// Measures the minimal cost of holding locks. Each lock is only a key and its value. One call of a script on each
 /// master renews up to 200 locks.
-async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
-    let floor = Arc::new(Floor::connect(urls, Released::Majority).await);
-    let before = own_memory();
-    let mut held: Vec<(String, String)> = Vec::with_capacity(args.count);
+async fn hold_with_floor(urls: &[String], args: &HolderArgs) -> HolderResult {
+    let floor = Arc::new(Floor::connect(urls, ReleaseCondition::Majority).await);
+    let memory_before = own_memory();
+    let mut locks: Vec<(String, String)> = Vec::with_capacity(args.count);
     for n in 0..args.count {
         let resource = format!("held:{n}");
         let token = floor
             .acquire(&resource, TTL * 6)
             .await
             .expect("the lock must be free");
-        held.push((resource, token));
+        locks.push((resource, token));
     }
-    let taken = own_memory().saturating_sub(before);
-    floor.extend(&held, TTL).await;
+    let memory_after_acquiring = own_memory().saturating_sub(memory_before);
+    floor.extend(&locks, TTL).await;
     println!("steady");
-    let renewing = async {
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_secs(args.seconds) {
-            floor.extend(&held, TTL).await;
-            let next = started.elapsed().as_secs_f64() / (TTL / 3).as_secs_f64();
-            let at = (TTL / 3).mul_f64(next.floor() + 1.0);
-            tokio::time::sleep(at.saturating_sub(started.elapsed())).await;
+    let renewals = async {
+        let started_at = Instant::now();
+        while started_at.elapsed() < Duration::from_secs(args.seconds) {
+            floor.extend(&locks, TTL).await;
+            let periods = started_at.elapsed().as_secs_f64() / (TTL / 3).as_secs_f64();
+            let next_at = (TTL / 3).mul_f64(periods.floor() + 1.0);
+            tokio::time::sleep(next_at.saturating_sub(started_at.elapsed())).await;
         }
     };
-    let cpu = share(Usage::of(&[], renewing).await.1);
+    let cpu = core_share(Usage::of(&[], renewals).await.1);
     println!("over");
-    let memory = own_memory().saturating_sub(before);
-    let at = Addresses {
+    let memory = own_memory().saturating_sub(memory_before);
+    let addresses = Addresses {
         urls: urls.to_vec(),
         sockets: Vec::new(),
     };
-    let client = Contender::connect(Name::Floor, &at).await;
-    Seen {
-        acquired: held.len(),
-        taken_memory: taken as f64 / args.count as f64,
+    let client = Contender::connect(Name::Floor, &addresses).await;
+    HolderResult {
+        acquired: locks.len(),
+        memory_after_acquiring: memory_after_acquiring as f64 / args.count as f64,
         memory_per_lock: memory as f64 / args.count as f64,
         cpu_percent: 100.0 * cpu,
         margin_ms: 0.0,
         lost: 0,
-        cycle_us: cycle(Arc::new(client), Name::Floor, 0.0).await,
+        cycle_us: cycle_cpu_us(Arc::new(client), Name::Floor, 0.0).await,
     }
 }
 
@@ -556,11 +597,11 @@ async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
 fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let kib = line.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
     1024 * kib.unwrap_or(0)
 }
 
 /// The processor time that this process used during the measurement, as a share of one core: 1.0 is one full core.
-fn share(usage: Usage) -> f64 {
+fn core_share(usage: Usage) -> f64 {
     usage.client.as_secs_f64() / usage.took.as_secs_f64()
 }

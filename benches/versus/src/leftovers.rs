@@ -9,8 +9,8 @@ use quorate::{Redlock, Wait};
 use quorate_testbed::table::Table;
 use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 
-use crate::contender::{Name, settings};
-use crate::goal::{Bound, goal};
+use crate::contender::{Name, builder_for};
+use crate::goal::{Bound, print_goal};
 use crate::versus::runtime;
 
 /// Arguments of the subcommand `leftovers`.
@@ -28,13 +28,13 @@ pub(crate) struct Args {
 const TTL: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
-struct Tally {
+struct Counters {
     cycles: AtomicU64,
     acquired: AtomicU64,
     dropped_acquires: AtomicU64,
     dropped_guards: AtomicU64,
     failed: AtomicU64,
-    over: AtomicBool,
+    is_over: AtomicBool,
 }
 
 pub(crate) fn run(args: &Args) {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) {
         "keys after all background releases",
         "took s",
     ]);
-    let mut left_in_all = 0;
+    let mut keys_left_in_all = 0;
     for name in [Name::Classic, Name::Fenced, Name::Default] {
         let masters =
             Masters::start(5).expect("the masters must start (is redis-server installed?)");
@@ -58,59 +58,59 @@ pub(crate) fn run(args: &Args) {
             .iter()
             .map(|master| Proxy::start(master.addr()).expect("the proxy must start"))
             .collect();
-        let tally = Arc::new(Tally::default());
+        let counters = Arc::new(Counters::default());
         let runtime = runtime(false);
         let redlock = client(name, &masters, &proxies);
-        let started = Instant::now();
+        let started_at = Instant::now();
         let faults = std::thread::scope(|scope| {
-            let chaos = scope.spawn(|| torment(&masters, &proxies, &tally));
+            let fault_injector = scope.spawn(|| inject_faults(&masters, &proxies, &counters));
             runtime.block_on(async {
                 let mut running = tokio::task::JoinSet::new();
                 for task in 0..args.tasks {
                     let cycles =
                         args.cycles / args.tasks + u64::from(task < args.cycles % args.tasks);
-                    running.spawn(work(redlock.clone(), task, cycles, tally.clone()));
+                    running.spawn(run_cycles(redlock.clone(), task, cycles, counters.clone()));
                 }
                 running.join_all().await;
             });
-            tally.over.store(true, Ordering::Relaxed);
-            chaos.join().expect("the task must not panic")
+            counters.is_over.store(true, Ordering::Relaxed);
+            fault_injector.join().expect("the task must not panic")
         });
-        let took = started.elapsed();
-        let at_once = keys(&masters);
-        let after = runtime.block_on(flushed(&redlock, &masters));
-        left_in_all += after;
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed).to_string();
+        let elapsed = started_at.elapsed();
+        let keys_at_once = count_keys(&masters);
+        let keys_after = runtime.block_on(keys_after_flush(&redlock, &masters));
+        keys_left_in_all += keys_after;
+        let count_text = |counter: &AtomicU64| counter.load(Ordering::Relaxed).to_string();
         table.row([
             name.label().to_owned(),
-            count(&tally.cycles),
-            count(&tally.acquired),
-            count(&tally.dropped_acquires),
-            count(&tally.dropped_guards),
-            count(&tally.failed),
+            count_text(&counters.cycles),
+            count_text(&counters.acquired),
+            count_text(&counters.dropped_acquires),
+            count_text(&counters.dropped_guards),
+            count_text(&counters.failed),
             faults.to_string(),
-            at_once.to_string(),
-            after.to_string(),
-            took.as_secs().to_string(),
+            keys_at_once.to_string(),
+            keys_after.to_string(),
+            elapsed.as_secs().to_string(),
         ]);
     }
     print!("\nKeys left behind (fencing counters, which live for a day, are not counted)\n{table}");
     println!();
-    goal(
+    print_goal(
         "keys left after all background releases",
-        left_in_all as f64,
-        Bound::Most(0.0),
+        keys_left_in_all as f64,
+        Bound::AtMost(0.0),
     );
     assert_eq!(
-        left_in_all, 0,
+        keys_left_in_all, 0,
         "no keys may be left on the masters after the background releases"
     );
 }
 
 fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
-    let urls = masters.iter().zip(proxies);
-    let urls: Vec<String> = urls.map(|(m, p)| m.url_at(p.addr())).collect();
-    settings(name, &urls)
+    let pairs = masters.iter().zip(proxies);
+    let urls: Vec<String> = pairs.map(|(m, p)| m.url_at(p.addr())).collect();
+    builder_for(name, &urls)
         .ttl(TTL)
         .max_ttl(TTL)
         .node_timeout(Duration::from_millis(50))
@@ -121,24 +121,24 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
 }
 
 /// Waits for all background releases, and returns the total number of keys on all masters.
-async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
+async fn keys_after_flush(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
-    let mut left = keys(masters);
+    let mut key_count = count_keys(masters);
     // The keys of a lock's queue expire soon after the last waiter has left the queue: one heartbeat time, a setting of
     // the lock. Wait for this.
     for _ in 0..50 {
-        if left == 0 {
+        if key_count == 0 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
-        left = keys(masters);
+        key_count = count_keys(masters);
     }
-    left
+    key_count
 }
 
 /// The number of keys on all masters together. Fencing counters do not count: masters keep them for a day by design.
-fn keys(masters: &Masters) -> usize {
-    let of = |master: &quorate_testbed::Server| match master.command(&["KEYS", "*"]) {
+fn count_keys(masters: &Masters) -> usize {
+    let count_on = |master: &quorate_testbed::Server| match master.command(&["KEYS", "*"]) {
         Ok(Reply::Array(keys)) => keys
             .iter()
             .filter_map(Reply::text)
@@ -146,40 +146,40 @@ fn keys(masters: &Masters) -> usize {
             .count(),
         other => panic!("a healthy master must answer KEYS with a list, not with {other:?}"),
     };
-    masters.iter().map(of).sum()
+    masters.iter().map(count_on).sum()
 }
 
 /// A small random number generator. Its numbers must vary, but they need not be unpredictable.
 struct Dice(u64);
 
 impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+    fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % sides
+        self.0 % bound
     }
 }
 
-async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
+async fn run_cycles(redlock: Redlock, task: u64, cycles: u64, counters: Arc<Counters>) {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (task + 1));
-    let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+    let increment = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
     for cycle in 0..cycles {
-        add(&tally.cycles);
+        increment(&counters.cycles);
         let resource = match cycle % 4 {
-            0 => format!("shared:{}", dice.roll(8)),
+            0 => format!("shared:{}", dice.below(8)),
             _ => format!("own:{task}"),
         };
         let acquire = redlock.acquire(resource);
-        let outcome = if dice.roll(4) == 0 {
+        let outcome = if dice.below(4) == 0 {
             // Drop the future after a random number of polls, so that it can stop at every await point. A timer is too
             // coarse for this: its shortest time is a millisecond.
-            let polls = dice.roll(12);
+            let poll_limit = dice.below(12);
             let mut acquire = std::pin::pin!(acquire);
-            let mut polled = 0;
+            let mut poll_count = 0;
             std::future::poll_fn(|cx| {
-                polled += 1;
-                if polled > polls {
+                poll_count += 1;
+                if poll_count > poll_limit {
                     return std::task::Poll::Ready(None);
                 }
                 acquire.as_mut().poll(cx).map(Some)
@@ -190,15 +190,15 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
         };
         match outcome {
             None => {
-                add(&tally.dropped_acquires);
+                increment(&counters.dropped_acquires);
             }
             Some(Err(_)) => {
-                add(&tally.failed);
+                increment(&counters.failed);
             }
             Some(Ok(guard)) => {
-                add(&tally.acquired);
-                if dice.roll(3) == 0 {
-                    add(&tally.dropped_guards);
+                increment(&counters.acquired);
+                if dice.below(3) == 0 {
+                    increment(&counters.dropped_guards);
                     drop(guard);
                 } else {
                     guard.release().await;
@@ -210,31 +210,31 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
 
 /// Injects one fault after the other, each into one random master, until the tasks have made all cycles. Each fault is
 /// healed before the next one is injected. Returns the number of faults.
-fn torment(masters: &Masters, proxies: &[Proxy], tally: &Tally) -> usize {
+fn inject_faults(masters: &Masters, proxies: &[Proxy], counters: &Counters) -> usize {
     let mut dice = Dice(0x1234_5678_9abc_def1);
     let mut faults = 0;
-    while !tally.over.load(Ordering::Relaxed) {
-        let victim = dice.roll(5) as usize;
-        let brief = Duration::from_millis(20 + dice.roll(150));
-        match dice.roll(5) {
+    while !counters.is_over.load(Ordering::Relaxed) {
+        let victim = dice.below(5) as usize;
+        let duration = Duration::from_millis(20 + dice.below(150));
+        match dice.below(5) {
             0 => {
                 masters[victim].stop().expect("the master must stop");
-                std::thread::sleep(brief);
+                std::thread::sleep(duration);
                 masters[victim].cont().expect("the master must resume");
             }
             1 => proxies[victim].reset_all(),
             2 => {
-                let _slow = proxies[victim].inject(Fault::latency(Way::Both, brief / 4));
-                std::thread::sleep(brief);
+                let _slow = proxies[victim].inject(Fault::latency(Way::Both, duration / 4));
+                std::thread::sleep(duration);
             }
             3 => {
                 let _held = proxies[victim].inject(Fault::Hold(Way::Both));
-                std::thread::sleep(4 * brief);
+                std::thread::sleep(4 * duration);
             }
             _ => {
                 let refused = proxies[victim].inject(Fault::Refuse);
                 proxies[victim].reset_all();
-                std::thread::sleep(brief);
+                std::thread::sleep(duration);
                 drop(refused);
             }
         }

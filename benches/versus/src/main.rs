@@ -73,7 +73,7 @@ fn main() {
         Command::Faults(args) => faults::run(&args),
         Command::Held(args) => held::run(&args),
         Command::Kinds(args) => kinds::run(&args),
-        Command::Holder(args) => held::holder(&args),
+        Command::Holder(args) => held::run_holder(&args),
         Command::Tasks(args) => tasks::run(&args),
         Command::Leftovers(args) => leftovers::run(&args),
         Command::Peers(args) => peers::run(&args),

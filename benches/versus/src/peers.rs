@@ -40,22 +40,22 @@ pub(crate) struct Args {
 }
 
 /// One of the compared implementations. It runs in this process, or it is a peer in another process.
-enum Party {
-    Here(Name, Arc<Contender>),
-    Elsewhere(Peer),
+enum Participant {
+    InProcess(Name, Arc<Contender>),
+    OtherProcess(Peer),
 }
 
 /// The process of a peer, an implementation in another language.
 struct Peer {
     name: String,
     child: Child,
-    say: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
 }
 
 /// A peer's measurements with one task at a time, in microseconds.
 #[derive(Deserialize)]
-struct SeenAlone {
+struct PeerLatencies {
     acquire: Vec<u64>,
     release: Vec<u64>,
     failed: u64,
@@ -64,7 +64,7 @@ struct SeenAlone {
 /// A peer's measurements with many concurrent tasks. `seconds` is the elapsed time, and `cpu` the processor time of the
 /// peer in seconds.
 #[derive(Deserialize)]
-struct SeenCrowd {
+struct PeerBurst {
     cycles: u64,
     failed: u64,
     seconds: f64,
@@ -83,15 +83,15 @@ struct Round {
     failed: u64,
 }
 
-impl SeenAlone {
+impl PeerLatencies {
     /// Converts the measurements from microseconds to nanoseconds.
     fn samples(&self) -> Samples {
-        let nanos = |micros: &[u64]| micros.iter().map(|us| us * 1000).collect();
-        let both = self.acquire.iter().zip(&self.release);
+        let to_nanos = |micros: &[u64]| micros.iter().map(|us| us * 1000).collect();
+        let pairs = self.acquire.iter().zip(&self.release);
         let mut samples = Samples {
-            acquire: nanos(&self.acquire),
-            release: nanos(&self.release),
-            cycle: both.map(|(a, r)| (a + r) * 1000).collect(),
+            acquire: to_nanos(&self.acquire),
+            release: to_nanos(&self.release),
+            cycle: pairs.map(|(a, r)| (a + r) * 1000).collect(),
             failed: self.failed,
         };
         samples.sort();
@@ -101,13 +101,13 @@ impl SeenAlone {
 
 impl Round {
     /// Stores the latencies of a client that makes one cycle at a time.
-    fn alone(&mut self, seen: &Samples) {
-        let us = |sorted: &[u64], share: f64| quantile(sorted, share) / 1e3;
-        self.acquire = us(&seen.acquire, 0.5);
-        self.release = us(&seen.release, 0.5);
-        self.cycle = us(&seen.cycle, 0.5);
-        self.p99 = us(&seen.cycle, 0.99);
-        self.failed = seen.failed;
+    fn set_latencies(&mut self, samples: &Samples) {
+        let quantile_us = |sorted: &[u64], share: f64| quantile(sorted, share) / 1e3;
+        self.acquire = quantile_us(&samples.acquire, 0.5);
+        self.release = quantile_us(&samples.release, 0.5);
+        self.cycle = quantile_us(&samples.cycle, 0.5);
+        self.p99 = quantile_us(&samples.cycle, 0.99);
+        self.failed = samples.failed;
     }
 }
 
@@ -116,41 +116,41 @@ impl Peer {
         let (name, command) = spec
             .split_once('=')
             .expect("--peer must have the form NAME=COMMAND");
-        let mut words = command.split_whitespace();
+        let mut command_parts = command.split_whitespace();
         let mut child = Command::new(
-            words
+            command_parts
                 .next()
                 .expect("the command of --peer must not be empty"),
         )
-        .args(words)
+        .args(command_parts)
         .arg(urls)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("the peer must start");
-        let say = child.stdin.take().expect("the peer's stdin must be piped");
+        let input = child.stdin.take().expect("the peer's stdin must be piped");
         let stdout = child.stdout.take();
-        let hear = BufReader::new(stdout.expect("the peer's stdout must be piped"));
+        let output = BufReader::new(stdout.expect("the peer's stdout must be piped"));
         let mut peer = Self {
             name: name.to_owned(),
             child,
-            say,
-            hear,
+            input,
+            output,
         };
         // Make the peer connect to all masters before the measurement. Its answer also shows whether it can acquire
         // locks.
-        let first: Option<SeenAlone> = peer.ask("alone 50");
-        if first.is_some_and(|seen| seen.failed == 0) {
+        let trial: Option<PeerLatencies> = peer.measure("alone 50");
+        if trial.is_some_and(|latencies| latencies.failed == 0) {
             return Some(peer);
         }
         eprintln!("{name} is not measured, because its trial run failed");
         None
     }
 
-    fn ask<T: for<'de> Deserialize<'de>>(&mut self, what: &str) -> Option<T> {
-        writeln!(self.say, "{what}").ok()?;
+    fn measure<T: for<'de> Deserialize<'de>>(&mut self, command: &str) -> Option<T> {
+        writeln!(self.input, "{command}").ok()?;
         let mut line = String::new();
-        self.hear.read_line(&mut line).ok()?;
+        self.output.read_line(&mut line).ok()?;
         serde_json::from_str(&line).ok()
     }
 }
@@ -162,36 +162,36 @@ impl Drop for Peer {
     }
 }
 
-impl Party {
+impl Participant {
     fn label(&self) -> &str {
         match self {
-            Self::Here(name, _) => name.label(),
-            Self::Elsewhere(peer) => &peer.name,
+            Self::InProcess(name, _) => name.label(),
+            Self::OtherProcess(peer) => &peer.name,
         }
     }
 
-    fn turn(&mut self, runtime: &Runtime, masters: &Masters, args: &Args) -> Round {
+    fn measure_round(&mut self, runtime: &Runtime, masters: &Masters, args: &Args) -> Round {
         let mut round = Round::default();
         let time = Duration::from_millis(400);
         match self {
-            Self::Here(name, client) => {
-                round.alone(&runtime.block_on(alone(client, *name, args.cycles)));
+            Self::InProcess(name, client) => {
+                round.set_latencies(&runtime.block_on(alone(client, *name, args.cycles)));
                 for &tasks in &args.tasks {
-                    let seen = runtime.block_on(burst(client, *name, masters, tasks, time));
-                    round.rates.push(seen.per_second);
-                    round.cpu.push(seen.client_us);
-                    round.failed += seen.failed;
+                    let result = runtime.block_on(burst(client, *name, masters, tasks, time));
+                    round.rates.push(result.per_second);
+                    round.cpu.push(result.client_us);
+                    round.failed += result.failed;
                 }
             }
-            Self::Elsewhere(peer) => {
-                let seen = peer.ask::<SeenAlone>(&format!("alone {}", args.cycles));
-                round.alone(&seen.expect("the peer must answer").samples());
+            Self::OtherProcess(peer) => {
+                let result = peer.measure::<PeerLatencies>(&format!("alone {}", args.cycles));
+                round.set_latencies(&result.expect("the peer must answer").samples());
                 for &tasks in &args.tasks {
-                    let ask = format!("burst {tasks} {}", time.as_millis());
-                    let seen: SeenCrowd = peer.ask(&ask).expect("the peer must answer");
-                    round.rates.push(seen.cycles as f64 / seen.seconds);
-                    round.cpu.push(1e6 * seen.cpu / seen.cycles as f64);
-                    round.failed += seen.failed;
+                    let command = format!("burst {tasks} {}", time.as_millis());
+                    let result: PeerBurst = peer.measure(&command).expect("the peer must answer");
+                    round.rates.push(result.cycles as f64 / result.seconds);
+                    round.cpu.push(1e6 * result.cpu / result.cycles as f64);
+                    round.failed += result.failed;
                 }
             }
         }
@@ -203,36 +203,36 @@ pub(crate) fn run(args: &Args) {
     let masters =
         Masters::start(args.masters).expect("the masters must start (is redis-server installed?)");
     let runtime = runtime(false);
-    let at = Addresses::of(&masters);
-    let mut parties: Vec<Party> = Name::ALL
+    let addresses = Addresses::direct(&masters);
+    let mut participants: Vec<Participant> = Name::ALL
         .into_iter()
         .map(|name| {
-            Party::Here(
+            Participant::InProcess(
                 name,
-                Arc::new(runtime.block_on(Contender::connect(name, &at))),
+                Arc::new(runtime.block_on(Contender::connect(name, &addresses))),
             )
         })
         .collect();
-    let urls = at.urls.join(",");
+    let urls = addresses.urls.join(",");
     let peers = args
         .peers
         .iter()
         .filter_map(|spec| Peer::start(spec, &urls));
-    parties.extend(peers.map(Party::Elsewhere));
-    let mut seen = vec![Vec::<Round>::new(); parties.len()];
+    participants.extend(peers.map(Participant::OtherProcess));
+    let mut results = vec![Vec::<Round>::new(); participants.len()];
     for round in 0..=args.rounds {
-        for (party, seen) in parties.iter_mut().zip(&mut seen) {
-            let result = party.turn(&runtime, &masters, args);
+        for (participant, rounds) in participants.iter_mut().zip(&mut results) {
+            let result = participant.measure_round(&runtime, &masters, args);
             // Round 0 is only a warm-up: its result is dropped.
             if round > 0 {
-                seen.push(result);
+                rounds.push(result);
             }
         }
     }
-    print(args, &parties, &seen);
+    print_results(args, &participants, &results);
 }
 
-fn print(args: &Args, parties: &[Party], seen: &[Vec<Round>]) {
+fn print_results(args: &Args, participants: &[Participant], results: &[Vec<Round>]) {
     println!(
         "{} masters, {} interleaved rounds. Each round: {} cycles of one client, then of concurrent tasks (400 ms for \
          each number of tasks). x = ratio to the baseline (floor) in the same round, median [smallest-largest]",
@@ -247,27 +247,27 @@ fn print(args: &Args, parties: &[Party], seen: &[Vec<Round>]) {
     }
     heading.push("failed".to_owned());
     let mut table = Table::new(heading);
-    for (party, rounds) in parties.iter().zip(seen) {
-        let over = |value: &dyn Fn(&Round) -> f64| {
-            let pairs = rounds.iter().zip(&seen[0]);
+    for (participant, rounds) in participants.iter().zip(results) {
+        let ratio_text = |value: &dyn Fn(&Round) -> f64| {
+            let pairs = rounds.iter().zip(&results[0]);
             ratio(Spread::of(
                 pairs.map(|(own, floor)| value(own) / value(floor)),
             ))
         };
-        let plain =
+        let median_text =
             |value: &dyn Fn(&Round) -> f64| number(Spread::of(rounds.iter().map(value)).median);
         let mut row = vec![
-            party.label().to_owned(),
-            over(&|r| r.cycle),
-            plain(&|r| r.cycle),
-            over(&|r| r.acquire),
-            over(&|r| r.release),
-            over(&|r| r.p99),
+            participant.label().to_owned(),
+            ratio_text(&|r| r.cycle),
+            median_text(&|r| r.cycle),
+            ratio_text(&|r| r.acquire),
+            ratio_text(&|r| r.release),
+            ratio_text(&|r| r.p99),
         ];
-        for n in 0..args.tasks.len() {
-            row.push(over(&|r| r.rates[n]));
-            row.push(plain(&|r| r.rates[n]));
-            row.push(plain(&|r| r.cpu[n]));
+        for index in 0..args.tasks.len() {
+            row.push(ratio_text(&|r| r.rates[index]));
+            row.push(median_text(&|r| r.rates[index]));
+            row.push(median_text(&|r| r.cpu[index]));
         }
         row.push(
             rounds

@@ -8,7 +8,7 @@ use quorate_testbed::measure::{Spread, number};
 use quorate_testbed::table::{Table, ratio};
 
 use crate::contender::{Addresses, Contender, Name};
-use crate::goal::{Bound, climb, goal};
+use crate::goal::{Bound, largest_growth, print_goal};
 use crate::versus::{Burst, burst, runtime};
 
 /// Arguments of the subcommand `tasks`.
@@ -25,20 +25,20 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(5).expect("the masters must start (is redis-server installed?)");
     let names = [Name::Floor, Name::Rslock, Name::Classic, Name::Default];
-    let mut seen = vec![vec![Vec::<Burst>::new(); args.tasks.len()]; names.len()];
+    let mut results = vec![vec![Vec::<Burst>::new(); args.tasks.len()]; names.len()];
     runtime(false).block_on(async {
-        let at = Addresses::of(&masters);
+        let addresses = Addresses::direct(&masters);
         let mut clients = Vec::new();
         for name in names {
-            clients.push(Arc::new(Contender::connect(name, &at).await));
+            clients.push(Arc::new(Contender::connect(name, &addresses).await));
         }
         for round in 0..=args.rounds {
-            for (t, &tasks) in args.tasks.iter().enumerate() {
-                for ((client, name), seen) in clients.iter().zip(names).zip(&mut seen) {
+            for (index, &tasks) in args.tasks.iter().enumerate() {
+                for ((client, name), name_results) in clients.iter().zip(names).zip(&mut results) {
                     let time = Duration::from_millis(250);
                     let result = burst(client, name, &masters, tasks, time).await;
                     if round > 0 {
-                        seen[t].push(result);
+                        name_results[index].push(result);
                     }
                 }
             }
@@ -53,40 +53,40 @@ pub(crate) fn run(args: &Args) {
         .iter()
         .flat_map(|name| [name.label(), "growth", "cycles/s"]);
     let mut table = Table::new(["tasks"].into_iter().chain(heading));
-    let mut worst = [0.0_f64; 4];
-    for (t, tasks) in args.tasks.iter().enumerate() {
+    let mut largest = [0.0_f64; 4];
+    for (index, tasks) in args.tasks.iter().enumerate() {
         let mut row = vec![tasks.to_string()];
-        for (seen, worst) in seen.iter().zip(&mut worst) {
-            let pairs = seen[t].iter().zip(&seen[0]);
+        for (name_results, largest) in results.iter().zip(&mut largest) {
+            let pairs = name_results[index].iter().zip(&name_results[0]);
             let growth = Spread::of(pairs.map(|(now, first)| now.client_us / first.client_us));
-            *worst = worst.max(growth.median);
+            *largest = largest.max(growth.median);
             row.push(number(
-                Spread::of(seen[t].iter().map(|c| c.client_us)).median,
+                Spread::of(name_results[index].iter().map(|c| c.client_us)).median,
             ));
             row.push(ratio(growth));
             row.push(number(
-                Spread::of(seen[t].iter().map(|c| c.per_second)).median,
+                Spread::of(name_results[index].iter().map(|c| c.per_second)).median,
             ));
         }
         table.row(row);
     }
     print!("\nClient CPU of a cycle by the number of tasks\n{table}");
     println!();
-    for ((name, worst), seen) in names.iter().zip(worst).zip(&seen) {
+    for ((name, largest), name_results) in names.iter().zip(largest).zip(&results) {
         if matches!(name, Name::Classic | Name::Default) {
-            let what = format!(
+            let description = format!(
                 "{}, client CPU of a cycle: largest value in the column growth",
                 name.label()
             );
-            goal(&what, worst, Bound::Most(1.15));
-            let what = format!(
+            print_goal(&description, largest, Bound::AtMost(1.15));
+            let description = format!(
                 "{}, client CPU of a cycle: largest growth factor as the number of tasks increases",
                 name.label()
             );
-            let costs = seen
+            let costs = name_results
                 .iter()
-                .map(|seen| Spread::of(seen.iter().map(|c| c.client_us)).median);
-            goal(&what, climb(costs), Bound::Most(1.15));
+                .map(|bursts| Spread::of(bursts.iter().map(|c| c.client_us)).median);
+            print_goal(&description, largest_growth(costs), Bound::AtMost(1.15));
         }
     }
 }

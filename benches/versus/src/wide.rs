@@ -8,8 +8,8 @@ use quorate_testbed::measure::{Samples, Spread, number, quantile};
 use quorate_testbed::table::Table;
 use quorate_testbed::{Fault, Injected, Masters, Proxy, Way};
 
-use crate::contender::{Addresses, Contender, Name, settings};
-use crate::goal::{Bound, goal};
+use crate::contender::{Addresses, Contender, Name, builder_for};
+use crate::goal::{Bound, print_goal};
 use crate::versus::{alone, runtime};
 
 /// Arguments of the subcommand `wide`.
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args) {
         .iter()
         .map(|master| Proxy::start(master.addr()).expect("the proxy must start"))
         .collect();
-    let at = Addresses {
+    let addresses = Addresses {
         urls: masters
             .iter()
             .zip(&proxies)
@@ -48,20 +48,20 @@ pub(crate) fn run(args: &Args) {
         .collect();
     let slowest = args.ms.iter().max().copied().unwrap_or(0);
     let names = Name::ALL;
-    let mut seen = vec![Vec::<Samples>::new(); names.len()];
+    let mut results = vec![Vec::<Samples>::new(); names.len()];
     runtime(false).block_on(async {
         let mut clients = Vec::new();
         for name in names {
             let client = match name {
                 // For distant masters, raise the node timeout of `quorate`: its default is 50 ms.
                 Name::Classic | Name::Fenced | Name::Default => Contender::Quorate(
-                    settings(name, &at.urls)
+                    builder_for(name, &addresses.urls)
                         .node_timeout(Duration::from_millis(2 * slowest + 50))
                         .connect_timeout(Duration::from_millis(10 * slowest + 500))
                         .build()
                         .expect("the settings must be valid"),
                 ),
-                _ => Contender::connect(name, &at).await,
+                _ => Contender::connect(name, &addresses).await,
             };
             clients.push(Arc::new(client));
         }
@@ -69,22 +69,22 @@ pub(crate) fn run(args: &Args) {
             alone(client, name, 2).await;
         }
         for _ in 0..args.rounds {
-            for ((client, name), seen) in clients.iter().zip(names).zip(&mut seen) {
-                seen.push(alone(client, name, args.cycles).await);
+            for ((client, name), rounds) in clients.iter().zip(names).zip(&mut results) {
+                rounds.push(alone(client, name, args.cycles).await);
             }
         }
     });
-    print(args, names, &seen);
+    print_results(args, names, &results);
     drop(faults);
 }
 
-fn print(args: &Args, names: [Name; Name::ALL.len()], seen: &[Vec<Samples>]) {
+fn print_results(args: &Args, names: [Name; Name::ALL.len()], results: &[Vec<Samples>]) {
     let slowest = args.ms.iter().max().copied().unwrap_or(0);
     let mut sorted = args.ms.clone();
     sorted.sort_unstable();
-    let theory = sorted[sorted.len() / 2] as f64;
+    let ideal_ms = sorted[sorted.len() / 2] as f64;
     println!(
-        "{} masters with round trips of {:?} ms: a majority has answered after {theory} ms, and all masters after \
+        "{} masters with round trips of {:?} ms: a majority has answered after {ideal_ms} ms, and all masters after \
          {slowest} ms. {} interleaved rounds of {} cycles",
         args.ms.len(),
         args.ms,
@@ -101,22 +101,30 @@ fn print(args: &Args, names: [Name; Name::ALL.len()], seen: &[Vec<Samples>]) {
         "failed",
     ]);
     let mut goals = Vec::new();
-    for (name, seen) in names.iter().zip(seen) {
-        let value = |pick: fn(&Samples) -> &Vec<u64>, share: f64| {
-            Spread::of(seen.iter().map(|round| quantile(pick(round), share) / 1e6)).median
+    for (name, rounds) in names.iter().zip(results) {
+        let median_ms = |pick: fn(&Samples) -> &Vec<u64>, share: f64| {
+            Spread::of(
+                rounds
+                    .iter()
+                    .map(|round| quantile(pick(round), share) / 1e6),
+            )
+            .median
         };
-        let (acquire, release) = (value(|r| &r.acquire, 0.5), value(|r| &r.release, 0.5));
-        let failed: u64 = seen.iter().map(|round| round.failed).sum();
+        let (acquire, release) = (
+            median_ms(|r| &r.acquire, 0.5),
+            median_ms(|r| &r.release, 0.5),
+        );
+        let failed: u64 = rounds.iter().map(|round| round.failed).sum();
         if matches!(name, Name::Classic | Name::Fenced | Name::Default) {
-            goals.push((name.label(), acquire / theory));
+            goals.push((name.label(), acquire / ideal_ms));
         }
         table.row([
             name.label().to_owned(),
             number(acquire),
-            number(acquire / theory),
-            number(value(|r| &r.acquire, 0.99)),
+            number(acquire / ideal_ms),
+            number(median_ms(|r| &r.acquire, 0.99)),
             number(release),
-            number(release / theory),
+            number(release / ideal_ms),
             if failed == 0 {
                 String::new()
             } else {
@@ -127,8 +135,8 @@ fn print(args: &Args, names: [Name; Name::ALL.len()], seen: &[Vec<Samples>]) {
     print!("\nWide area\n{table}");
     println!();
     for (label, value) in goals {
-        let what =
+        let description =
             format!("{label}, time to acquire, ratio to the time in which a majority can answer");
-        goal(&what, value, Bound::Most(1.1));
+        print_goal(&description, value, Bound::AtMost(1.1));
     }
 }

@@ -20,11 +20,11 @@ use futures::task::AtomicWaker;
 use quorate_testbed::Connection;
 use tokio::net::TcpStream;
 
-use crate::floor::{RELEASE, fresh_token};
+use crate::floor::{RELEASE, unique_token};
 
 /// The hand-written client, with one connection per master.
 pub(crate) struct Wire {
-    lines: Vec<Arc<Line>>,
+    connections: Vec<Arc<MasterConnection>>,
     quorum: usize,
     /// The SHA-1 digest of the script that acquires the lock. `None` if the client acquires with `SET NX PX`.
     acquire: Option<String>,
@@ -32,18 +32,21 @@ pub(crate) struct Wire {
 }
 
 /// The source texts of the two scripts with which `quorate` acquires and releases a lock in its default settings.
-pub(crate) struct Asked {
+pub(crate) struct QuorateScripts {
     acquire: String,
     release: String,
 }
 
-impl Asked {
+impl QuorateScripts {
     /// Starts MONITOR on the first master, and then runs `connect`, which connects a `quorate` client. Reads the
     /// acquire and release scripts from the SCRIPT LOAD commands of this client.
-    pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
-        let connection =
-            || Connection::tcp(addresses[0], PATIENCE).expect("the connection must be made");
-        let mut monitor = connection();
+    pub(crate) async fn record<T>(
+        addresses: &[SocketAddr],
+        connect: impl Future<Output = T>,
+    ) -> Self {
+        let new_connection =
+            || Connection::tcp(addresses[0], ANSWER_LIMIT).expect("the connection must be made");
+        let mut monitor = new_connection();
         assert!(
             monitor
                 .command(&["MONITOR"])
@@ -51,12 +54,12 @@ impl Asked {
                 .is_ok()
         );
         connect.await;
-        let seen = connection().command(&["ECHO", "seen"]);
-        assert_eq!(seen.expect("the master must answer"), "seen".into());
+        let echo = new_connection().command(&["ECHO", "seen"]);
+        assert_eq!(echo.expect("the master must answer"), "seen".into());
         let (mut acquire, mut release) = (None, None);
         loop {
-            let line = monitor.receive().expect("MONITOR must print a line");
-            let line = line
+            let reply = monitor.receive().expect("MONITOR must print a line");
+            let line = reply
                 .text()
                 .expect("the line of MONITOR must be text")
                 .into_owned();
@@ -66,7 +69,7 @@ impl Asked {
             let Some((_, script)) = line.split_once("\"LOAD\" \"") else {
                 continue;
             };
-            let script = plain(script.trim_end_matches('"'));
+            let script = unescape(script.trim_end_matches('"'));
             if script.contains("local largest") {
                 acquire = Some(script);
             } else if script.contains("left == 0 then") && script.contains("PUBLISH") {
@@ -80,10 +83,10 @@ impl Asked {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Removes the quotes and escapes of a text in the output of MONITOR.
-fn plain(quoted: &str) -> String {
+fn unescape(quoted: &str) -> String {
     let mut text = String::with_capacity(quoted.len());
     let mut chars = quoted.chars();
     while let Some(char) = chars.next() {
@@ -103,7 +106,7 @@ fn plain(quoted: &str) -> String {
 
 /// The state of one connection: its queue of requests, which the callers fill and the connection's task empties.
 #[derive(Default)]
-struct Line {
+struct MasterConnection {
     queue: Mutex<Queue>,
     task: AtomicWaker,
     closed: AtomicBool,
@@ -112,25 +115,25 @@ struct Line {
 #[derive(Default)]
 struct Queue {
     bytes: Vec<u8>,
-    rounds: Vec<Arc<Round>>,
+    requests: Vec<Arc<PendingRequest>>,
 }
 
 /// One request, which is sent to all masters. `votes` has two counts: its lower 16 bits count all answers, and its
 /// upper bits count the masters that granted the request.
-struct Round {
+struct PendingRequest {
     votes: AtomicUsize,
     quorum: usize,
     masters: usize,
     caller: AtomicWaker,
 }
 
-const YES: usize = 1 << 16;
+const GRANTED: usize = 1 << 16;
 
-impl Round {
-    fn record(&self, yes: bool) {
-        let vote = if yes { YES + 1 } else { 1 };
+impl PendingRequest {
+    fn count_vote(&self, is_granted: bool) {
+        let vote = if is_granted { GRANTED + 1 } else { 1 };
         let votes = self.votes.fetch_add(vote, Ordering::AcqRel) + vote;
-        if votes / YES == self.quorum || votes % YES == self.masters {
+        if votes / GRANTED == self.quorum || votes % GRANTED == self.masters {
             self.caller.wake();
         }
     }
@@ -138,9 +141,9 @@ impl Round {
     fn poll(&self, cx: &Context<'_>) -> Poll<bool> {
         self.caller.register(cx.waker());
         let votes = self.votes.load(Ordering::Acquire);
-        if votes / YES >= self.quorum {
+        if votes / GRANTED >= self.quorum {
             Poll::Ready(true)
-        } else if votes % YES >= self.masters {
+        } else if votes % GRANTED >= self.masters {
             Poll::Ready(false)
         } else {
             Poll::Pending
@@ -150,10 +153,13 @@ impl Round {
 
 impl Wire {
     /// Connects to all masters.
-    pub(crate) async fn connect(addresses: &[SocketAddr], asked: Option<&Asked>) -> Self {
-        let mut lines = Vec::new();
+    pub(crate) async fn connect(
+        addresses: &[SocketAddr],
+        scripts: Option<&QuorateScripts>,
+    ) -> Self {
+        let mut connections = Vec::new();
         let (mut acquire, mut release) = (None, String::new());
-        let source = asked.map_or(RELEASE, |asked| &asked.release);
+        let source = scripts.map_or(RELEASE, |scripts| &scripts.release);
         for address in addresses {
             let stream = TcpStream::connect(address)
                 .await
@@ -161,21 +167,23 @@ impl Wire {
             stream
                 .set_nodelay(true)
                 .expect("the socket must accept TCP_NODELAY");
-            release = load(&stream, source).await.expect("the script must load");
-            if let Some(asked) = asked {
+            release = load_script(&stream, source)
+                .await
+                .expect("the script must load");
+            if let Some(scripts) = scripts {
                 acquire = Some(
-                    load(&stream, &asked.acquire)
+                    load_script(&stream, &scripts.acquire)
                         .await
                         .expect("the script must load"),
                 );
             }
-            let line = Arc::new(Line::default());
-            tokio::spawn(serve(stream, line.clone()));
-            lines.push(line);
+            let connection = Arc::new(MasterConnection::default());
+            tokio::spawn(serve(stream, connection.clone()));
+            connections.push(connection);
         }
-        let quorum = lines.len() / 2 + 1;
+        let quorum = connections.len() / 2 + 1;
         Self {
-            lines,
+            connections,
             quorum,
             acquire,
             release,
@@ -184,17 +192,17 @@ impl Wire {
 
     /// Acquires the lock. Returns the value of the lock key, or `None` if no majority granted the lock.
     pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
-        let token = fresh_token();
-        let ttl = ttl.as_millis().to_string();
+        let token = unique_token();
+        let ttl_ms = ttl.as_millis().to_string();
         let request = match &self.acquire {
-            None => encode(&["SET", resource, &token, "NX", "PX", &ttl]),
+            None => encode(&["SET", resource, &token, "NX", "PX", &ttl_ms]),
             Some(script) => {
-                let proposal = SystemTime::now().duration_since(UNIX_EPOCH);
-                let proposal = proposal.unwrap_or_default().as_micros().to_string();
-                encode(&["EVALSHA", script, "1", resource, &token, &ttl, &proposal])
+                let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+                let proposal = since_epoch.unwrap_or_default().as_micros().to_string();
+                encode(&["EVALSHA", script, "1", resource, &token, &ttl_ms, &proposal])
             }
         };
-        if self.ask(&request).await {
+        if self.send_to_all(&request).await {
             return Some(token);
         }
         self.release(resource, &token).await;
@@ -204,36 +212,39 @@ impl Wire {
     /// Releases the lock. Returns whether a majority executed the release script, even if the script found no key to
     /// delete.
     pub(crate) async fn release(&self, resource: &str, token: &str) -> bool {
-        self.ask(&encode(&["EVALSHA", &self.release, "1", resource, token]))
+        self.send_to_all(&encode(&["EVALSHA", &self.release, "1", resource, token]))
             .await
     }
 
-    async fn ask(&self, request: &[u8]) -> bool {
-        let round = Arc::new(Round {
+    async fn send_to_all(&self, request: &[u8]) -> bool {
+        let request_state = Arc::new(PendingRequest {
             votes: AtomicUsize::new(0),
             quorum: self.quorum,
-            masters: self.lines.len(),
+            masters: self.connections.len(),
             caller: AtomicWaker::new(),
         });
-        for line in &self.lines {
-            let mut queue = line.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            let first = queue.rounds.is_empty();
+        for connection in &self.connections {
+            let mut queue = connection
+                .queue
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let is_queue_empty = queue.requests.is_empty();
             queue.bytes.extend_from_slice(request);
-            queue.rounds.push(round.clone());
+            queue.requests.push(request_state.clone());
             drop(queue);
-            if first {
-                line.task.wake();
+            if is_queue_empty {
+                connection.task.wake();
             }
         }
-        poll_fn(|cx| round.poll(cx)).await
+        poll_fn(|cx| request_state.poll(cx)).await
     }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        for line in &self.lines {
-            line.closed.store(true, Ordering::Release);
-            line.task.wake();
+        for connection in &self.connections {
+            connection.closed.store(true, Ordering::Release);
+            connection.task.wake();
         }
     }
 }
@@ -247,7 +258,7 @@ fn encode(args: &[&str]) -> Vec<u8> {
     request
 }
 
-async fn load(stream: &TcpStream, source: &str) -> io::Result<String> {
+async fn load_script(stream: &TcpStream, source: &str) -> io::Result<String> {
     stream.writable().await?;
     let request = encode(&["SCRIPT", "LOAD", source]);
     assert_eq!(stream.try_write(&request)?, request.len());
@@ -268,34 +279,37 @@ async fn load(stream: &TcpStream, source: &str) -> io::Result<String> {
 }
 
 /// The task of one connection. The task ends when the client is dropped or the connection ends.
-async fn serve(stream: TcpStream, line: Arc<Line>) {
+async fn serve(stream: TcpStream, connection: Arc<MasterConnection>) {
     let mut sending: Vec<u8> = Vec::new();
-    let mut sent = 0;
-    let mut gathered: Vec<Arc<Round>> = Vec::new();
-    let mut waiting: VecDeque<Arc<Round>> = VecDeque::new();
+    let mut sent_length = 0;
+    let mut new_requests: Vec<Arc<PendingRequest>> = Vec::new();
+    let mut unanswered: VecDeque<Arc<PendingRequest>> = VecDeque::new();
     let mut received = vec![0; 1 << 16];
-    let mut filled = 0;
+    let mut received_length = 0;
     poll_fn(|cx| {
-        line.task.register(cx.waker());
-        if line.closed.load(Ordering::Acquire) {
+        connection.task.register(cx.waker());
+        if connection.closed.load(Ordering::Acquire) {
             return Poll::Ready(());
         }
         // Send all queued requests in one write.
         loop {
-            if sent == sending.len() {
+            if sent_length == sending.len() {
                 sending.clear();
-                sent = 0;
-                let mut queue = line.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                sent_length = 0;
+                let mut queue = connection
+                    .queue
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 std::mem::swap(&mut sending, &mut queue.bytes);
-                std::mem::swap(&mut gathered, &mut queue.rounds);
+                std::mem::swap(&mut new_requests, &mut queue.requests);
                 drop(queue);
-                waiting.extend(gathered.drain(..));
+                unanswered.extend(new_requests.drain(..));
                 if sending.is_empty() {
                     break;
                 }
             }
-            match stream.try_write(&sending[sent..]) {
-                Ok(len) => sent += len,
+            match stream.try_write(&sending[sent_length..]) {
+                Ok(len) => sent_length += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if stream.poll_write_ready(cx).is_pending() {
                         break;
@@ -306,20 +320,23 @@ async fn serve(stream: TcpStream, line: Arc<Line>) {
         }
         // Receive the replies: every reply here is one line.
         while stream.poll_read_ready(cx).is_ready() {
-            match stream.try_read(&mut received[filled..]) {
+            match stream.try_read(&mut received[received_length..]) {
                 Ok(0) => return Poll::Ready(()),
                 Ok(len) => {
-                    filled += len;
+                    received_length += len;
                     let mut start = 0;
-                    while let Some(end) = received[start..filled].iter().position(|b| *b == b'\n') {
+                    while let Some(end) = received[start..received_length]
+                        .iter()
+                        .position(|b| *b == b'\n')
+                    {
                         let reply = &received[start..=start + end];
-                        if let Some(round) = waiting.pop_front() {
-                            round.record(matches!(reply[0], b'+' | b':'));
+                        if let Some(request) = unanswered.pop_front() {
+                            request.count_vote(matches!(reply[0], b'+' | b':'));
                         }
                         start += end + 1;
                     }
-                    received.copy_within(start..filled, 0);
-                    filled -= start;
+                    received.copy_within(start..received_length, 0);
+                    received_length -= start;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => return Poll::Ready(()),

@@ -9,89 +9,89 @@ use quorate::{LockGuard, LockRequest, Redlock, Wait};
 use quorate_testbed::measure::{Spread, quantile};
 
 use super::figure::Figure;
-use crate::contender::{Addresses, Name, settings};
+use crate::contender::{Addresses, Name, builder_for};
 use crate::goal::Bound;
 
 /// The operation that a task repeats. Its argument is the number of the task. Its result is the time for which the task
 /// held a lock, or zero if the operation holds no lock.
-type Once = Arc<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Duration> + Send>> + Send + Sync>;
+type Operation = Arc<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Duration> + Send>> + Send + Sync>;
 
 /// The measurements of many concurrent tasks.
-struct Seen {
+struct BurstResult {
     /// The duration of each cycle, including the hold, in nanoseconds; sorted.
     cycles: Vec<u64>,
     per_second: f64,
     /// The average time for which a task held the lock.
     hold: Duration,
-    most: usize,
-    fewest: usize,
+    most_cycles: usize,
+    fewest_cycles: usize,
 }
 
-impl Seen {
+impl BurstResult {
     fn p50(&self) -> f64 {
         quantile(&self.cycles, 0.5)
     }
 }
 
-/// Starts `tasks` tasks. Each task repeats the operation `once` for `time`.
-async fn burst(tasks: usize, time: Duration, once: &Once) -> Seen {
-    let started = Instant::now();
+/// Starts `tasks` tasks. Each task repeats `operation` for `time`.
+async fn burst(tasks: usize, time: Duration, operation: &Operation) -> BurstResult {
+    let started_at = Instant::now();
     let mut running = tokio::task::JoinSet::new();
     for task in 0..tasks {
-        let once = once.clone();
+        let operation = operation.clone();
         running.spawn(async move {
-            let (mut cycles, mut held) = (Vec::new(), Duration::ZERO);
-            while started.elapsed() < time {
-                let began = Instant::now();
-                held += once(task).await;
-                cycles.push(began.elapsed().as_nanos() as u64);
+            let (mut cycles, mut held_time) = (Vec::new(), Duration::ZERO);
+            while started_at.elapsed() < time {
+                let cycle_started_at = Instant::now();
+                held_time += operation(task).await;
+                cycles.push(cycle_started_at.elapsed().as_nanos() as u64);
             }
-            (cycles, held)
+            (cycles, held_time)
         });
     }
-    let done = running.join_all().await;
-    let took = started.elapsed();
-    let counts = || done.iter().map(|(cycles, _)| cycles.len());
-    let (most, fewest) = (counts().max(), counts().min());
-    let held: Duration = done.iter().map(|(_, held)| *held).sum();
-    let mut cycles: Vec<u64> = done.into_iter().flat_map(|(cycles, _)| cycles).collect();
+    let results = running.join_all().await;
+    let elapsed = started_at.elapsed();
+    let cycle_counts = || results.iter().map(|(cycles, _)| cycles.len());
+    let (most_cycles, fewest_cycles) = (cycle_counts().max(), cycle_counts().min());
+    let held_time: Duration = results.iter().map(|(_, held_time)| *held_time).sum();
+    let mut cycles: Vec<u64> = results.into_iter().flat_map(|(cycles, _)| cycles).collect();
     cycles.sort_unstable();
-    Seen {
-        per_second: cycles.len() as f64 / took.as_secs_f64(),
-        hold: held / u32::try_from(cycles.len().max(1)).unwrap_or(u32::MAX),
-        most: most.unwrap_or(0),
-        fewest: fewest.unwrap_or(0),
+    BurstResult {
+        per_second: cycles.len() as f64 / elapsed.as_secs_f64(),
+        hold: held_time / u32::try_from(cycles.len().max(1)).unwrap_or(u32::MAX),
+        most_cycles: most_cycles.unwrap_or(0),
+        fewest_cycles: fewest_cycles.unwrap_or(0),
         cycles,
     }
 }
 
-/// Returns an operation for [`burst`]: it acquires a lock, holds it for `hold`, and releases it. `ask` creates the lock
-/// request from the number of the task.
-fn holding(
+/// Returns an operation for [`burst`]: it acquires a lock, holds it for `hold`, and releases it. `request_for` creates
+/// the lock request from the number of the task.
+fn hold_lock(
     redlock: &Redlock,
     hold: Duration,
-    ask: impl Fn(&Redlock, usize) -> LockRequest + Clone + Send + Sync + 'static,
-) -> Once {
+    request_for: impl Fn(&Redlock, usize) -> LockRequest + Clone + Send + Sync + 'static,
+) -> Operation {
     let redlock = redlock.clone();
     Arc::new(move |task| {
-        let (redlock, ask) = (redlock.clone(), ask.clone());
+        let (redlock, request_for) = (redlock.clone(), request_for.clone());
         Box::pin(async move {
-            let guard: LockGuard = ask(&redlock, task)
+            let guard: LockGuard = request_for(&redlock, task)
                 .acquire()
                 .await
                 .expect("the lock must be granted before the wait times out");
-            let held = Instant::now();
+            let acquired_at = Instant::now();
             if !hold.is_zero() {
                 tokio::time::sleep(hold).await;
             }
-            let held = held.elapsed();
+            let held_time = acquired_at.elapsed();
             guard.release().await;
-            held
+            held_time
         })
     })
 }
 
-fn taking(redlock: &Redlock) -> Once {
+fn take_unit(redlock: &Redlock) -> Operation {
     let quota = redlock.quota("burst:quota");
     Arc::new(move |_| {
         let quota = quota.clone();
@@ -105,27 +105,28 @@ fn taking(redlock: &Redlock) -> Once {
     })
 }
 
-fn own(redlock: &Redlock, task: usize) -> LockRequest {
+fn lock_of_task(redlock: &Redlock, task: usize) -> LockRequest {
     redlock.lock(format!("burst:{task}"))
 }
 
-const AT_ONCE: Duration = Duration::ZERO;
+const NO_HOLD: Duration = Duration::ZERO;
 
 /// The operations that are measured, one after the other.
 struct Bursts {
-    readers: Once,
-    writers: Once,
-    permits: Once,
-    own_locks: Once,
-    busy_permits: Once,
-    one_lock: Once,
-    takers: Once,
+    readers: Operation,
+    writers: Operation,
+    permits: Operation,
+    own_locks: Operation,
+    busy_permits: Operation,
+    one_lock: Operation,
+    takers: Operation,
 }
 
 impl Bursts {
-    async fn new(at: &Addresses) -> Self {
-        let settings = settings(Name::Default, &at.urls).wait(Wait::For(Duration::from_secs(60)));
-        let redlock = settings.build().expect("the settings must be valid");
+    async fn new(addresses: &Addresses) -> Self {
+        let builder =
+            builder_for(Name::Default, &addresses.urls).wait(Wait::For(Duration::from_secs(60)));
+        let redlock = builder.build().expect("the settings must be valid");
         let quota = redlock.quota("burst:quota");
         quota
             .create(u64::MAX)
@@ -133,56 +134,63 @@ impl Bursts {
             .expect("the quota must be created");
         let (ms, five_ms) = (Duration::from_millis(1), Duration::from_millis(5));
         Self {
-            readers: holding(&redlock, ms, |redlock, _| {
+            readers: hold_lock(&redlock, ms, |redlock, _| {
                 redlock.lock("burst:read").shared()
             }),
-            writers: holding(&redlock, ms, |redlock, _| redlock.lock("burst:write")),
-            permits: holding(&redlock, AT_ONCE, |redlock, _| {
+            writers: hold_lock(&redlock, ms, |redlock, _| redlock.lock("burst:write")),
+            permits: hold_lock(&redlock, NO_HOLD, |redlock, _| {
                 redlock.semaphore("burst:s", 5)
             }),
-            own_locks: holding(&redlock, AT_ONCE, own),
-            busy_permits: holding(&redlock, five_ms, |redlock, _| {
+            own_locks: hold_lock(&redlock, NO_HOLD, lock_of_task),
+            busy_permits: hold_lock(&redlock, five_ms, |redlock, _| {
                 redlock.semaphore("burst:b", 5)
             }),
-            one_lock: holding(&redlock, AT_ONCE, |redlock, _| redlock.lock("burst:one")),
-            takers: taking(&redlock),
+            one_lock: hold_lock(&redlock, NO_HOLD, |redlock, _| redlock.lock("burst:one")),
+            takers: take_unit(&redlock),
         }
     }
 
-    async fn round(&self, seen: &mut Rounds) {
-        let short = Duration::from_millis(400);
-        let readers = burst(64, 2 * short, &self.readers).await;
-        let writers = burst(64, 2 * short, &self.writers).await;
-        seen.readers.push(readers.per_second / writers.per_second);
-        seen.read_ms.push(readers.hold.as_secs_f64() * 1e3);
-        seen.write_ms.push(writers.hold.as_secs_f64() * 1e3);
+    async fn round(&self, rounds: &mut Rounds) {
+        let duration = Duration::from_millis(400);
+        let readers = burst(64, 2 * duration, &self.readers).await;
+        let writers = burst(64, 2 * duration, &self.writers).await;
+        rounds.readers.push(readers.per_second / writers.per_second);
+        rounds.read_ms.push(readers.hold.as_secs_f64() * 1e3);
+        rounds.write_ms.push(writers.hold.as_secs_f64() * 1e3);
 
         // Measure permits and plain locks alternately, so that other load on the machine affects both equally.
-        let turns = 4;
+        let alternations = 4;
         let (mut permits, mut locks) = (Vec::new(), Vec::new());
-        for _ in 0..turns {
-            permits.push(burst(5, short / turns, &self.permits).await.p50());
-            locks.push(burst(5, short / turns, &self.own_locks).await.p50());
+        for _ in 0..alternations {
+            permits.push(burst(5, duration / alternations, &self.permits).await.p50());
+            locks.push(
+                burst(5, duration / alternations, &self.own_locks)
+                    .await
+                    .p50(),
+            );
         }
-        let (permits, locks) = (Spread::of(permits).median, Spread::of(locks).median);
-        seen.permits.push(permits / locks);
+        let permit_p50 = Spread::of(permits).median;
+        rounds.permits.push(permit_p50 / Spread::of(locks).median);
 
-        let busy = burst(50, 4 * short, &self.busy_permits).await;
+        let busy = burst(50, 4 * duration, &self.busy_permits).await;
         let ideal = 5.0 / busy.hold.as_secs_f64();
-        seen.busy.push(busy.per_second / ideal);
-        seen.busy_ms.push(busy.hold.as_secs_f64() * 1e3);
-        seen.shares.push(busy.most as f64 / busy.fewest as f64);
+        rounds.busy.push(busy.per_second / ideal);
+        rounds.busy_ms.push(busy.hold.as_secs_f64() * 1e3);
+        rounds
+            .shares
+            .push(busy.most_cycles as f64 / busy.fewest_cycles as f64);
 
-        let one = burst(64, short, &self.one_lock).await;
-        let takers = burst(64, short, &self.takers).await;
-        let lock = burst(1, short / 2, &self.own_locks).await.p50();
-        let take = burst(1, short / 2, &self.takers).await.p50();
-        // `allowed` is the best rate that takers can reach: the rate of 64 tasks that share one lock, slowed by
-        // `beyond`. `beyond` is the additional time, in seconds, that one take needs compared with one lock cycle.
-        let beyond = (take - lock).max(0.0) / 1e9;
-        let allowed = 1.0 / (1.0 / one.per_second + beyond);
-        seen.takers.push(takers.per_second / allowed);
-        seen.takes.push(takers.per_second);
+        let one_lock = burst(64, duration, &self.one_lock).await;
+        let takers = burst(64, duration, &self.takers).await;
+        let lock_p50 = burst(1, duration / 2, &self.own_locks).await.p50();
+        let take_p50 = burst(1, duration / 2, &self.takers).await.p50();
+        // `best_rate` is the best rate that takers can reach: the rate of 64 tasks that share one lock, slowed by
+        // `additional_s`. `additional_s` is the additional time, in seconds, that one take needs compared with one lock
+        // cycle.
+        let additional_s = (take_p50 - lock_p50).max(0.0) / 1e9;
+        let best_rate = 1.0 / (1.0 / one_lock.per_second + additional_s);
+        rounds.takers.push(takers.per_second / best_rate);
+        rounds.takes.push(takers.per_second);
     }
 }
 
@@ -201,45 +209,45 @@ struct Rounds {
 }
 
 /// Measures all operations and returns their figures.
-pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
-    let bursts = Bursts::new(at).await;
+pub(super) async fn measure(addresses: &Addresses, rounds: usize) -> Vec<Figure> {
+    let bursts = Bursts::new(addresses).await;
     bursts.round(&mut Rounds::default()).await;
-    let mut seen = Rounds::default();
+    let mut measured = Rounds::default();
     for _ in 0..rounds {
-        bursts.round(&mut seen).await;
+        bursts.round(&mut measured).await;
     }
     let median = |rounds: &[f64]| Spread::of(rounds.iter().copied()).median;
-    let readers = format!(
+    let readers_title = format!(
         "acquisitions per second of 64 readers, ratio to 64 writers; hold time 1 ms (measured: {:.1} and {:.1} ms)",
-        median(&seen.read_ms),
-        median(&seen.write_ms)
+        median(&measured.read_ms),
+        median(&measured.write_ms)
     );
-    let busy = format!(
+    let busy_title = format!(
         "50 tasks with 5 permits: acquisitions per second, ratio to 5 permits / hold time (5 ms; measured: {:.1} ms)",
-        median(&seen.busy_ms)
+        median(&measured.busy_ms)
     );
     vec![
-        Figure::new(readers, Bound::Least(20.0), seen.readers),
+        Figure::new(readers_title, Bound::AtLeast(20.0), measured.readers),
         Figure::new(
             "5 tasks that share 5 permits: cycle time, ratio to 5 tasks with a plain lock each",
-            Bound::Most(1.25),
-            seen.permits,
+            Bound::AtMost(1.25),
+            measured.permits,
         ),
-        Figure::new(busy, Bound::Least(0.85), seen.busy),
+        Figure::new(busy_title, Bound::AtLeast(0.85), measured.busy),
         Figure::new(
             "50 tasks with 5 permits: most acquisitions by one task, ratio to the fewest",
-            Bound::Most(1.3),
-            seen.shares,
+            Bound::AtMost(1.3),
+            measured.shares,
         ),
         Figure::new(
             "64 tasks that take from one quota: units per second, ratio to the maximum estimated from lock cycles",
-            Bound::Least(0.8),
-            seen.takers,
+            Bound::AtLeast(0.8),
+            measured.takers,
         ),
-        Figure::stated(
+        Figure::without_goal(
             "64 tasks that take from one quota: units per second",
             "/s",
-            seen.takes,
+            measured.takes,
         ),
     ]
 }

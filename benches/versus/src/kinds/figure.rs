@@ -7,7 +7,7 @@ use crate::goal::Bound;
 
 /// One row of the table: a figure with its values, and its goal. The goal is `None` for a figure that is only reported.
 pub(super) struct Figure {
-    what: String,
+    title: String,
     goal: Option<Bound>,
     rounds: Spread,
     /// The unit that is appended to every number, for example `us` or `%`. Empty for a ratio.
@@ -17,12 +17,12 @@ pub(super) struct Figure {
 impl Figure {
     /// A figure with a goal.
     pub(super) fn new(
-        what: impl Into<String>,
+        title: impl Into<String>,
         goal: Bound,
         rounds: impl IntoIterator<Item = f64>,
     ) -> Self {
         Self {
-            what: what.into(),
+            title: title.into(),
             goal: Some(goal),
             rounds: Spread::of(rounds),
             unit: "",
@@ -30,13 +30,13 @@ impl Figure {
     }
 
     /// A figure without a goal.
-    pub(super) fn stated(
-        what: impl Into<String>,
+    pub(super) fn without_goal(
+        title: impl Into<String>,
         unit: &'static str,
         rounds: impl IntoIterator<Item = f64>,
     ) -> Self {
         Self {
-            what: what.into(),
+            title: title.into(),
             goal: None,
             rounds: Spread::of(rounds),
             unit,
@@ -57,7 +57,7 @@ impl Figure {
     }
 
     fn row(&self) -> [String; 5] {
-        let unit = if self.unit.is_empty() {
+        let unit_suffix = if self.unit.is_empty() {
             String::new()
         } else {
             format!(" {}", self.unit)
@@ -68,10 +68,10 @@ impl Figure {
             most,
         } = self.rounds;
         [
-            self.what.clone(),
+            self.title.clone(),
             self.goal
-                .map_or_else(String::new, |goal| format!("{goal}{unit}")),
-            format!("{}{unit}", number(median)),
+                .map_or_else(String::new, |goal| format!("{goal}{unit_suffix}")),
+            format!("{}{unit_suffix}", number(median)),
             format!("[{}-{}]", number(least), number(most)),
             self.verdict().to_owned(),
         ]
@@ -79,7 +79,7 @@ impl Figure {
 }
 
 /// Makes one table of all figures.
-pub(super) fn table(figures: &[Figure]) -> Table {
+pub(super) fn figures_table(figures: &[Figure]) -> Table {
     let mut table = Table::new(["figure", "goal", "median", "[rounds]", ""]);
     for figure in figures {
         table.row(figure.row());
@@ -89,17 +89,17 @@ pub(super) fn table(figures: &[Figure]) -> Table {
 
 #[test]
 fn median_of_the_measurements_decides_whether_a_benchmark_meets_its_goal() {
-    let figure = Figure::new("cycle", Bound::Most(1.25), [1.0, 1.3, 1.4]);
+    let figure = Figure::new("cycle", Bound::AtMost(1.25), [1.0, 1.3, 1.4]);
     assert_eq!(
         figure.row(),
         ["cycle", "at most 1.25", "1.30", "[1.00-1.40]", "MISSED"]
     );
-    let figure = Figure::new("rate", Bound::Least(20.0), [19.0, 21.0, 30.0]).in_unit("/s");
+    let figure = Figure::new("rate", Bound::AtLeast(20.0), [19.0, 21.0, 30.0]).in_unit("/s");
     assert_eq!(
         figure.row(),
         ["rate", "at least 20 /s", "21.0 /s", "[19.0-30.0]", "met"]
     );
     // A figure that was not measured does not meet its goal.
-    assert_eq!(Figure::new("x", Bound::Most(1.0), []).verdict(), "MISSED");
-    assert_eq!(Figure::stated("x", "B", [7.0]).verdict(), "stated");
+    assert_eq!(Figure::new("x", Bound::AtMost(1.0), []).verdict(), "MISSED");
+    assert_eq!(Figure::without_goal("x", "B", [7.0]).verdict(), "stated");
 }

@@ -44,31 +44,34 @@ enum Part {
 }
 
 pub(crate) fn run(args: &Args) {
-    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
-    let bursts = (args.rounds / 5).max(1);
-    let started = Instant::now();
+    let is_wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    let fewer_rounds = (args.rounds / 5).max(1);
+    let started_at = Instant::now();
     let masters = Masters::start(5).expect("the masters must start (is redis-server installed?)");
-    let at = Addresses::of(&masters);
+    let addresses = Addresses::direct(&masters);
     let mut figures = Vec::new();
     let runtime = runtime(false);
-    if wanted(Part::Cycles) {
-        figures.extend(runtime.block_on(cycles::measure(&masters, &at, args.rounds)));
+    if is_wanted(Part::Cycles) {
+        figures.extend(runtime.block_on(cycles::measure(&masters, &addresses, args.rounds)));
     }
-    if wanted(Part::Bursts) {
-        figures.extend(runtime.block_on(burst::measure(&at, bursts)));
+    if is_wanted(Part::Bursts) {
+        figures.extend(runtime.block_on(burst::measure(&addresses, fewer_rounds)));
     }
-    if wanted(Part::Observing) {
-        figures.extend(runtime.block_on(observing::measure(&at, bursts)));
+    if is_wanted(Part::Observing) {
+        figures.extend(runtime.block_on(observing::measure(&addresses, fewer_rounds)));
     }
     drop(runtime);
-    if wanted(Part::Held) {
+    if is_wanted(Part::Held) {
         figures.extend(many::measure(&masters, args.held));
     }
     println!(
-        "5 masters; interleaved rounds: {} with one client, {bursts} with concurrent tasks; median of the rounds \
+        "5 masters; interleaved rounds: {} with one client, {fewer_rounds} with concurrent tasks; median of the rounds \
          [smallest-largest]; {:.0} s in total",
         args.rounds,
-        started.elapsed().as_secs_f64()
+        started_at.elapsed().as_secs_f64()
     );
-    print!("\nCost of each kind of lock\n{}", figure::table(&figures));
+    print!(
+        "\nCost of each kind of lock\n{}",
+        figure::figures_table(&figures)
+    );
 }
