@@ -31,7 +31,8 @@ use crate::connection::{Connection, StatementResult};
 use crate::schema::check_version;
 use crate::session::{bytes_at, number_at, text_at};
 use crate::sql::{
-    CLOCK, SETTINGS_STATEMENTS, listen_block, session_settings, write_hex, write_wait_lock_name,
+    CLOCK, SETTINGS_STATEMENT_COUNT, listen_block, session_settings, write_hex,
+    write_wait_lock_name,
 };
 use crate::url::Address;
 
@@ -94,7 +95,7 @@ impl MySqlListener {
         );
         let mut results = connection.execute(&packet).await?;
         let variable_rows = results
-            .get_mut(SETTINGS_STATEMENTS + 1)
+            .get_mut(SETTINGS_STATEMENT_COUNT + 1)
             .map(|result| &mut result.rows[..]);
         let variables: HashMap<String, String> = variable_rows
             .unwrap_or_default()
@@ -102,7 +103,7 @@ impl MySqlListener {
             .filter_map(|row| Some((text_at(row, 0)?, text_at(row, 1)?)))
             .collect();
         let schema_row = results
-            .get_mut(SETTINGS_STATEMENTS)
+            .get_mut(SETTINGS_STATEMENT_COUNT)
             .and_then(|result| result.rows.first_mut());
         let row = schema_row.ok_or_else(|| Fault::Server("no answer".into()))?;
         check_version(number_at(row, 0))?;

@@ -13,7 +13,7 @@ use crate::connection::{Connection, StatementResult};
 use crate::fault::{sanitize, unprepared_fault};
 use crate::run::{FirstSight, RUN_QUERY, Run, RunReport, ServerNames};
 use crate::session::{number_at, text_at};
-use crate::sql::{SETTINGS_STATEMENTS, listen_block, session_settings};
+use crate::sql::{SETTINGS_STATEMENT_COUNT, listen_block, session_settings};
 use crate::tables::{self, Misfit, Mismatch, RECORD, RUN, SCHEMA, TABLES, WOKEN};
 use crate::url::{Address, BadUrl};
 
@@ -131,13 +131,13 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
 
 /// The `GRANT` statements for a user that acquires locks, apart from [`procedure_grant`].
 pub(crate) fn grants(database: &str) -> Vec<String> {
-    let grant = |table: &&tables::Table| {
+    let grant_of_table = |table: &&tables::Table| {
         format!(
             "GRANT {} ON `{database}`.`{}` TO USER",
             table.rights, table.name
         )
     };
-    TABLES.iter().map(grant).collect()
+    TABLES.iter().map(grant_of_table).collect()
 }
 
 /// The `GRANT` statement that a user who acquires locks needs on MySQL, in addition to [`grants`].
@@ -465,11 +465,11 @@ async fn set_up_session(
         tables::columns_query()
     );
     let mut results = connection.execute(&packet).await?;
-    let mut schema = take_first_row(&mut results, SETTINGS_STATEMENTS)
+    let mut schema = take_first_row(&mut results, SETTINGS_STATEMENT_COUNT)
         .ok_or_else(|| unprepared_fault("the schema is missing"))?;
     check_version(number_at(&schema, 0))?;
     let rows = results
-        .get_mut(SETTINGS_STATEMENTS + 1)
+        .get_mut(SETTINGS_STATEMENT_COUNT + 1)
         .map(|result| std::mem::take(&mut result.rows));
     match tables::find_misfits(rows.unwrap_or_default()).first() {
         Some(misfit) => Err(unprepared_fault(&misfit.text())),

@@ -17,7 +17,7 @@ pub(crate) const LONGEST_NAME: usize = 2100;
 pub(crate) const LONGEST_MESSAGE: usize = 2200;
 
 /// The number of statements in [`session_settings`].
-pub(crate) const SETTINGS_STATEMENTS: usize = 3;
+pub(crate) const SETTINGS_STATEMENT_COUNT: usize = 3;
 
 /// The statements that set up a session. They override global settings and `init_connect`, so that later statements
 /// have the same effect on every server.
