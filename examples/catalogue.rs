@@ -21,28 +21,31 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (redlock, catalogue) = (redlock.clone(), catalogue.clone());
         readers.push(tokio::spawn(async move {
             for _ in 0..3 {
-                let reading = redlock.lock("catalogue").shared().acquire().await?;
-                let seen = *catalogue.lock().expect("the mutex must not be poisoned");
-                assert_eq!(seen.0, seen.1, "a reader must not see half of a write");
+                let read_guard = redlock.lock("catalogue").shared().acquire().await?;
+                let editions = *catalogue.lock().expect("the mutex must not be poisoned");
+                assert_eq!(
+                    editions.0, editions.1,
+                    "a reader must not see half of a write"
+                );
                 tokio::time::sleep(Duration::from_millis(2)).await;
-                println!("reader {reader}: edition {}", seen.0);
-                reading.release().await;
+                println!("reader {reader}: edition {}", editions.0);
+                read_guard.release().await;
             }
             Ok::<_, quorate::AcquireError>(())
         }));
     }
     for edition in 1..=3 {
-        let writing = redlock.acquire("catalogue").await?;
+        let write_guard = redlock.acquire("catalogue").await?;
         catalogue.lock().expect("the mutex must not be poisoned").0 = edition;
         tokio::time::sleep(Duration::from_millis(3)).await;
         catalogue.lock().expect("the mutex must not be poisoned").1 = edition;
         // The writer becomes a reader. It can now read the catalogue at the same time as other readers.
-        let reading = writing.downgrade().await?;
+        let read_guard = write_guard.downgrade().await?;
         println!(
             "edition {edition} is published, fencing token {:?}",
-            reading.fencing_token()
+            read_guard.fencing_token()
         );
-        reading.release().await;
+        read_guard.release().await;
     }
     for reader in readers {
         reader.await??;

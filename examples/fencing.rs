@@ -37,13 +37,13 @@ impl FencedFile {
         // Lock another file, because the file itself is replaced. The lock is released when this file is closed.
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false);
-        let lock = options.open(self.named(".lock"))?;
+        let lock = options.open(self.path_with_ending(".lock"))?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
         if let Some(newest) = self.newest()?.filter(|newest| token < *newest) {
             return Ok(Err(newest));
         }
         // Replace the file in one step: after a crash, it has either the old text or the new one, each with its token.
-        let new = self.named(".new");
+        let new = self.path_with_ending(".new");
         let mut file = File::create(&new)?;
         write!(file, "{token}\n{text}\n")?;
         file.sync_all()?;
@@ -54,7 +54,7 @@ impl FencedFile {
     }
 
     /// The path of the file, with `ending` appended.
-    fn named(&self, ending: &str) -> PathBuf {
+    fn path_with_ending(&self, ending: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(ending);
         name.into()
@@ -68,8 +68,8 @@ impl FencedFile {
             content => content?,
         };
         let token = content.lines().next().and_then(|line| line.parse().ok());
-        let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "the file has no token");
-        token.map(Some).ok_or_else(unreadable)
+        let no_token_error = || io::Error::new(io::ErrorKind::InvalidData, "the file has no token");
+        token.map(Some).ok_or_else(no_token_error)
     }
 }
 

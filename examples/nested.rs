@@ -7,14 +7,14 @@ async fn ship(redlock: &Redlock, order: &Owner) -> Result<(), Box<dyn std::error
     let stock = order.acquire("stock").await?;
     println!("shipping, fencing token {:?}", stock.fencing_token());
     // The other service gets only the id of the order. With this id it acts as the same owner.
-    let there = redlock.owner(order.id())?;
-    let packing = there.acquire("stock").await?;
+    let same_owner = redlock.owner(order.id())?;
+    let packing = same_owner.acquire("stock").await?;
     println!("packing, fencing token {:?}", packing.fencing_token());
     assert_eq!(stock.fencing_token(), packing.fencing_token());
     // A different order is a different owner, so its attempt is refused while the first order holds the lock.
-    let other = redlock.owner("order-4712")?;
-    let refused = other.lock("stock").try_acquire().await?;
-    assert!(matches!(refused, TryAcquire::Held(_)));
+    let other_owner = redlock.owner("order-4712")?;
+    let second_attempt = other_owner.lock("stock").try_acquire().await?;
+    assert!(matches!(second_attempt, TryAcquire::Held(_)));
     Ok(())
 }
 

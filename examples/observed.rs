@@ -16,37 +16,37 @@ use tracing_subscriber::prelude::*;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Print all events of the library, including the debug events for each step of an acquire.
-    let wanted = Targets::new().with_target("quorate", LevelFilter::DEBUG);
-    let print = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let filter = Targets::new().with_target("quorate", LevelFilter::DEBUG);
+    let printer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry()
-        .with(print)
-        .with(wanted)
+        .with(printer)
+        .with(filter)
         .init();
 
     // Install the recorder before the first `Redlock` is built, so that every metric exists from the start.
     let recorder = DebuggingRecorder::new();
-    let figures = recorder.snapshotter();
+    let snapshotter = recorder.snapshotter();
     recorder.install()?;
     quorate::metrics::describe();
 
     let masters = Masters::new(3);
     let redlock = Redlock::builder().in_memory_on(&masters).build()?;
-    let elsewhere = Redlock::builder().in_memory_on(&masters).build()?;
+    let other_client = Redlock::builder().in_memory_on(&masters).build()?;
     let guard = redlock.acquire("report").await?;
-    if let TryAcquire::Held(refusal) = elsewhere.try_acquire("report").await? {
+    if let TryAcquire::Held(refusal) = other_client.try_acquire("report").await? {
         println!(
             "another client holds the lock, which expires within {:?} if nobody renews it",
             refusal.ttl_left
         );
     }
     guard.release().await;
-    let lost = redlock
+    let unrenewed = redlock
         .lock("brief")
         .ttl(Duration::from_millis(300))
         .renewal(false);
-    println!("{}", lost.acquire().await?.lost().await);
+    println!("{}", unrenewed.acquire().await?.lost().await);
 
-    for (key, _, _, value) in figures.snapshot().into_vec() {
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
         let key = key.key();
         let labels: Vec<_> = key.labels().map(metrics::Label::value).collect();
         match value {

@@ -16,26 +16,26 @@ use quorate::{AcquireError, Leadership, Redlock};
 use tokio::time::MissedTickBehavior;
 
 /// Does one round of the job.
-fn round(machine: &str, term: u64, number: u32) {
+fn print_round(machine: &str, term: u64, number: u32) {
     println!("{machine}, leader of term {term}, runs round {number} of the job");
 }
 
 /// Runs `rounds` rounds of the job. Stops earlier if the leadership is lost.
-async fn work(machine: &str, leads: &Leadership, rounds: u32) {
-    let mut every = tokio::time::interval(Duration::from_millis(20));
+async fn run_rounds(machine: &str, leadership: &Leadership, rounds: u32) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(20));
     // If this process stalls and misses several rounds, run only one of them afterwards.
-    every.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for number in 1..=rounds {
         tokio::select! {
-            _ = every.tick() => {}
-            cause = leads.lost() => {
+            _ = ticks.tick() => {}
+            cause = leadership.lost() => {
                 println!("{machine} has lost the leadership: {cause}");
                 return;
             }
         }
         // `select!` can choose the tick although the leadership is already lost, so check the leadership here.
-        if leads.is_valid() {
-            round(machine, leads.term(), number);
+        if leadership.is_valid() {
+            print_round(machine, leadership.term(), number);
         }
     }
 }
@@ -43,11 +43,11 @@ async fn work(machine: &str, leads: &Leadership, rounds: u32) {
 async fn lead_and_work(redlock: Redlock, machine: &str, rounds: u32) -> Result<(), AcquireError> {
     let election = redlock.election("every-so-often");
     // A real service runs the following statements in a loop, because the leadership may end at any time.
-    let leads = election.campaign(machine).await?;
-    work(machine, &leads, rounds).await;
+    let leadership = election.campaign(machine).await?;
+    run_rounds(machine, &leadership, rounds).await;
     // `resign` lets the next candidate lead immediately. Without `resign`, the next candidate would wait until the TTL
     // has expired.
-    leads.resign().await;
+    leadership.resign().await;
     Ok(())
 }
 

@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(ValueError::Lost(trouble)) => {
             println!(
                 "{} of 5 masters have lost the number of remaining prizes",
-                silent(&trouble.reports)
+                count_without_value(&trouble.reports)
             );
         }
         other => println!("unexpected: {other:?}"),
@@ -55,7 +55,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Counts the masters that no longer store the number of remaining prizes.
-fn silent(reports: &[quorate::NodeReport]) -> usize {
-    let none = |said: &&quorate::NodeReport| said.outcome == quorate::NodeOutcome::NoValue;
-    reports.iter().filter(none).count()
+fn count_without_value(reports: &[quorate::NodeReport]) -> usize {
+    let has_no_value =
+        |report: &&quorate::NodeReport| report.outcome == quorate::NodeOutcome::NoValue;
+    reports.iter().filter(has_no_value).count()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quorate::{LockGuard, Redlock, StatusVerdict};
 
-/// A set of masters. All clients must use the same name for this set, because [`chosen`] hashes the name.
+/// A set of masters. All clients must use the same name for this set, because [`quorum_of`] hashes the name.
 #[derive(Clone)]
 pub(crate) struct Quorum {
     pub(crate) name: &'static str,
@@ -40,9 +40,9 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Chooses the set of masters for a lock by rendezvous hashing. If a set is added, a lock either keeps its set or moves
 /// to the added set.
-pub(crate) fn chosen<'a>(quorums: &'a [Quorum], lock: &str) -> &'a Quorum {
-    let largest = quorums.iter().max_by_key(|quorum| hash(quorum.name, lock));
-    largest.expect("there must be at least one set of masters")
+pub(crate) fn quorum_of<'a>(quorums: &'a [Quorum], lock: &str) -> &'a Quorum {
+    let highest_hash = quorums.iter().max_by_key(|quorum| hash(quorum.name, lock));
+    highest_hash.expect("there must be at least one set of masters")
 }
 
 /// The FNV-1a hash of both names, followed by a bit mixer. All clients must compute the same hash. The hasher of the
@@ -57,7 +57,7 @@ fn hash(quorum: &str, lock: &str) -> u64 {
 }
 
 /// The fencing token of a guard.
-fn token(guard: &LockGuard) -> Result<u64, Error> {
+fn token_of(guard: &LockGuard) -> Result<u64, Error> {
     Ok(guard.fencing_token().ok_or("fencing tokens are off")?)
 }
 
@@ -86,19 +86,19 @@ impl Quorums {
     ///   acquire in the new set until this token is larger than the old set's token.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
         let (old, new, is_first_step) = match self {
-            Self::One(all) => (chosen(all, lock), chosen(all, lock), false),
-            Self::TokensOfOld { old, new } => (chosen(old, lock), chosen(new, lock), true),
-            Self::TokensOfNew { old, new } => (chosen(old, lock), chosen(new, lock), false),
+            Self::One(all) => (quorum_of(all, lock), quorum_of(all, lock), false),
+            Self::TokensOfOld { old, new } => (quorum_of(old, lock), quorum_of(new, lock), true),
+            Self::TokensOfNew { old, new } => (quorum_of(old, lock), quorum_of(new, lock), false),
         };
         let guard = old.redlock.acquire(lock).await?;
-        let (token_of_old, mut guards) = (token(&guard)?, vec![guard]);
+        let (token_of_old, mut guards) = (token_of(&guard)?, vec![guard]);
         if old.name == new.name || (is_first_step && counter(new, lock).await? < token_of_old) {
             let token = token_of_old;
             return Ok(Held { guards, token });
         }
         loop {
             let guard = new.redlock.acquire(lock).await?;
-            let token = token(&guard)?;
+            let token = token_of(&guard)?;
             if token > token_of_old {
                 guards.push(guard);
                 return Ok(Held { guards, token });
@@ -113,30 +113,31 @@ impl Quorums {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let all = ["red", "green", "blue", "white"].map(|name| Quorum {
+    let quorums = ["red", "green", "blue", "white"].map(|name| Quorum {
         name,
         redlock: Redlock::in_memory(3),
     });
-    let (three, four) = (all[..3].to_vec(), all.to_vec());
+    let (three, four) = (quorums[..3].to_vec(), quorums.to_vec());
     let names: Vec<String> = (0..12_000).map(|n| format!("invoice-{n}")).collect();
     for quorum in &four {
-        let locks = |quorums| {
-            let chosen = |name: &&String| chosen(quorums, name.as_str()).name == quorum.name;
-            names.iter().filter(chosen).count()
+        let count_locks = |quorums| {
+            let is_in_quorum =
+                |name: &&String| quorum_of(quorums, name.as_str()).name == quorum.name;
+            names.iter().filter(is_in_quorum).count()
         };
         println!(
             "set {:>5} has {:>4} of 12,000 locks if there are three sets of masters, {:>4} if there are four",
             quorum.name,
-            locks(&three[..]),
-            locks(&four[..])
+            count_locks(&three[..]),
+            count_locks(&four[..])
         );
     }
 
     // Choose a lock that moves to the added set. Four clients acquire it, one after the other, each in another state.
-    let moved = names
+    let moved_lock = names
         .iter()
-        .find(|name| chosen(&three, name).name != chosen(&four, name).name);
-    let moved = moved.ok_or("no lock moves")?;
+        .find(|name| quorum_of(&three, name).name != quorum_of(&four, name).name);
+    let moved_lock = moved_lock.ok_or("no lock moves")?;
     let (old, new) = (three.clone(), four.clone());
     let steps = [
         ("client with only the old list of sets", Quorums::One(three)),
@@ -151,9 +152,9 @@ async fn main() -> Result<(), Error> {
         ("client with only the new list of sets", Quorums::One(four)),
     ];
     for (step, client) in steps {
-        let held = client.acquire(moved).await?;
+        let held = client.acquire(moved_lock).await?;
         println!(
-            "{step}: locks {moved} in {} sets of masters, token {}",
+            "{step}: locks {moved_lock} in {} sets of masters, token {}",
             held.guards.len(),
             held.token
         );

@@ -20,10 +20,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("the body returned {sum}");
 
     // An operator force-releases the lock while the body runs. The body is stopped, and the caller gets an error.
-    let other = redlock.clone();
+    let breaking_client = redlock.clone();
     let breaker = async move {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        other.break_lock("stubborn").await
+        breaking_client.break_lock("stubborn").await
     };
     let stubborn = redlock
         .lock("stubborn")
@@ -33,13 +33,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });
-    let (outcome, broken) = tokio::join!(stubborn, breaker);
-    broken?;
-    match outcome {
+    let (scope_result, break_result) = tokio::join!(stubborn, breaker);
+    break_result?;
+    match scope_result {
         Err(ScopeError::Lost { cause, .. }) => {
             println!("the scope stopped its endless closure: {cause}");
         }
-        other => println!("unexpected: {other:?}"),
+        breaking_client => println!("unexpected: {breaking_client:?}"),
     }
     Ok(())
 }

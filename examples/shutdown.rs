@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 /// Runs one job after the other, each under its own lock, until `stop` is true.
 async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, AcquireError> {
-    let mut done = 0;
+    let mut jobs_done = 0;
     for job in 0.. {
         let lock = redlock.lock(format!("job:{job}")).wait(Wait::Forever);
         // When `stop` becomes true, cancel the wait for the lock. The wait leaves no keys on the masters.
@@ -22,7 +22,7 @@ async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, 
         };
         // Finish a job that has begun, unless its lock is lost.
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(30)) => done += 1,
+            () = tokio::time::sleep(Duration::from_millis(30)) => jobs_done += 1,
             cause = guard.lost() => println!("job {job}: {cause}, abandoned"),
         }
         guard.release().await;
@@ -30,7 +30,7 @@ async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, 
             break;
         }
     }
-    Ok(done)
+    Ok(jobs_done)
 }
 
 /// Returns when the process receives SIGTERM or Ctrl-C.
@@ -38,7 +38,7 @@ async fn stop_signal() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         _ = terminate.recv() => println!("SIGTERM"),
-        pressed = tokio::signal::ctrl_c() => pressed.map(|()| println!("Ctrl-C"))?,
+        result = tokio::signal::ctrl_c() => result.map(|()| println!("Ctrl-C"))?,
     }
     Ok(())
 }
@@ -57,9 +57,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     stop.send(true)?;
-    let done = worker.await??;
+    let jobs_done = worker.await??;
     // Send all background releases before the runtime is dropped.
-    let flushed = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
-    println!("{done} jobs done, all locks released: {}", flushed.is_ok());
+    let flush_result = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
+    println!(
+        "{jobs_done} jobs done, all locks released: {}",
+        flush_result.is_ok()
+    );
     Ok(())
 }

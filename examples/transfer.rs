@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         transfers.push(tokio::spawn(async move {
             let (from, to) = (n % 3, (n + 1 + n / 6) % 3);
             let names = [from, to].map(|account| format!("account:{account}"));
-            let both = redlock.lock_all(names).acquire().await?;
+            let guard = redlock.lock_all(names).acquire().await?;
             let balance = |account: usize| {
                 accounts[account]
                     .lock()
@@ -33,9 +33,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             *balance(to) += 10;
             println!(
                 "moved 10 from account {from} to account {to}, fencing token {:?}",
-                both.fencing_token()
+                guard.fencing_token()
             );
-            both.release().await;
+            guard.release().await;
             Ok::<_, quorate::AcquireError>(())
         }));
     }
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let sum: i64 = accounts
         .iter()
-        .map(|one| *one.lock().expect("the mutex must not be poisoned"))
+        .map(|account| *account.lock().expect("the mutex must not be poisoned"))
         .sum();
     println!("sum of all accounts: {sum}");
     assert_eq!(sum, 300);

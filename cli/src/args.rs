@@ -9,9 +9,9 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::file::{self, FileOptions, Source};
+use crate::file::{self, FileOptions, FileSource};
 use crate::help::{self, Detail};
-use crate::log::Talk;
+use crate::log::Verbosity;
 use crate::{
     bench, break_, change, check, completion, demo, doctor, exit, hold, layout, lead, manual, once,
     prepare, quota, run, separator, status, watch,
@@ -50,7 +50,7 @@ struct Cli {
     command: Command,
 
     #[command(flatten)]
-    talk: Talk,
+    verbosity: Verbosity,
 }
 
 /// The subcommand of quorate.
@@ -59,54 +59,54 @@ pub(crate) enum Command {
     /// Take a lock, run a command, release the lock
     #[command(
         override_usage = "quorate run [OPTIONS] <RESOURCE> [--] <COMMAND>...\n       quorate run [OPTIONS] <RESOURCE> --shell <LINE>",
-        after_help = exit::below(run::AFTER_HELP, &run::CODES)
+        after_help = exit::help_with_codes(run::AFTER_HELP, &run::CODES)
     )]
     Run(run::RunArgs),
     /// Run a command at most (or at least) once per period across all machines
     #[command(
         override_usage = "quorate once --per <TIME> <RESOURCE> -- <COMMAND>...\n       quorate once --create|--status|--drop <RESOURCE>",
-        after_help = exit::below(once::AFTER_HELP, &once::CODES),
+        after_help = exit::help_with_codes(once::AFTER_HELP, &once::CODES),
         mut_arg("command", |command| command.required(false).required_unless_present_any(["create", "drop", "status", "shell"]))
     )]
     Once(once::OnceArgs),
     /// Take a lock and hold it until Ctrl-C, a signal, or the end of standard input
-    #[command(after_help = exit::below(hold::AFTER_HELP, &hold::CODES))]
+    #[command(after_help = exit::help_with_codes(hold::AFTER_HELP, &hold::CODES))]
     Hold(hold::HoldArgs),
     /// Run a command while this machine is the leader, and campaign again after losing leadership
     #[command(
         override_usage = "quorate lead [OPTIONS] <NAME> [--] <COMMAND>...\n       quorate lead [OPTIONS] <NAME> --shell <LINE>",
-        after_help = exit::below(lead::AFTER_HELP, &lead::CODES)
+        after_help = exit::help_with_codes(lead::AFTER_HELP, &lead::CODES)
     )]
     Lead(lead::LeadArgs),
     /// Print the leader of an election, and every change of the leader
-    #[command(after_help = exit::below(watch::AFTER_HELP, &watch::CODES))]
+    #[command(after_help = exit::help_with_codes(watch::AFTER_HELP, &watch::CODES))]
     Watch(watch::WatchArgs),
     /// Manage a quota, which hands out at most N units across all machines: create, take, left, drop
-    #[command(after_help = exit::below(quota::AFTER_HELP, &quota::CODES))]
+    #[command(after_help = exit::help_with_codes(quota::AFTER_HELP, &quota::CODES))]
     Quota(quota::QuotaArgs),
     /// List the locks that are held; with a name, show the state of that lock on each master
-    #[command(after_help = exit::below(status::AFTER_HELP, &status::CODES))]
+    #[command(after_help = exit::help_with_codes(status::AFTER_HELP, &status::CODES))]
     Status(status::StatusArgs),
     /// Tell whether a fencing token is still that of the holder: current, superseded, ended or unknown
-    #[command(after_help = exit::below(check::AFTER_HELP, &check::CODES))]
+    #[command(after_help = exit::help_with_codes(check::AFTER_HELP, &check::CODES))]
     Check(check::CheckArgs),
     /// Delete a lock on all masters, whoever holds it (last resort)
-    #[command(after_help = exit::below(break_::AFTER_HELP, &break_::CODES))]
+    #[command(after_help = exit::help_with_codes(break_::AFTER_HELP, &break_::CODES))]
     Break(break_::BreakArgs),
     /// Check whether the masters are fit to hold locks, and say what to change
-    #[command(after_help = exit::below(doctor::AFTER_HELP, &doctor::CODES))]
+    #[command(after_help = exit::help_with_codes(doctor::AFTER_HELP, &doctor::CODES))]
     Doctor(doctor::DoctorArgs),
     /// Create the tables or the path that locks need on a MySQL or ZooKeeper server
-    #[command(after_help = exit::below(prepare::AFTER_HELP, &prepare::CODES))]
+    #[command(after_help = exit::help_with_codes(prepare::AFTER_HELP, &prepare::CODES))]
     PrepareServer(prepare::PrepareArgs),
     /// Replace the masters while they are in use: status, mark, begin, close, open, finish, back-out
-    #[command(after_help = exit::below(change::AFTER_HELP, &change::CODES))]
+    #[command(after_help = exit::help_with_codes(change::AFTER_HELP, &change::CODES))]
     Masters(change::ChangeArgs),
     /// Measure the cost of a quorum by number or kind of masters, on your masters or on newly started servers
-    #[command(after_help = exit::below(bench::AFTER_HELP, &bench::CODES))]
+    #[command(after_help = exit::help_with_codes(bench::AFTER_HELP, &bench::CODES))]
     Bench(bench::BenchArgs),
     /// Show quorate at work: workers share one lock while masters are killed
-    #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
+    #[command(after_help = exit::help_with_codes(demo::AFTER_HELP, &demo::CODES))]
     Demo(demo::DemoArgs),
     /// Explain a topic (masters, command, kinds) or a command of quorate
     Help(help::HelpArgs),
@@ -132,7 +132,7 @@ impl Command {
 
     /// The default log level for events of the library. `run`, `hold`, `once` and `lead` log warnings; the other
     /// commands log nothing.
-    pub(crate) fn usual(&self) -> LevelFilter {
+    pub(crate) fn default_log_level(&self) -> LevelFilter {
         match self {
             Self::Run(_) | Self::Hold(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
             _ => LevelFilter::OFF,
@@ -146,76 +146,81 @@ impl Command {
 ///
 /// The errors of the argument parser. A request for help or for the version is also returned as an error, which the
 /// caller prints.
-pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error> {
-    let command = help::on_screen(
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Command, Verbosity), clap::Error> {
+    let command = help::help_for_screen(
         without_secret_variables(without_empty_variables(Cli::command())),
         layout::page_width(),
-        Detail::asked_for(&words),
+        Detail::from_arguments(&arguments),
     );
-    let overridden = set_by_named_file(&command, &words);
-    let matches = without_variables(command, &overridden).try_get_matches_from(&words)?;
+    let overridden_options = options_in_named_file(&command, &arguments);
+    let matches =
+        without_variables(command, &overridden_options).try_get_matches_from(&arguments)?;
     let Cli {
         mut command,
-        mut talk,
+        mut verbosity,
     } = Cli::from_arg_matches(&matches)?;
-    let why = "--quiet and --verbose exclude each other: give only one of them";
-    if second_stands(&matches, ["quiet", "verbose"], why)? {
-        talk.quiet = false;
+    let conflict_text = "--quiet and --verbose exclude each other: give only one of them";
+    if second_overrides_first(&matches, ["quiet", "verbose"], conflict_text)? {
+        verbosity.quiet = false;
     }
     if let Some((name, _)) = matches.subcommand() {
-        check_separator(name, &words, command.typed_command())?;
+        check_separator(name, &arguments, command.typed_command())?;
     }
-    let waits = match &mut command {
+    let lock_to_wait_for = match &mut command {
         Command::Run(run) => Some(&mut run.job.lock),
         Command::Hold(hold) => Some(hold.lock()),
         Command::Once(once) => Some(&mut once.job.lock),
         _ => None,
     };
-    if let (Some(lock), Some((_, matches))) = (waits, matches.subcommand()) {
-        let why = "--try and --wait exclude each other: --try means --wait none";
-        if second_stands(matches, ["try_once", "wait"], why)? {
+    if let (Some(lock), Some((_, matches))) = (lock_to_wait_for, matches.subcommand()) {
+        let conflict_text = "--try and --wait exclude each other: --try means --wait none";
+        if second_overrides_first(matches, ["try_once", "wait"], conflict_text)? {
             lock.do_wait();
         }
     }
-    Ok((command, talk))
+    Ok((command, verbosity))
 }
 
 /// Returns the options that the file named by `--config` sets. The file has priority over environment variables, so the
 /// caller must ignore the variables of these options.
 ///
 /// The result is empty if `--config` is missing, or if the file or the command line is invalid.
-fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String> {
-    let is_named = |word: &OsString| word.to_string_lossy().starts_with("--config");
-    if !words.iter().any(is_named) {
+fn options_in_named_file(command: &clap::Command, arguments: &[OsString]) -> Vec<String> {
+    let is_named = |argument: &OsString| argument.to_string_lossy().starts_with("--config");
+    if !arguments.iter().any(is_named) {
         return Vec::new();
     }
     // A bad value in an environment variable is no error if the file sets the same option.
-    let all: Vec<String> = file::KEYS.iter().copied().flat_map(options_of).collect();
-    let command = without_variables(command.clone(), &all);
-    let Ok(matches) = command.try_get_matches_from(words) else {
+    let file_options: Vec<String> = file::KEYS
+        .iter()
+        .copied()
+        .flat_map(option_ids_of_key)
+        .collect();
+    let command = without_variables(command.clone(), &file_options);
+    let Ok(matches) = command.try_get_matches_from(arguments) else {
         return Vec::new();
     };
     let mut matches = &matches;
-    while let Some((_, of_command)) = matches.subcommand() {
-        matches = of_command;
+    while let Some((_, subcommand_matches)) = matches.subcommand() {
+        matches = subcommand_matches;
     }
     let is_given = matches.try_contains_id("config").is_ok()
         && matches.value_source("config") == Some(ValueSource::CommandLine);
     let path = matches.try_get_one::<PathBuf>("config").ok().flatten();
     let path = path.filter(|_| is_given);
-    let file = path.and_then(|path| FileOptions::load(path, Source::Named).ok());
+    let file = path.and_then(|path| FileOptions::load(path, FileSource::Named).ok());
     let keys = file.map(|file| file.keys).unwrap_or_default();
-    keys.iter().flat_map(|key| options_of(key)).collect()
+    keys.iter().flat_map(|key| option_ids_of_key(key)).collect()
 }
 
 /// The options that the key `key` of the configuration file sets. The key `wait` sets `--wait`. It also replaces
 /// `--try`, because `--try` is short for `--wait none`.
-fn options_of(key: &str) -> Vec<String> {
-    let mut options = vec![key.to_owned()];
+fn option_ids_of_key(key: &str) -> Vec<String> {
+    let mut option_ids = vec![key.to_owned()];
     if key == "wait" {
-        options.push("try_once".to_owned());
+        option_ids.push("try_once".to_owned());
     }
-    options
+    option_ids
 }
 
 /// Makes the parser ignore the environment variables of the options `ids`.
@@ -235,27 +240,27 @@ fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
 /// command line. `command` contains the words that the parser regards as the command to run.
 fn check_separator(
     name: &str,
-    words: &[OsString],
+    arguments: &[OsString],
     command: &[OsString],
 ) -> Result<(), clap::Error> {
-    let mut all = Cli::command();
-    all.build();
-    let Some(ours) = all.find_subcommand(name) else {
+    let mut root_command = Cli::command();
+    root_command.build();
+    let Some(subcommand) = root_command.find_subcommand(name) else {
         return Ok(());
     };
-    let is_ours = |word: &OsStr| {
-        let text = word.to_string_lossy();
+    let is_own_option = |argument: &OsStr| {
+        let text = argument.to_string_lossy();
         let long = text
             .strip_prefix("--")
             .and_then(|long| long.split('=').next());
         let short = text.strip_prefix('-').and_then(|rest| rest.chars().next());
-        ours.get_arguments().any(|arg| {
+        subcommand.get_arguments().any(|arg| {
             arg.get_long().is_some_and(|name| long == Some(name))
                 || arg.get_short().is_some_and(|name| short == Some(name))
         })
     };
-    separator::check(&words[1..], command, is_ours)
-        .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
+    separator::check(&arguments[1..], command, is_own_option)
+        .map_err(|arguments| Cli::command().error(ErrorKind::TooManyValues, arguments))
 }
 
 /// Returns true if the command line has the option `two[1]`. The caller must then ignore an environment variable that
@@ -264,9 +269,13 @@ fn check_separator(
 /// # Errors
 ///
 /// If the command line has both options. `words` is the error message.
-fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bool, clap::Error> {
-    match two.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
-        [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),
+fn second_overrides_first(
+    matches: &ArgMatches,
+    ids: [&str; 2],
+    error_text: &str,
+) -> Result<bool, clap::Error> {
+    match ids.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
+        [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, error_text)),
         [first, second] => Ok(second && !first),
     }
 }
@@ -319,14 +328,14 @@ mod tests {
 
     #[test]
     fn help_lists_every_positional_argument_under_the_heading_arguments() {
-        fn check(command: &clap::Command) {
+        fn check_positionals(command: &clap::Command) {
             for arg in command.get_positionals() {
                 let heading = arg.get_help_heading();
                 assert_eq!(heading, None, "{} {arg}", command.get_name());
             }
-            command.get_subcommands().for_each(check);
+            command.get_subcommands().for_each(check_positionals);
         }
-        check(&description());
+        check_positionals(&description());
     }
 
     #[test]

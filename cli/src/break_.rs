@@ -13,8 +13,8 @@ use quorate::{InvalidResource, KeyState, NodeStatus, Redlock, Status, StatusVerd
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output;
-use crate::patience::patient;
-use crate::status::{ResourceStatus, holder_lines, no_quorum, status_of, wrong_name};
+use crate::patience::patient_redlock;
+use crate::status::{ResourceStatus, holder_lines, invalid_name, no_quorum_failure, status_of};
 
 /// The text below the options of `quorate break --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -91,25 +91,25 @@ pub(crate) fn run(args: BreakArgs) -> CommandResult {
         return Err(Failure::usage(format!(
             "refusing to break the lock '{}' without --yes, because its holder is not notified \
              (quorate status shows the holder)",
-            output::bytes(name)
+            output::printable(name)
         )));
     }
     let (mut masters, _) = args.masters.complete()?;
-    let redlock = patient(&mut masters)?;
-    let lock = (args.resource.as_os_str(), args.slot);
-    let status = config::block_on(force_release(&redlock, lock, args.foreign))?;
-    let before = ResourceStatus {
+    let redlock = patient_redlock(&mut masters)?;
+    let name_and_slot = (args.resource.as_os_str(), args.slot);
+    let status = config::block_on(force_release(&redlock, name_and_slot, args.foreign))?;
+    let status_before = ResourceStatus {
         slot: args.slot,
         ..ResourceStatus::new(name, &status)
     };
     if args.json {
-        output::print_json(&before)?;
+        output::print_json(&status_before)?;
     } else {
-        output::print_page(&page(&before, status.deletion_was_sent()))?;
+        output::print_page(&page(&status_before, status.deletion_was_sent()))?;
     }
-    match before.verdict {
-        "unknown" if status.deletion_was_sent() => Err(unconfirmed(&before)),
-        "unknown" => Err(no_quorum(&before)),
+    match status_before.verdict {
+        "unknown" if status.deletion_was_sent() => Err(unconfirmed_failure(&status_before)),
+        "unknown" => Err(no_quorum_failure(&status_before)),
         _ => Ok(exit::OK),
     }
 }
@@ -123,7 +123,7 @@ async fn force_release(
     foreign: bool,
 ) -> Result<Status, Failure> {
     let name = resource.as_bytes();
-    let wrong = |why: InvalidResource| wrong_name(resource, why);
+    let to_failure = |why: InvalidResource| invalid_name(resource, why);
     if !foreign {
         let status = status_of(redlock, resource, slot).await?;
         check_foreign(name, &status)?;
@@ -135,50 +135,50 @@ async fn force_release(
         Some(slot) => redlock.break_permit(name, slot).await,
         None => redlock.break_lock(name).await,
     };
-    status.map_err(wrong)
+    status.map_err(to_failure)
 }
 
 /// Checks that no master has a key that another program wrote, because this program may still need its data.
 fn check_foreign(name: &[u8], status: &Status) -> Result<(), Failure> {
     let is_foreign = |node: &&NodeStatus| node.state.as_ref().is_ok_and(KeyState::is_foreign);
-    let foreign = status.nodes.iter().filter(is_foreign).count();
-    if foreign == 0 {
+    let foreign_count = status.nodes.iter().filter(is_foreign).count();
+    if foreign_count == 0 {
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "refusing to delete the key of the lock '{name}': another program wrote it on {foreign} of {all} masters, and \
+        "refusing to delete the key of the lock '{name}': another program wrote it on {foreign_count} of {all} masters, and \
          may need it (quorate status '{name}' shows its value); nothing was deleted. If nobody needs the key, or if it is \
          a lock of another Redlock library, add --foreign",
-        name = output::bytes(name),
+        name = output::printable(name),
         all = status.nodes.len(),
     )))
 }
 
 /// The error if the deletion was sent, and fewer than a majority of the masters confirmed it.
-fn unconfirmed(before: &ResourceStatus) -> Failure {
+fn unconfirmed_failure(status_before: &ResourceStatus) -> Failure {
     Failure::new(
         exit::UNAVAILABLE,
         format!(
             "only {} of {} masters have confirmed the deletion, {} are needed: the holder cannot renew its lock any more, \
              but masters that still have the lock refuse other clients until its ttl ends; run quorate break again",
-            before.answered,
-            before.masters.len(),
-            before.quorum
+            status_before.answered,
+            status_before.masters.len(),
+            status_before.quorum
         ),
     )
 }
 
 /// The output for people: one line per master, with the state of the lock before it was deleted. `sent` is whether the
 /// deletion was sent to the masters.
-fn page(before: &ResourceStatus, sent: bool) -> String {
-    let mut text = holder_lines(before);
-    for master in &before.masters {
-        let words = match (&master.token, &master.error) {
-            (Some(token), _) if before.verdict == "unknown" && !sent => {
+fn page(status_before: &ResourceStatus, was_sent: bool) -> String {
+    let mut text = holder_lines(status_before);
+    for master in &status_before.masters {
+        let result_text = match (&master.token, &master.error) {
+            (Some(token), _) if status_before.verdict == "unknown" && !was_sent => {
                 format!("not deleted, because too few masters answered: {token}")
             }
             (Some(token), _) => {
-                let left = master.ttl_left_ms.map_or_else(
+                let ttl_left_text = master.ttl_left_ms.map_or_else(
                     || "no expiry: another program wrote this key".to_owned(),
                     |ms| {
                         format!(
@@ -187,18 +187,18 @@ fn page(before: &ResourceStatus, sent: bool) -> String {
                         )
                     },
                 );
-                format!("deleted {token} ({left})")
+                format!("deleted {token} ({ttl_left_text})")
             }
             (None, Some(error))
                 if matches!(master.error_kind, Some("wrong_type" | "server_error")) =>
             {
                 format!("not deleted: {error}")
             }
-            (None, Some(error)) if sent => format!("deletion not confirmed: {error}"),
+            (None, Some(error)) if was_sent => format!("deletion not confirmed: {error}"),
             (None, Some(error)) => format!("not reached: {error}"),
             (None, None) => "no key".to_owned(),
         };
-        text += &format!("{}: {words}\n", master.master);
+        text += &format!("{}: {result_text}\n", master.master);
     }
     text
 }
@@ -215,21 +215,21 @@ mod tests {
         let _guard = redlock.acquire("x").await.expect("the lock must be free");
         let status = redlock.break_lock("x").await.expect("a valid name");
         assert!(status.deletion_was_sent());
-        let mut before = ResourceStatus::new(b"x", &status);
-        assert_eq!(page(&before, true).matches(": deleted ").count(), 3);
+        let mut status_before = ResourceStatus::new(b"x", &status);
+        assert_eq!(page(&status_before, true).matches(": deleted ").count(), 3);
         // Two of the three masters have not confirmed the deletion.
-        for master in &mut before.masters[1..] {
+        for master in &mut status_before.masters[1..] {
             (master.token, master.error) = (None, Some("no answer within 50ms".to_owned()));
             master.error_kind = Some("timeout");
         }
-        (before.verdict, before.answered) = ("unknown", 1);
-        let text = page(&before, true);
+        (status_before.verdict, status_before.answered) = ("unknown", 1);
+        let text = page(&status_before, true);
         assert_eq!(text.matches("deletion not confirmed: no answer").count(), 2);
         assert_eq!(text.matches(": deleted ").count(), 1, "{text}");
-        let line = unconfirmed(&before).line;
-        assert!(line.contains("only 1 of 3 masters"), "{line}");
-        assert!(line.contains("cannot renew") && line.contains("run quorate break again"));
-        let text = page(&before, false);
+        let message = unconfirmed_failure(&status_before).message;
+        assert!(message.contains("only 1 of 3 masters"), "{message}");
+        assert!(message.contains("cannot renew") && message.contains("run quorate break again"));
+        let text = page(&status_before, false);
         assert_eq!(text.matches("not reached: no answer").count(), 2);
         assert!(text.contains("not deleted, because too few masters answered"));
     }

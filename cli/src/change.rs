@@ -14,14 +14,14 @@ use crate::config::{self, MasterOptions};
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 use crate::process;
-use crate::run::leaving_nothing;
+use crate::run::with_final_release;
 use crate::survey::{self, SurveyStatus};
 
 /// The largest ttl of the locks that the step `open` holds while it copies quotas and once-only jobs to the next
 /// masters.
-const LOCKED: Duration = Duration::from_secs(5);
+const MAX_LOCK_TTL: Duration = Duration::from_secs(5);
 
-const CUT_SHORT: &str = "the step may be only partly done: run the step again";
+const INTERRUPTED: &str = "the step may be only partly done: run the step again";
 
 /// The text below the options of `quorate masters --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -98,9 +98,9 @@ enum Step {
     /// Check the next masters, and record the change on all masters
     Begin(StepArgs),
     /// From now on, refuse clients that do not set next_masters
-    Close(PassArgs),
+    Close(CloseOrOpenArgs),
     /// Open the next masters, after the locks of clients refused by close have expired
-    Open(PassArgs),
+    Open(CloseOrOpenArgs),
     /// From now on, refuse clients that still set next_masters
     Finish(StepArgs),
     /// Show whether the change can still be abandoned, and how
@@ -141,7 +141,7 @@ struct MarkArgs {
 
 /// The options of `masters close` and `masters open`.
 #[derive(Debug, Args)]
-struct PassArgs {
+struct CloseOrOpenArgs {
     /// Continue although unknown clients write to the masters. Use this only if they take no locks
     ///
     /// An unknown client may use another Redlock library, which ignores the change of the masters.
@@ -155,17 +155,21 @@ struct PassArgs {
 /// Runs one step of a change of the masters.
 pub(crate) fn run(args: ChangeArgs) -> CommandResult {
     let (step, allow_unknown_clients) = match &args.step {
-        Step::Close(pass) | Step::Open(pass) => (&pass.step, pass.allow_unknown_clients),
+        Step::Close(gate) | Step::Open(gate) => (&gate.step, gate.allow_unknown_clients),
         Step::Status(status) => (&status.step, false),
         Step::Mark(mark) => (&mark.step, false),
         Step::Begin(step) | Step::Finish(step) | Step::BackOut(step) => (step, false),
     };
     let (masters, _) = step.masters.clone().complete()?;
-    let ttl = masters.settings().max_ttl().min(LOCKED);
+    let ttl = masters.settings().max_ttl().min(MAX_LOCK_TTL);
     let redlock = config::redlock(&masters, Some(ttl))?;
     let work = take_step(&args, &redlock, allow_unknown_clients);
-    let work = process::unless_asked_to_end(work, CUT_SHORT);
-    config::block_on(leaving_nothing(&redlock, masters.parting(), work))
+    let work = process::interruptible(work, INTERRUPTED);
+    config::block_on(with_final_release(
+        &redlock,
+        masters.release_timeout(),
+        work,
+    ))
 }
 
 async fn take_step(
@@ -178,22 +182,22 @@ async fn take_step(
         change.map(|change| change.allow_unknown_clients(allow_unknown_clients))
     };
     match &args.step {
-        Step::Status(args) => status(redlock, args.json).await,
-        Step::Mark(mark) => marked(redlock, mark.watch).await,
-        Step::Begin(_) => begun(&change()?).await,
-        Step::Close(_) => closed(&change()?).await,
-        Step::Open(_) => opened(&change()?).await,
-        Step::Finish(_) => finished(&change()?).await,
-        Step::BackOut(_) => left(&change()?).await,
+        Step::Status(args) => run_status(redlock, args.json).await,
+        Step::Mark(mark) => run_mark(redlock, mark.watch).await,
+        Step::Begin(_) => run_begin(&change()?).await,
+        Step::Close(_) => run_close(&change()?).await,
+        Step::Open(_) => run_open(&change()?).await,
+        Step::Finish(_) => run_finish(&change()?).await,
+        Step::BackOut(_) => run_back_out(&change()?).await,
     }
 }
 
-async fn status(redlock: &Redlock, json: bool) -> CommandResult {
+async fn run_status(redlock: &Redlock, json: bool) -> CommandResult {
     let survey = redlock.survey().await.map_err(Failure::usage)?;
     if json {
         output::print_json(&SurveyStatus::new(&survey))?;
     } else {
-        show(&survey)?;
+        print_masters(&survey)?;
         output::print(&format!(
             "{}
 ",
@@ -214,7 +218,7 @@ async fn status(redlock: &Redlock, json: bool) -> CommandResult {
         return Err(Failure::new(exit::UNAVAILABLE, "no master answered"));
     }
     if !json {
-        output::print(&format!("{}\n", what_next(&survey)))?;
+        output::print(&format!("{}\n", next_step_text(&survey)))?;
     }
     if lacks_rights {
         return Err(Failure::new(
@@ -230,7 +234,7 @@ async fn status(redlock: &Redlock, json: bool) -> CommandResult {
 fn refusal(survey: &Survey) -> Option<String> {
     survey.masters.iter().find_map(|master| {
         let fault = master.seen.fault.as_ref()?;
-        let is_answer = !matches!(
+        let has_answered = !matches!(
             fault,
             Fault::Down(_)
                 | Fault::NoConnection(_)
@@ -239,30 +243,30 @@ fn refusal(survey: &Survey) -> Option<String> {
                 | Fault::Disconnected(_)
         );
         let fault = fault.to_string();
-        is_answer.then(|| format!("{}: {}", master.node, output::redact(&fault)))
+        has_answered.then(|| format!("{}: {}", master.node, output::redact(&fault)))
     })
 }
 
-async fn marked(redlock: &Redlock, watch: bool) -> CommandResult {
+async fn run_mark(redlock: &Redlock, watch: bool) -> CommandResult {
     match redlock.mark_masters().await {
         Ok(survey) => {
-            show(&survey)?;
+            print_masters(&survey)?;
             if watch {
-                watched(redlock).await;
-            } else if let Some(left) = still_guarded(redlock).await {
-                output::mention(format!(
+                wait_until_unguarded(redlock).await;
+            } else if let Some(remaining) = longest_quarantine(redlock).await {
+                output::print_notice(format!(
                     "clients count the votes of all masters when clients have been connected for another {}: to stay \
                      connected until then, run quorate masters mark --watch",
-                    human(Duration::from_secs(left.as_secs() + 1))
+                    human(Duration::from_secs(remaining.as_secs() + 1))
                 ));
             }
-            done(
+            print_done(
                 "the masters are marked: check that each RUN ID and UPTIME above belongs to the intended server",
             )
         }
         Err(ChangeError::Missing(missing)) => {
-            show(&redlock.survey().await.map_err(Failure::usage)?)?;
-            refused(&missing)
+            print_masters(&redlock.survey().await.map_err(Failure::usage)?)?;
+            report_missing(&missing)
         }
         Err(_) => Err(Failure::usage(
             "generation markers are supported only if all masters are Redis or Valkey servers",
@@ -272,88 +276,90 @@ async fn marked(redlock: &Redlock, watch: bool) -> CommandResult {
 
 /// Stays connected to the masters until clients count the votes of every master that can be reached. The connections of
 /// `redlock` raise the age records of the masters.
-async fn watched(redlock: &Redlock) {
+async fn wait_until_unguarded(redlock: &Redlock) {
     loop {
         // The first request opens the connections.
         let _ = redlock.status("quorate-masters-mark").await;
-        let Some(left) = still_guarded(redlock).await else {
+        let Some(remaining) = longest_quarantine(redlock).await else {
             return;
         };
-        output::mention(format!(
+        output::print_notice(format!(
             "waiting {} until clients count the votes of all masters",
-            human(left)
+            human(remaining)
         ));
-        tokio::time::sleep(left.min(Duration::from_secs(5))).await;
+        tokio::time::sleep(remaining.min(Duration::from_secs(5))).await;
     }
 }
 
 /// The longest time for which the restart guard still ignores the votes of a master; `None` if all votes count.
-async fn still_guarded(redlock: &Redlock) -> Option<Duration> {
+async fn longest_quarantine(redlock: &Redlock) -> Option<Duration> {
     let masters = redlock.inspect().await;
     masters.iter().filter_map(|master| master.quarantined).max()
 }
 
-async fn begun(change: &MastersChange<'_>) -> CommandResult {
-    let survey = taken(change, change.begin().await).await?;
-    show(&survey)?;
-    show_values(&survey)?;
-    done("the change has begun: set next_masters for all clients, then run quorate masters close")
+async fn run_begin(change: &MastersChange<'_>) -> CommandResult {
+    let survey = survey_or_failure(change, change.begin().await).await?;
+    print_masters(&survey)?;
+    print_values(&survey)?;
+    print_done(
+        "the change has begun: set next_masters for all clients, then run quorate masters close",
+    )
 }
 
-async fn closed(change: &MastersChange<'_>) -> CommandResult {
-    let survey = taken(change, change.close().await).await?;
-    show(&survey)?;
-    show_values(&survey)?;
-    let ended: usize = survey.masters.iter().map(|master| master.seen.ended).sum();
-    done(&format!(
-        "the old masters are closed: they refuse clients without next_masters from now on ({ended} connections closed); next, run quorate masters open"
+async fn run_close(change: &MastersChange<'_>) -> CommandResult {
+    let survey = survey_or_failure(change, change.close().await).await?;
+    print_masters(&survey)?;
+    print_values(&survey)?;
+    let closed_connections: usize = survey.masters.iter().map(|master| master.seen.ended).sum();
+    print_done(&format!(
+        "the old masters are closed: they refuse clients without next_masters from now on ({closed_connections} connections closed); next, run quorate masters open"
     ))
 }
 
-async fn opened(change: &MastersChange<'_>) -> CommandResult {
+async fn run_open(change: &MastersChange<'_>) -> CommandResult {
     if change.survey().await.stage() >= ChangeStage::Open {
         // An earlier `quorate masters open` has opened a majority of the next masters. Open the rest of them.
-        let survey = taken(change, change.open_again().await).await?;
-        show(&survey)?;
-        return done(
+        let survey = survey_or_failure(change, change.open_again().await).await?;
+        print_masters(&survey)?;
+        return print_done(
             "the next masters are already open: for all clients, set masters to the next masters, remove next_masters, and increase masters_generation by 1; then run quorate masters finish",
         );
     }
-    let before = taken(change, change.closed().await).await?;
-    wait(change.wait()).await;
-    let survey = taken(change, change.open(&before).await).await?;
-    show(&survey)?;
-    show_values(&survey)?;
-    done(
+    let before = survey_or_failure(change, change.closed().await).await?;
+    wait_for_expiry(change.wait()).await;
+    let survey = survey_or_failure(change, change.open(&before).await).await?;
+    print_masters(&survey)?;
+    print_values(&survey)?;
+    print_done(
         "the next masters are open: for all clients, set masters to the next masters, remove next_masters, and increase masters_generation by 1; then run quorate masters finish",
     )
 }
 
-async fn finished(change: &MastersChange<'_>) -> CommandResult {
-    let survey = taken(change, change.finish().await).await?;
-    show(&survey)?;
-    let left: Vec<String> = survey
+async fn run_finish(change: &MastersChange<'_>) -> CommandResult {
+    let survey = survey_or_failure(change, change.finish().await).await?;
+    print_masters(&survey)?;
+    let replaced_masters: Vec<String> = survey
         .masters
         .iter()
         .filter(|master| !master.is_next)
         .map(|master| master.node.to_string())
         .collect();
-    if !left.is_empty() {
+    if !replaced_masters.is_empty() {
         output::print(&format!(
             "stop these servers for good: {}\n",
-            left.join(", ")
+            replaced_masters.join(", ")
         ))?;
     }
-    done("finished: the next masters have replaced the old masters")
+    print_done("finished: the next masters have replaced the old masters")
 }
 
-async fn left(change: &MastersChange<'_>) -> CommandResult {
+async fn run_back_out(change: &MastersChange<'_>) -> CommandResult {
     let survey = change.survey().await;
-    show(&survey)?;
+    print_masters(&survey)?;
     match survey.stage() {
-        ChangeStage::Untouched | ChangeStage::Begun => {
-            done("no master is closed: to abandon the change, remove next_masters from all clients")
-        }
+        ChangeStage::Untouched | ChangeStage::Begun => print_done(
+            "no master is closed: to abandon the change, remove next_masters from all clients",
+        ),
         _ => Err(Failure::new(
             exit::FINDINGS,
             "the change cannot be abandoned, because masters are closed: run all steps up to finish; to return to the \
@@ -365,24 +371,24 @@ async fn left(change: &MastersChange<'_>) -> CommandResult {
 /// Returns the state of the masters after a step of the change. `step` is the result of that step in the library.
 ///
 /// If the library refused the step, prints the state of all masters and the reasons, and returns a failure.
-async fn taken(
+async fn survey_or_failure(
     change: &MastersChange<'_>,
     step: Result<Survey, ChangeError>,
 ) -> Result<Survey, Failure> {
     match step {
         Ok(survey) => Ok(survey),
         Err(ChangeError::Missing(missing)) => {
-            show(&change.survey().await)?;
-            refused(&missing)
+            print_masters(&change.survey().await)?;
+            report_missing(&missing)
         }
         Err(error) => Err(Failure::usage(error)),
     }
 }
 
 /// Prints the unmet conditions of a refused step, one per line, and returns the failure.
-fn refused<T>(missing: &[String]) -> Result<T, Failure> {
+fn report_missing<T>(missing: &[String]) -> Result<T, Failure> {
     for missing in missing {
-        output::say(missing);
+        output::print_message(missing);
     }
     Err(Failure::new(
         exit::FINDINGS,
@@ -391,27 +397,27 @@ fn refused<T>(missing: &[String]) -> Result<T, Failure> {
 }
 
 /// Waits for `time`, and prints the remaining time every five seconds.
-async fn wait(time: Duration) {
-    let until = Instant::now() + time;
+async fn wait_for_expiry(time: Duration) {
+    let ends_at = Instant::now() + time;
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = ends_at.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return;
         }
-        output::mention(format!(
+        output::print_notice(format!(
             "waiting {} until all locks of clients without next_masters have expired",
-            human(left)
+            human(remaining)
         ));
-        tokio::time::sleep(left.min(Duration::from_secs(5))).await;
+        tokio::time::sleep(remaining.min(Duration::from_secs(5))).await;
     }
 }
 
-fn done(line: &str) -> CommandResult {
-    output::print(&format!("{GREEN}{line}{GREEN:#}\n"))?;
+fn print_done(text: &str) -> CommandResult {
+    output::print(&format!("{GREEN}{text}{GREEN:#}\n"))?;
     Ok(exit::OK)
 }
 
-fn what_next(survey: &Survey) -> &'static str {
+fn next_step_text(survey: &Survey) -> &'static str {
     if !survey.is_change() && survey.refuses() && !survey.is_marked() {
         return "too few masters have a generation marker for this configuration: set masters, masters_generation and masters_name to the current values, or run quorate masters mark if the masters were never marked with this name";
     }
@@ -443,7 +449,7 @@ fn what_next(survey: &Survey) -> &'static str {
     }
 }
 
-fn show(survey: &Survey) -> Result<(), Failure> {
+fn print_masters(survey: &Survey) -> Result<(), Failure> {
     let row = |master| row(master, survey.is_change());
     let rows: Vec<Vec<Cell>> = survey.masters.iter().map(row).collect();
     output::print(&output::table(
@@ -454,30 +460,30 @@ fn show(survey: &Survey) -> Result<(), Failure> {
 
 /// Prints one line for each stored value (quota or once-per-period record) that was copied to the next masters. Then
 /// prints the advice of the library to the operator.
-fn show_values(survey: &Survey) -> Result<(), Failure> {
+fn print_values(survey: &Survey) -> Result<(), Failure> {
     for value in &survey.carried {
         output::print(&format!("{value}\n"))?;
     }
     for advice in survey.advice() {
-        output::say(advice);
+        output::print_message(advice);
     }
     Ok(())
 }
 
 fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
-    let seen = &master.seen;
+    let state = &master.seen;
     let or_dash = |value: Option<String>| Cell::from(value.unwrap_or_else(|| "-".to_owned()));
-    let set = survey::set(master, is_change).unwrap_or("-");
-    let clients = match &seen.fault {
+    let set = survey::set_name(master, is_change).unwrap_or("-");
+    let clients = match &state.fault {
         Some(fault) => Cell::styled(output::redact(&fault.to_string()).into_owned(), RED),
-        None => clients(master),
+        None => clients_cell(master),
     };
     vec![
         master.node.to_string().into(),
         set.into(),
-        or_dash(seen.mark.clone()),
-        or_dash(seen.uptime.map(human)),
-        or_dash(seen.run_id.as_ref().map(|id| id.chars().take(8).collect())),
+        or_dash(state.mark.clone()),
+        or_dash(state.uptime.map(human)),
+        or_dash(state.run_id.as_ref().map(|id| id.chars().take(8).collect())),
         clients,
     ]
 }
@@ -487,18 +493,18 @@ fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
 /// - for each step number: the quorate clients that use the masters of this step
 /// - `without marker`: the quorate clients that do not check the key `quorate:masters`
 /// - `unknown`: the clients that are not quorate clients
-fn clients(master: &MasterSeen) -> Cell {
-    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+fn clients_cell(master: &MasterSeen) -> Cell {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {
         let kind = match client.kind {
             ClientKind::AtStep(step, _) => format!("step {step}"),
             ClientKind::Untold => "without marker".to_owned(),
             ClientKind::Unknown => "unknown".to_owned(),
         };
-        *count.entry(kind).or_default() += 1;
+        *counts.entry(kind).or_default() += 1;
     }
-    let known = count.keys().all(|kind| kind.starts_with("step"));
-    let text: Vec<String> = count
+    let are_all_known = counts.keys().all(|kind| kind.starts_with("step"));
+    let text: Vec<String> = counts
         .iter()
         .map(|(kind, n)| format!("{n} at {kind}"))
         .collect();
@@ -506,7 +512,7 @@ fn clients(master: &MasterSeen) -> Cell {
         .join(", ")
         .replace("at without marker", "without marker")
         .replace("at unknown", "unknown");
-    match (text.is_empty(), known) {
+    match (text.is_empty(), are_all_known) {
         (true, _) => "-".to_owned().into(),
         (_, true) => text.into(),
         _ => Cell::styled(text, YELLOW),

@@ -13,8 +13,8 @@ use crate::config::{self, MasterOptions};
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::kind;
 use crate::output;
-use crate::patience::{Patience, patient};
-use crate::status::{ResourceStatus, holder_lines, no_quorum, status_of};
+use crate::patience::{Patience, patient_redlock};
+use crate::status::{ResourceStatus, holder_lines, no_quorum_failure, status_of};
 
 /// The text below the options of `quorate check --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -86,8 +86,8 @@ struct Subject {
 }
 
 /// One name of the lock: its state on the masters, and the verdict on the token.
-struct Checked {
-    shown: ResourceStatus,
+struct TokenCheck {
+    status: ResourceStatus,
     verdict: TokenVerdict,
 }
 
@@ -95,7 +95,7 @@ impl Subject {
     /// The lock and the token that the command line names. If it names none, those of the `quorate run` around this
     /// command.
     fn new(args: &CheckArgs) -> Result<Self, Failure> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let non_empty_variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         if let (Some(name), Some(token)) = (&args.name, args.token) {
             return Ok(Self {
                 names: vec![name.clone()],
@@ -104,35 +104,35 @@ impl Subject {
             });
         }
         let (Some(name), Some(token)) = (
-            variable("QUORATE_RESOURCE"),
-            variable("QUORATE_FENCING_TOKEN"),
+            non_empty_variable("QUORATE_RESOURCE"),
+            non_empty_variable("QUORATE_FENCING_TOKEN"),
         ) else {
             return Err(Failure::usage(
                 "no lock to check: give NAME and TOKEN (only within quorate run, once and lead, they can be omitted)",
             ));
         };
-        let slot = variable("QUORATE_SLOT")
-            .map(|slot| number("QUORATE_SLOT", slot))
+        let slot = non_empty_variable("QUORATE_SLOT")
+            .map(|slot| parse_number("QUORATE_SLOT", slot))
             .transpose()?;
         let mut names = vec![name];
         names.extend(kind::also_of_this_command()?);
         Ok(Self {
             names,
-            token: number("QUORATE_FENCING_TOKEN", token)?,
+            token: parse_number("QUORATE_FENCING_TOKEN", token)?,
             slot: args.slot.or(slot),
         })
     }
 
     /// The status of each name.
-    async fn read(&self, redlock: &Redlock) -> Result<Vec<Status>, Failure> {
+    async fn read_statuses(&self, redlock: &Redlock) -> Result<Vec<Status>, Failure> {
         let names = self.names.iter();
-        let each = names.map(|name| status_of(redlock, name, self.slot));
-        try_join_all(each).await
+        let statuses = names.map(|name| status_of(redlock, name, self.slot));
+        try_join_all(statuses).await
     }
 
-    fn checked(&self, (name, status): (&OsString, &Status)) -> Checked {
-        Checked {
-            shown: ResourceStatus {
+    fn check_status(&self, (name, status): (&OsString, &Status)) -> TokenCheck {
+        TokenCheck {
+            status: ResourceStatus {
                 slot: self.slot,
                 ..ResourceStatus::new(name.as_bytes(), status)
             },
@@ -152,10 +152,10 @@ fn severity(verdict: TokenVerdict) -> u8 {
 }
 
 /// The value of the environment variable `name`, which must be a number.
-fn number<T: std::str::FromStr>(name: &str, value: OsString) -> Result<T, Failure> {
+fn parse_number<T: std::str::FromStr>(name: &str, value: OsString) -> Result<T, Failure> {
     let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let wrong = |_| Failure::usage(format!("{name} must be a number, but is {text:?}"));
-    text.parse().map_err(wrong)
+    let not_a_number = |_| Failure::usage(format!("{name} must be a number, but is {text:?}"));
+    text.parse().map_err(not_a_number)
 }
 
 /// Reads the lock from the masters, and prints the verdict on the token.
@@ -163,30 +163,32 @@ pub(crate) fn run(args: CheckArgs) -> CommandResult {
     let subject = Subject::new(&args)?;
     let (mut masters, _) = args.masters.complete()?;
     let statuses = config::block_on(read_patiently(&mut masters, &subject))?;
-    let all = subject.names.iter().zip(&statuses);
-    let checked: Vec<Checked> = all.map(|one| subject.checked(one)).collect();
-    let worst = checked.iter().max_by_key(|one| severity(one.verdict));
-    let (Some(worst), Some((first, also))) = (worst, checked.split_first()) else {
+    let named_statuses = subject.names.iter().zip(&statuses);
+    let checks: Vec<TokenCheck> = named_statuses
+        .map(|one| subject.check_status(one))
+        .collect();
+    let worst = checks.iter().max_by_key(|one| severity(one.verdict));
+    let (Some(worst), Some((first, also))) = (worst, checks.split_first()) else {
         return Err(Failure::internal("no name of a lock was checked"));
     };
     if args.json {
-        let also = also
-            .iter()
-            .map(|one| serde_json::json!({ "verdict": word(one.verdict), "status": one.shown }));
+        let also = also.iter().map(
+            |one| serde_json::json!({ "verdict": verdict_name(one.verdict), "status": one.status }),
+        );
         output::print_json(&serde_json::json!({
             "token": subject.token,
-            "verdict": word(worst.verdict),
-            "status": first.shown,
+            "verdict": verdict_name(worst.verdict),
+            "status": first.status,
             "also": also.collect::<Vec<_>>(),
         }))?;
     } else if !output::is_quiet() {
-        let pages = checked.iter().map(|one| page(subject.token, one));
+        let pages = checks.iter().map(|one| page(subject.token, one));
         output::print_page(&pages.collect::<String>())?;
     }
     match worst.verdict {
         TokenVerdict::Current => Ok(exit::OK),
         TokenVerdict::Superseded | TokenVerdict::Ended => Ok(exit::LOST),
-        _ if worst.shown.verdict == "unknown" => Err(no_quorum(&worst.shown)),
+        _ if worst.status.verdict == "unknown" => Err(no_quorum_failure(&worst.status)),
         _ => Ok(exit::UNAVAILABLE),
     }
 }
@@ -197,21 +199,23 @@ async fn read_patiently(
     subject: &Subject,
 ) -> Result<Vec<Status>, Failure> {
     let is_undecided = |status: &Status| ResourceStatus::new(b"", status).is_undecided;
-    let statuses = subject.read(&config::redlock(masters, None)?).await?;
+    let statuses = subject
+        .read_statuses(&config::redlock(masters, None)?)
+        .await?;
     if !statuses.iter().any(is_undecided) {
         return Ok(statuses);
     }
-    let (redlock, mut patience) = (patient(masters)?, Patience::begin());
+    let (redlock, mut patience) = (patient_redlock(masters)?, Patience::begin());
     loop {
-        let statuses = subject.read(&redlock).await?;
-        if !statuses.iter().any(is_undecided) || !patience.lets_ask_again().await {
+        let statuses = subject.read_statuses(&redlock).await?;
+        if !statuses.iter().any(is_undecided) || !patience.pause_to_retry().await {
             return Ok(statuses);
         }
     }
 }
 
 /// The verdict as the JSON output shows it.
-fn word(verdict: TokenVerdict) -> &'static str {
+fn verdict_name(verdict: TokenVerdict) -> &'static str {
     match verdict {
         TokenVerdict::Current => "current",
         TokenVerdict::Superseded => "superseded",
@@ -221,13 +225,10 @@ fn word(verdict: TokenVerdict) -> &'static str {
 }
 
 /// The output for people about one name: the verdict with its reason, and the present holder of the lock.
-fn page(token: u64, checked: &Checked) -> String {
-    let Checked {
-        shown: status,
-        verdict,
-    } = checked;
+fn page(token: u64, check: &TokenCheck) -> String {
+    let TokenCheck { status, verdict } = check;
     let counters = status.masters.iter().filter_map(|m| m.fencing_counter);
-    let why = match (*verdict, counters.max()) {
+    let reason = match (*verdict, counters.max()) {
         (TokenVerdict::Current, _) => "its holder holds the lock".to_owned(),
         (TokenVerdict::Superseded, Some(counter)) => {
             format!("a majority of the masters has a newer number, up to {counter}")
@@ -244,12 +245,12 @@ fn page(token: u64, checked: &Checked) -> String {
             .to_owned(),
     };
     let name = match status.slot {
-        Some(slot) => format!("{}, permit in slot {slot}", status.shown),
-        None => status.shown.clone(),
+        Some(slot) => format!("{}, permit in slot {slot}", status.display_name),
+        None => status.display_name.clone(),
     };
-    let verdict = word(*verdict);
+    let verdict = verdict_name(*verdict);
     format!(
-        "{name}: token {token} is {verdict}: {why}\n{}",
+        "{name}: token {token} is {verdict}: {reason}\n{}",
         holder_lines(status)
     )
 }

@@ -18,7 +18,7 @@ Examples:
 
 /// Appended to the generated bash script. Completes the command after `--` with the function `_command_offset` of the
 /// package bash-completion. If that package is not installed, completes names of programs and files instead.
-const BASH: &str = r#"
+const BASH_EXTRA: &str = r#"
 _quorate_or_command() {
     local at
     for ((at = 1; at < COMP_CWORD; at++)); do
@@ -40,7 +40,7 @@ complete -F _quorate_or_command -o bashdefault -o default quorate
 "#;
 
 /// Appended to the generated fish script. Completes the command after `--`.
-const FISH: &str = r#"
+const FISH_EXTRA: &str = r#"
 function __fish_quorate_command
     set -l words (commandline -opc) (commandline -ct)
     set -l at (contains -i -- -- $words)
@@ -61,12 +61,12 @@ pub(crate) fn run(args: &CompletionArgs, mut commands: clap::Command) -> Command
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut commands, "quorate", &mut script);
     output::print_raw(&script)?;
-    let more = match args.shell {
-        Shell::Bash => BASH,
-        Shell::Fish => FISH,
+    let extra_script = match args.shell {
+        Shell::Bash => BASH_EXTRA,
+        Shell::Fish => FISH_EXTRA,
         // The generated zsh script already completes the command after `--`.
         _ => "",
     };
-    output::print_raw(more.as_bytes())?;
+    output::print_raw(extra_script.as_bytes())?;
     Ok(exit::OK)
 }

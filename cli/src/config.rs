@@ -21,7 +21,7 @@ use quorate::{Redlock, Settings};
 use serde::Serialize;
 
 use crate::exit::Failure;
-use crate::file::{self, FileOptions, Source};
+use crate::file::{self, FileOptions, FileSource};
 use crate::output;
 use crate::settings::{self, MasterSettings};
 
@@ -39,13 +39,13 @@ pub(crate) use fill;
 
 /// Before its exit, a command waits until the masters have answered its release requests. It waits for at most the node
 /// timeout plus this time.
-const PARTING: Duration = Duration::from_millis(300);
+const RELEASE_MARGIN: Duration = Duration::from_millis(300);
 
 /// The options about masters. All commands that connect to masters have them.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct MasterOptions {
     #[command(flatten)]
-    given: MasterSettings,
+    given_settings: MasterSettings,
 
     /// TOML file with settings [default: quorate.toml, if it exists]
     ///
@@ -76,12 +76,15 @@ impl MasterOptions {
     /// If the file cannot be read, is not TOML, or has an unknown key or a bad value; or if no master is configured.
     pub(crate) fn complete(mut self) -> Result<(Self, FileOptions), Failure> {
         let file = match &self.config {
-            Some(path) => FileOptions::load(path, Source::Named)?,
-            None if is_default_file() => FileOptions::load(DEFAULT_FILE.as_ref(), Source::Found)?,
+            Some(path) => FileOptions::load(path, FileSource::Named)?,
+            None if is_default_file() => {
+                FileOptions::load(DEFAULT_FILE.as_ref(), FileSource::Found)?
+            }
             None => FileOptions::default(),
         };
-        let of_file = file.settings.clone().of(OptionGroup::Masters);
-        self.given.0 = std::mem::take(&mut self.given.0).or(of_file);
+        let file_settings = file.settings.clone().of(OptionGroup::Masters);
+        self.given_settings.settings =
+            std::mem::take(&mut self.given_settings.settings).or(file_settings);
         let settings = self.settings();
         if settings.masters.iter().all(String::is_empty) {
             return Err(Failure::usage(
@@ -89,24 +92,24 @@ impl MasterOptions {
                  or masters = [..] in quorate.toml, for example --masters redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3",
             ));
         }
-        none_empty("master", &settings.masters)?;
-        none_empty("next master", &settings.next_masters)?;
+        check_none_empty("master", &settings.masters)?;
+        check_none_empty("next master", &settings.next_masters)?;
         Ok((self, file))
     }
 
     /// For `doctor`: the origin of each setting that a flag, a variable or the file sets.
     pub(crate) fn origins(&self, file: &FileOptions) -> Vec<Origin> {
         let path = self.config.as_deref().unwrap_or(DEFAULT_FILE.as_ref());
-        let is_typed = |word: OsString| word.to_string_lossy().starts_with("--config");
-        let file_first = std::env::args_os().any(is_typed);
+        let is_config_option = |word: OsString| word.to_string_lossy().starts_with("--config");
+        let is_file_first = std::env::args_os().any(is_config_option);
         let origins = file::keys_and_variables().filter_map(|(setting, variable)| {
             let is_set = std::env::var_os(variable).is_some_and(|value| !value.is_empty());
-            let in_file = file.keys.iter().any(|key| key == setting);
-            let mut given = self.given.1.iter();
-            let flag = given.find(|(name, source)| *name == setting && source != variable);
+            let is_in_file = file.keys.iter().any(|key| key == setting);
+            let mut sources = self.given_settings.sources.iter();
+            let flag = sources.find(|(name, source)| *name == setting && source != variable);
             let source = match flag {
                 Some((_, flag)) => flag.clone(),
-                None if in_file && (file_first || !is_set) => path.display().to_string(),
+                None if is_in_file && (is_file_first || !is_set) => path.display().to_string(),
                 None if is_set => variable.to_owned(),
                 None => return None,
             };
@@ -122,40 +125,41 @@ impl MasterOptions {
 
     /// The settings of the masters.
     pub(crate) fn settings(&self) -> &Settings {
-        &self.given.0
+        &self.given_settings.settings
     }
 
     /// Mutable access to the settings of the masters.
     pub(crate) fn settings_mut(&mut self) -> &mut Settings {
-        &mut self.given.0
+        &mut self.given_settings.settings
     }
 
-    /// How long a command may wait before its exit for the answers to its releases: the node timeout plus [`PARTING`].
-    pub(crate) fn parting(&self) -> Duration {
-        self.settings().node_timeout() + PARTING
+    /// How long a command may wait before its exit for the answers to its releases: the node timeout plus
+    /// [`RELEASE_MARGIN`].
+    pub(crate) fn release_timeout(&self) -> Duration {
+        self.settings().node_timeout() + RELEASE_MARGIN
     }
 }
 
 /// Whether the default file exists and is a regular file. If something else has this name, for example a directory,
 /// prints a warning and returns false. This is not an error, because the user has not named the file.
 fn is_default_file() -> bool {
-    let Ok(found) = std::fs::metadata(DEFAULT_FILE) else {
+    let Ok(metadata) = std::fs::metadata(DEFAULT_FILE) else {
         return false;
     };
-    if !found.is_file() {
-        output::mention(format!(
+    if !metadata.is_file() {
+        output::print_notice(format!(
             "warning: ignoring {DEFAULT_FILE} in the working directory: it is not a regular file"
         ));
     }
-    found.is_file()
+    metadata.is_file()
 }
 
-fn none_empty(what: &str, urls: &[String]) -> Result<(), Failure> {
+fn check_none_empty(noun: &str, urls: &[String]) -> Result<(), Failure> {
     match urls.iter().position(String::is_empty) {
         None => Ok(()),
-        Some(at) => Err(Failure::usage(format!(
-            "{what} {} of {} is empty: remove the extra comma, or fill in the URL",
-            at + 1,
+        Some(index) => Err(Failure::usage(format!(
+            "{noun} {} of {} is empty: remove the extra comma, or fill in the URL",
+            index + 1,
             urls.len()
         ))),
     }
@@ -178,7 +182,7 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
 }
 
 /// The failure of a process that the operating system refuses file descriptors or threads.
-pub(crate) fn no_resources(error: std::io::Error) -> Failure {
+pub(crate) fn start_failure(error: std::io::Error) -> Failure {
     Failure::internal(format!(
         "cannot start: {error}: raise the limits of open files and processes (ulimit -n, ulimit -u)"
     ))
@@ -190,10 +194,10 @@ pub(crate) fn no_resources(error: std::io::Error) -> Failure {
 ///
 /// The error of the future, or an internal failure if no runtime can be created.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = quorate::one_thread().map_err(no_resources)?;
-    let outcome = runtime.block_on(future);
+    let runtime = quorate::one_thread().map_err(start_failure)?;
+    let result = runtime.block_on(future);
     // Do not wait for a pending DNS lookup: the name server may never reply (test
     // `run_exits_without_waiting_for_a_silent_name_server`).
     runtime.shutdown_background();
-    outcome
+    result
 }

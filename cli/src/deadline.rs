@@ -35,9 +35,9 @@ impl Deadline {
     /// in the first half of `ttl`, in which `quorate` can retry a failed renewal.
     pub(crate) fn new(ttl: Duration, grace: Duration) -> Self {
         let margin = (ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
-        let fits = (ttl / 2).saturating_sub(margin);
+        let max_grace = (ttl / 2).saturating_sub(margin);
         Self {
-            grace: grace.min(fits),
+            grace: grace.min(max_grace),
             margin,
         }
     }
@@ -51,7 +51,7 @@ impl Deadline {
     ///
     /// `quorate` itself sends both signals slightly earlier. The guard process (see [`process`](crate::process)) sends
     /// them only if the `quorate` process is dead or suspended.
-    pub(crate) fn backstop(self) -> (Duration, Duration) {
+    pub(crate) fn guard_process_times(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }
 
@@ -60,17 +60,17 @@ impl Deadline {
     ///
     /// A renewal after `SIGTERM` does not save the command: it is killed at the latest when its grace period ends.
     pub(crate) fn decide(self, remaining: Duration, terminated_for: Option<Duration>) -> Action {
-        let Some(to_kill) = remaining
+        let Some(until_kill) = remaining
             .checked_sub(self.margin)
             .filter(|left| !left.is_zero())
         else {
             return Action::Kill;
         };
         match terminated_for {
-            Some(since) if since >= self.grace => Action::Kill,
-            Some(since) => Action::Terminate(to_kill.min(self.grace.saturating_sub(since))),
-            None if to_kill <= self.grace => Action::Terminate(to_kill),
-            None => Action::KeepRunning(to_kill.saturating_sub(self.grace)),
+            Some(elapsed) if elapsed >= self.grace => Action::Kill,
+            Some(elapsed) => Action::Terminate(until_kill.min(self.grace.saturating_sub(elapsed))),
+            None if until_kill <= self.grace => Action::Terminate(until_kill),
+            None => Action::KeepRunning(until_kill.saturating_sub(self.grace)),
         }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn grace_period_and_safety_margin_together_use_at_most_half_of_the_ttl() {
-        for (ttl, wish, grace, margin) in [
+        for (ttl, given_grace, grace, margin) in [
             (10_000, 5_000, 4_800, 200),
             (60_000, 5_000, 5_000, 200),
             (10_000, 1_000, 1_000, 200),
@@ -95,11 +95,11 @@ mod tests {
             (10_000, 0, 0, 200),
             (8, 5_000, 0, 5),
         ] {
-            let plan = Deadline::new(ms(ttl), ms(wish));
+            let deadline = Deadline::new(ms(ttl), ms(given_grace));
             assert_eq!(
-                (plan.grace, plan.margin),
+                (deadline.grace, deadline.margin),
                 (ms(grace), ms(margin)),
-                "ttl {ttl} grace {wish}"
+                "ttl {ttl} grace {given_grace}"
             );
         }
     }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn remaining_validity_decides_when_sigterm_and_sigkill_are_sent() {
         use Action::{KeepRunning, Kill, Terminate};
-        let plan = Deadline::new(ms(10_000), ms(5_000)); // grace is shortened to 4.8 s, margin is 200 ms
+        let deadline = Deadline::new(ms(10_000), ms(5_000)); // grace is shortened to 4.8 s, margin is 200 ms
         for (remaining, terminated_for, expected) in [
             (9_900, None, KeepRunning(ms(4_900))),
             (6_600, None, KeepRunning(ms(1_600))), // two thirds of the ttl are left: a renewal is due
@@ -124,7 +124,7 @@ mod tests {
             (150, Some(10), Kill),
         ] {
             assert_eq!(
-                plan.decide(ms(remaining), terminated_for.map(ms)),
+                deadline.decide(ms(remaining), terminated_for.map(ms)),
                 expected,
                 "remaining {remaining} terminated {terminated_for:?}"
             );
@@ -146,10 +146,10 @@ mod tests {
             (60, 5, "| 60s | 5s (default) |"),
         ] {
             let ttl = Duration::from_secs(ttl);
-            let plan = Deadline::new(ttl, Duration::from_secs(grace));
+            let deadline = Deadline::new(ttl, Duration::from_secs(grace));
             // The validity is the TTL minus the allowance for clock drift.
-            let valid = ttl.saturating_sub(ttl / 100 + ms(2));
-            let silence = valid.saturating_sub(plan.grace + plan.margin + ttl / 3);
+            let validity = ttl.saturating_sub(ttl / 100 + ms(2));
+            let silence = validity.saturating_sub(deadline.grace + deadline.margin + ttl / 3);
             let tenths = silence.as_millis() / 100;
             let row = format!("{row} {}.{} s |", tenths / 10, tenths % 10);
             assert!(page.contains(&row), "{row}");
@@ -158,22 +158,22 @@ mod tests {
 
     #[test]
     fn command_without_a_grace_period_gets_sigkill_only() {
-        let plan = Deadline::new(ms(10_000), ms(0));
+        let deadline = Deadline::new(ms(10_000), ms(0));
         assert_eq!(
-            plan.decide(ms(201), None),
+            deadline.decide(ms(201), None),
             Action::KeepRunning(ms(1)),
             "1 ms before the margin begins, the command must keep running"
         );
-        assert_eq!(plan.decide(ms(200), None), Action::Kill);
+        assert_eq!(deadline.decide(ms(200), None), Action::Kill);
     }
 
     #[test]
     fn guard_process_signals_later_than_the_supervisor_but_before_the_lock_expires() {
         for ttl in [50, 100, 1_000, 10_000, 60_000] {
-            let plan = Deadline::new(ms(ttl), ms(5_000));
-            let (term, kill) = plan.backstop();
-            assert!(term < plan.grace + plan.margin);
-            assert!(kill < plan.margin && !kill.is_zero());
+            let deadline = Deadline::new(ms(ttl), ms(5_000));
+            let (term, kill) = deadline.guard_process_times();
+            assert!(term < deadline.grace + deadline.margin);
+            assert!(kill < deadline.margin && !kill.is_zero());
         }
     }
 }

@@ -116,12 +116,12 @@ struct MasterReport {
     unseen: Vec<String>,
     /// The state of the master. The table for people shows it, the JSON form does not.
     #[serde(skip)]
-    state: State,
+    state: MasterState,
 }
 
 /// The state of a master for this client. `Up` means that the client can take locks on it.
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum MasterState {
     Up,
     /// The master replies, but this client cannot take locks on it, for example because of a wrong password.
     Refuses,
@@ -133,26 +133,26 @@ pub(crate) fn run(args: DoctorArgs) -> CommandResult {
     let (masters, file) = args.masters.complete()?;
     let origins = masters.origins(&file);
     let redlock = config::redlock(&masters, None)?;
-    let (rounds, listed) = config::block_on(async {
+    let (rounds, value_lists) = config::block_on(async {
         // The first round measures round trips, so nothing else runs at the same time.
         let mut rounds = vec![redlock.inspect().await];
-        let again = (1..CONNECTIONS).map(|_| redlock.inspect());
-        rounds.extend(futures::future::join_all(again).await);
+        let more_inspections = (1..CONNECTIONS).map(|_| redlock.inspect());
+        rounds.extend(futures::future::join_all(more_inspections).await);
         // While masters are replaced, the next masters lack the values on purpose. A database has no keys to list.
-        let is_comparable =
-            masters.settings().next_masters.is_empty() && !rounds[0].iter().any(|one| one.records);
-        let listed = if is_comparable {
+        let is_comparable = masters.settings().next_masters.is_empty()
+            && !rounds[0].iter().any(|inspection| inspection.records);
+        let value_lists = if is_comparable {
             redlock.list_values().await
         } else {
             Vec::new()
         };
-        Ok((rounds, listed))
+        Ok((rounds, value_lists))
     })?;
     let inspections = &rounds[0];
-    let middle = middle_clock(inspections);
+    let median_clock_ms = median_clock(inspections);
     let reports: Vec<MasterReport> = inspections
         .iter()
-        .map(|inspection| MasterReport::new(inspection, middle))
+        .map(|inspection| MasterReport::new(inspection, median_clock_ms))
         .collect();
     let settings = masters.settings();
     let rules = Rules {
@@ -166,18 +166,18 @@ pub(crate) fn run(args: DoctorArgs) -> CommandResult {
     let kinds = kinds(inspections.len(), &settings.masters);
     let mut findings = judge(inspections, &kinds, rules);
     findings.extend(addresses(&rounds));
-    findings.extend(values(&listed, inspections.len()));
+    findings.extend(values(&value_lists, inspections.len()));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    let well = findings.iter().all(|f| f.severity == Severity::Note);
+    let is_well = findings.iter().all(|f| f.severity == Severity::Note);
     if args.json {
         output::print_json(&serde_json::json!({
-            "well": well,
+            "well": is_well,
             "findings": findings,
             "masters": reports,
             "settings": origins,
         }))?;
     } else {
-        output::print_page(&(page(&reports, &findings, well) + &sources(&origins)))?;
+        output::print_page(&(page(&reports, &findings, is_well) + &settings_text(&origins)))?;
     }
     if findings.iter().any(|finding| finding.check == "quorum") {
         return Err(Failure::new(
@@ -185,7 +185,7 @@ pub(crate) fn run(args: DoctorArgs) -> CommandResult {
             "no quorum: fewer than a majority of the masters can be used",
         ));
     }
-    Ok(if well { exit::OK } else { exit::FINDINGS })
+    Ok(if is_well { exit::OK } else { exit::FINDINGS })
 }
 
 /// The kinds of the `count` masters that the library inspects: first the masters at `urls`, then the next masters, which
@@ -198,7 +198,7 @@ fn kinds(count: usize, urls: &[String]) -> Vec<&'static dyn Backend> {
 
 /// The median of the masters' clock offsets, in milliseconds. The clock offset of a master is its clock minus this
 /// machine's clock. `doctor` shows how much each offset differs from the median.
-fn middle_clock(inspections: &[Inspection]) -> i64 {
+fn median_clock(inspections: &[Inspection]) -> i64 {
     let mut clocks: Vec<i64> = inspections
         .iter()
         .filter_map(|inspection| inspection.clock_offset_ms)
@@ -208,42 +208,44 @@ fn middle_clock(inspections: &[Inspection]) -> i64 {
 }
 
 impl MasterReport {
-    fn new(found: &Inspection, middle: i64) -> Self {
+    fn new(inspection: &Inspection, median_clock_ms: i64) -> Self {
         let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
-        let fault = found.fault.as_ref();
+        let fault = inspection.fault.as_ref();
         Self {
-            master: found.node.to_string(),
+            master: inspection.node.to_string(),
             reachable: fault.is_none(),
             error: fault.map(|fault| output::redact(&fault.to_string()).into_owned()),
-            connect_ms: found.connecting.map(ms),
-            latency_ms: found.round_trip.map(ms),
-            server: found.server.clone(),
-            version: found.version.clone(),
-            role: found.role.clone(),
-            run_id: found.run_id.clone(),
-            uptime_s: found.uptime.map(|uptime| uptime.as_secs()),
-            votes_in_s: found.quarantined.map(|left| left.as_secs() + 1),
-            marked: found.marked,
-            clock_offset_ms: found
+            connect_ms: inspection.connecting.map(ms),
+            latency_ms: inspection.round_trip.map(ms),
+            server: inspection.server.clone(),
+            version: inspection.version.clone(),
+            role: inspection.role.clone(),
+            run_id: inspection.run_id.clone(),
+            uptime_s: inspection.uptime.map(|uptime| uptime.as_secs()),
+            votes_in_s: inspection.quarantined.map(|left| left.as_secs() + 1),
+            marked: inspection.marked,
+            clock_offset_ms: inspection
                 .clock_offset_ms
-                .map(|clock| clock.saturating_sub(middle)),
-            appendonly: found.append_only,
-            appendfsync: found.append_fsync.clone(),
-            snapshots: found.snapshots,
-            maxmemory_policy: found.maxmemory_policy.clone(),
-            wake_ups: found.wake_ups,
-            denied: found.missing.iter().map(ToString::to_string).collect(),
-            grant: found
+                .map(|clock| clock.saturating_sub(median_clock_ms)),
+            appendonly: inspection.append_only,
+            appendfsync: inspection.append_fsync.clone(),
+            snapshots: inspection.snapshots,
+            maxmemory_policy: inspection.maxmemory_policy.clone(),
+            wake_ups: inspection.wake_ups,
+            denied: inspection.missing.iter().map(ToString::to_string).collect(),
+            grant: inspection
                 .missing
                 .iter()
-                .map(|one| one.rule().to_owned())
+                .map(|permission| permission.rule().to_owned())
                 .collect(),
-            settings: found.settings.iter().cloned().collect(),
-            unseen: found.unseen.clone(),
+            settings: inspection.settings.iter().cloned().collect(),
+            unseen: inspection.unseen.clone(),
             state: match fault {
-                None => State::Up,
-                Some(Fault::Down(_) | Fault::NoConnection(_) | Fault::Timeout(_)) => State::Down,
-                Some(_) => State::Refuses,
+                None => MasterState::Up,
+                Some(Fault::Down(_) | Fault::NoConnection(_) | Fault::Timeout(_)) => {
+                    MasterState::Down
+                }
+                Some(_) => MasterState::Refuses,
             },
         }
     }
@@ -251,7 +253,7 @@ impl MasterReport {
     fn row(&self) -> Vec<Cell> {
         let or_dash = |value: Option<String>| Cell::from(value.unwrap_or_else(|| "-".to_owned()));
         let flush = self.settings.get("innodb_flush_log_at_trx_commit");
-        let kept = match (self.appendonly, &self.appendfsync, self.snapshots) {
+        let persistence = match (self.appendonly, &self.appendfsync, self.snapshots) {
             (Some(true), Some(fsync), _) => Some(format!("aof {fsync}")),
             (Some(true), None, _) => Some("aof".to_owned()),
             (_, _, Some(true)) => Some("snapshots".to_owned()),
@@ -261,9 +263,9 @@ impl MasterReport {
         vec![
             self.master.clone().into(),
             match self.state {
-                State::Up => Cell::styled("up", GREEN),
-                State::Refuses => Cell::styled("refuses", RED),
-                State::Down => Cell::styled("down", RED),
+                MasterState::Up => Cell::styled("up", GREEN),
+                MasterState::Refuses => Cell::styled("refuses", RED),
+                MasterState::Down => Cell::styled("down", RED),
             },
             or_dash(
                 self.latency_ms
@@ -277,7 +279,7 @@ impl MasterReport {
             or_dash(self.role.clone()),
             or_dash(self.uptime_s.map(|secs| human(Duration::from_secs(secs)))),
             or_dash(self.clock_offset_ms.map(|ms| format!("{ms:+}ms"))),
-            or_dash(kept),
+            or_dash(persistence),
             or_dash(self.maxmemory_policy.clone()),
             or_dash(self.run_id.as_ref().map(|id| id.chars().take(8).collect())),
         ]
@@ -285,8 +287,8 @@ impl MasterReport {
 }
 
 /// Describes where each setting comes from, with one line for each setting that is not at its default.
-fn sources(origins: &[Origin]) -> String {
-    let line = |origin: &Origin| {
+fn settings_text(origins: &[Origin]) -> String {
+    let origin_line = |origin: &Origin| {
         let Origin {
             setting,
             source,
@@ -299,11 +301,11 @@ fn sources(origins: &[Origin]) -> String {
             None => format!("setting {setting}: from {source}"),
         }
     };
-    let lines: Vec<String> = origins.iter().map(line).collect();
+    let lines: Vec<String> = origins.iter().map(origin_line).collect();
     format!("{}\nother settings: default\n", lines.join("\n"))
 }
 
-fn page(reports: &[MasterReport], findings: &[Finding], well: bool) -> String {
+fn page(reports: &[MasterReport], findings: &[Finding], is_well: bool) -> String {
     let rows: Vec<Vec<Cell>> = reports.iter().map(MasterReport::row).collect();
     let mut text = output::table(
         &[
@@ -314,7 +316,7 @@ fn page(reports: &[MasterReport], findings: &[Finding], well: bool) -> String {
     );
     text.push('\n');
     for finding in findings {
-        let (style, word) = match finding.severity {
+        let (style, severity_name) = match finding.severity {
             Severity::Error => (RED, "error"),
             Severity::Warning => (YELLOW, "warning"),
             Severity::Note => (output::BOLD, "note"),
@@ -324,11 +326,11 @@ fn page(reports: &[MasterReport], findings: &[Finding], well: bool) -> String {
             .as_ref()
             .map_or_else(String::new, |master| format!("{master} "));
         text += &format!(
-            "{style}{word}{style:#}: {subject}{} [{}]\n    {}\n",
+            "{style}{severity_name}{style:#}: {subject}{} [{}]\n    {}\n",
             finding.what, finding.check, finding.advice
         );
     }
-    if well {
+    if is_well {
         text += &format!("{GREEN}all is well{GREEN:#}\n");
     }
     text

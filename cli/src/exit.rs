@@ -75,22 +75,22 @@ pub(crate) fn table_of(codes: &[Meaning]) -> String {
     let mut text = "Exit codes:".to_owned();
     for (code, own) in codes {
         let common = TABLE.iter().find(|(other, _)| other == code);
-        let words = match (own, common) {
+        let meaning = match (own, common) {
             (&"", Some((_, common))) => common,
             (own, _) => own,
         };
-        text += &format!("\n    {code:<7} {words}");
+        text += &format!("\n    {code:<7} {meaning}");
     }
     text
 }
 
 /// The text below the options in the help of a command: `help`, followed by the table of the exit codes in `codes`.
-pub(crate) fn below(help: &str, codes: &[Meaning]) -> String {
+pub(crate) fn help_with_codes(help: &str, codes: &[Meaning]) -> String {
     format!("{help}\n\n{}", table_of(codes))
 }
 
 /// The exit code that shells report for a process that was killed by signal number `n`: 128 + `n`.
-pub(crate) fn signalled(n: i32) -> u8 {
+pub(crate) fn code_of_signal(n: i32) -> u8 {
     u8::try_from(128 + n).unwrap_or(u8::MAX)
 }
 
@@ -98,50 +98,50 @@ pub(crate) fn signalled(n: i32) -> u8 {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
-    pub(crate) line: String,
+    pub(crate) message: String,
     /// The signal that interrupted this `quorate` process; `None` if no signal did. After the cleanup, `quorate` kills
     /// itself with this signal, so that its parent process sees the signal.
     pub(crate) signal: Option<Signal>,
     /// True if this failure is an expected outcome, for example because another client holds the lock. With `-q`, its
     /// message is not printed.
-    pub(crate) is_usual: bool,
+    pub(crate) is_expected: bool,
 }
 
 /// The result of every subcommand of `quorate`: the exit code, or a failure that `main` reports.
 pub(crate) type CommandResult = Result<u8, Failure>;
 
 impl Failure {
-    /// Creates a failure with this exit code. `line` is the message, which names the cause and the remedy.
-    pub(crate) fn new(code: u8, line: impl fmt::Display) -> Self {
+    /// Creates a failure with this exit code. `message` names the cause and the remedy.
+    pub(crate) fn new(code: u8, message: impl fmt::Display) -> Self {
         Self {
             code,
-            line: line.to_string(),
+            message: message.to_string(),
             signal: None,
-            is_usual: false,
+            is_expected: false,
         }
     }
 
     /// Creates the failure for wrong usage (exit code 64).
-    pub(crate) fn usage(line: impl fmt::Display) -> Self {
-        Self::new(USAGE, line)
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self::new(USAGE, message)
     }
 
     /// Appends the text `more` to the message of this failure.
-    pub(crate) fn with(mut self, more: &str) -> Self {
-        self.line.push_str(more);
+    pub(crate) fn with_suffix(mut self, suffix: &str) -> Self {
+        self.message.push_str(suffix);
         self
     }
 
     /// Marks this failure as an expected outcome, whose message `-q` suppresses.
-    pub(crate) fn usual(self) -> Self {
+    pub(crate) fn as_expected(self) -> Self {
         Self {
-            is_usual: true,
+            is_expected: true,
             ..self
         }
     }
 
     /// Replaces the exit code [`HELD`] with `code`. Leaves all other exit codes unchanged.
-    pub(crate) fn on_conflict(self, code: u8) -> Self {
+    pub(crate) fn with_conflict_code(self, code: u8) -> Self {
         let is_conflict = self.code == HELD;
         Self {
             code: if is_conflict { code } else { self.code },
@@ -150,15 +150,18 @@ impl Failure {
     }
 
     /// Creates an internal failure (exit code 70).
-    pub(crate) fn internal(line: impl fmt::Display) -> Self {
-        Self::new(SOFTWARE, line)
+    pub(crate) fn internal(message: impl fmt::Display) -> Self {
+        Self::new(SOFTWARE, message)
     }
 
-    /// Creates the failure of a subcommand that `signal` has interrupted. `line` is the message.
-    pub(crate) fn cut_short(signal: Signal, line: impl fmt::Display) -> Self {
+    /// Creates the failure of a subcommand that `signal` has interrupted.
+    pub(crate) fn interrupted(signal: Signal, message: impl fmt::Display) -> Self {
         Self {
             signal: Some(signal),
-            ..Self::new(signalled(signal as i32), format!("{signal}: {line}"))
+            ..Self::new(
+                code_of_signal(signal as i32),
+                format!("{signal}: {message}"),
+            )
         }
     }
 }
@@ -169,7 +172,10 @@ mod tests {
 
     #[test]
     fn exit_code_for_a_signal_is_128_plus_its_number() {
-        assert_eq!((signalled(9), signalled(15), signalled(2)), (137, 143, 130));
+        assert_eq!(
+            (code_of_signal(9), code_of_signal(15), code_of_signal(2)),
+            (137, 143, 130)
+        );
     }
 
     #[test]
@@ -183,7 +189,10 @@ mod tests {
             .split_once("## `quorate run`\n")
             .expect("a section");
         let (_, rows) = run.split_once("|---|---|\n").expect("its table");
-        let rows: Vec<&str> = rows.lines().take_while(|line| !line.is_empty()).collect();
+        let rows: Vec<&str> = rows
+            .lines()
+            .take_while(|message| !message.is_empty())
+            .collect();
         for (code, words) in run_codes() {
             let row = rows
                 .iter()

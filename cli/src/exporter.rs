@@ -20,7 +20,7 @@ use crate::output;
 
 /// Maximum time to resolve the host name of the statsd server. When `quorate run` ends, it waits up to twice this time
 /// for the thread that writes the metrics.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The options for the metrics of a `quorate run`.
 #[derive(Clone, Debug, Default, Args)]
@@ -52,16 +52,16 @@ pub(crate) struct ExporterArgs {
 /// The metrics of one `quorate run`, and the thread that writes them.
 pub(crate) struct Exporter {
     metrics: RunMetrics,
-    began: Instant,
-    held: Option<Instant>,
-    thread: Option<Handed>,
+    started_at: Instant,
+    held_since: Option<Instant>,
+    thread: Option<ExportThread>,
 }
 
 /// The two channels between the exporter and the thread that writes the metrics.
-struct Handed {
+struct ExportThread {
     metrics: Sender<RunMetrics>,
     /// The thread closes this channel when it ends.
-    done: Receiver<()>,
+    end_receiver: Receiver<()>,
 }
 
 impl Exporter {
@@ -73,38 +73,38 @@ impl Exporter {
     pub(crate) fn begin(args: &ExporterArgs, resource: &str) -> Result<Self, Failure> {
         let metrics = RunMetrics {
             resource: resource.to_owned(),
-            began: now(),
+            started_at: unix_time(),
             ..RunMetrics::default()
         };
         let mut args = args.clone();
         if let Some(path) = &mut args.metrics_file {
             // If the path is a symbolic link, write to its target. Otherwise the link itself would be replaced.
             *path = fs::canonicalize(&path).unwrap_or(path.clone());
-            try_out(path)?;
+            check_writable(path)?;
         }
         if let Some(address) = &args.statsd {
-            check(address)?;
+            check_address(address)?;
         }
         let is_wanted = args.metrics_file.is_some() || args.statsd.is_some();
         Ok(Self {
             metrics,
-            began: Instant::now(),
-            held: None,
-            thread: is_wanted.then(|| Handed::start(args)),
+            started_at: Instant::now(),
+            held_since: None,
+            thread: is_wanted.then(|| ExportThread::start(args)),
         })
     }
 
     /// Records that the lock is held. `number` is its fencing token.
-    pub(crate) fn held(&mut self, number: Option<u64>) {
-        self.held = Some(Instant::now());
-        self.metrics.waited = self.began.elapsed();
-        self.metrics.number = number;
+    pub(crate) fn note_acquired(&mut self, fencing_token: Option<u64>) {
+        self.held_since = Some(Instant::now());
+        self.metrics.waited = self.started_at.elapsed();
+        self.metrics.fencing_token = fencing_token;
     }
 
     /// Records that the command starts to run under the lock.
-    pub(crate) fn running(&mut self) {
+    pub(crate) fn note_running(&mut self) {
         self.metrics.is_running = true;
-        self.hand_over();
+        self.send_metrics();
     }
 
     /// Records how this `quorate run` ended. Waits up to two seconds for the thread that writes the metrics.
@@ -112,84 +112,93 @@ impl Exporter {
     /// - `outcome`: `Ok` with the exit code of the run, or `Err` with the exit code of a failure
     /// - `conflict`: the exit code to record instead of `exit::HELD`
     pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
-        let ran = self.metrics.is_running;
+        let has_run = self.metrics.is_running;
         let (label, code) = match outcome {
-            Ok(exit::OK) if ran => ("ok", exit::OK),
-            Ok(code) if ran => ("failed", code),
+            Ok(exit::OK) if has_run => ("ok", exit::OK),
+            Ok(code) if has_run => ("failed", code),
             Ok(code) => ("not_due", code),
             Err(exit::HELD) => ("held_by_other", conflict),
             Err(exit::UNAVAILABLE) => ("no_quorum", exit::UNAVAILABLE),
             Err(exit::LOST) => ("lost", exit::LOST),
             Err(code) => ("error", code),
         };
-        match self.held {
-            Some(held) => self.metrics.held = Some(held.elapsed()),
-            None => self.metrics.waited = self.began.elapsed(),
+        match self.held_since {
+            Some(since) => self.metrics.held_for = Some(since.elapsed()),
+            None => self.metrics.waited = self.started_at.elapsed(),
         }
-        self.metrics.ended(label, code, now());
-        self.hand_over();
-        if let Some(Handed { metrics, done }) = self.thread {
+        self.metrics.set_end(label, code, unix_time());
+        self.send_metrics();
+        if let Some(ExportThread {
+            metrics,
+            end_receiver,
+        }) = self.thread
+        {
             drop(metrics);
-            if done.recv_timeout(2 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                output::mention(
+            if end_receiver.recv_timeout(2 * TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                output::print_notice(
                     "warning: the metrics of the run were not written or sent in time (--metrics-file, --statsd)",
                 );
             }
         }
     }
 
-    fn hand_over(&self) {
+    fn send_metrics(&self) {
         if let Some(thread) = &self.thread {
             let _ = thread.metrics.send(self.metrics.clone());
         }
     }
 }
 
-impl Handed {
+impl ExportThread {
     fn start(args: ExporterArgs) -> Self {
-        let (metrics, news) = channel::<RunMetrics>();
-        let (over, done) = channel();
+        let (metrics, received) = channel::<RunMetrics>();
+        let (end_sender, end_receiver) = channel();
         let address = args.statsd.map(resolve);
-        let run = move || {
-            for mut metrics in news {
+        let export = move || {
+            for mut metrics in received {
                 if let Some(path) = &args.metrics_file
-                    && let Err(error) = replace(path, &mut metrics)
+                    && let Err(error) = replace_file(path, &mut metrics)
                 {
-                    say(&redact::value(&path.to_string_lossy()), &error);
+                    warn_about(&redact::value(&path.to_string_lossy()), &error);
                 }
                 if let (Some(address), Some(_)) = (&address, &metrics.end)
                     && let Err(error) = send(address, &metrics.statsd())
                 {
-                    say("statsd", &error);
+                    warn_about("statsd", &error);
                 }
             }
-            drop(over);
+            drop(end_sender);
         };
-        if let Err(error) = std::thread::Builder::new().spawn(run) {
-            say("the thread that writes them", &error);
+        if let Err(error) = std::thread::Builder::new().spawn(export) {
+            warn_about("the thread that writes them", &error);
         }
-        Self { metrics, done }
+        Self {
+            metrics,
+            end_receiver,
+        }
     }
 }
 
-fn say(what: &str, error: &io::Error) {
+fn warn_about(target: &str, error: &io::Error) {
     if !output::is_quiet() {
-        output::say_in_passing(format!("warning: cannot write metrics to {what}: {error}"));
+        output::print_message_if_writable(format!(
+            "warning: cannot write metrics to {target}: {error}"
+        ));
     }
 }
 
-fn now() -> f64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_millis() as f64 / 1e3)
+fn unix_time() -> f64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since_epoch.map_or(0.0, |since_epoch| since_epoch.as_millis() as f64 / 1e3)
 }
 
 /// Checks, before the lock is acquired, that the metrics file can be written. A full disk is no error: space may be
 /// free when the command has ended and the metrics are written.
-fn try_out(path: &Path) -> Result<(), Failure> {
-    let temporary = temporary_of(path);
-    let tried = check_kind(path).and_then(|()| fs::write(&temporary, ""));
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let temporary = temporary_path(path);
+    let result = check_kind(path).and_then(|()| fs::write(&temporary, ""));
     let _ = fs::remove_file(&temporary);
-    match tried {
+    match result {
         Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(Failure::usage(format!(
             "cannot write --metrics-file {}: {error}",
             redact::value(&path.to_string_lossy())
@@ -202,8 +211,10 @@ fn try_out(path: &Path) -> Result<(), Failure> {
 /// would delete a device or a pipe.
 fn check_kind(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        Ok(found) if !found.is_file() => Err(io::Error::other("the path is not a regular file")),
+        Ok(metadata) if metadata.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(metadata) if !metadata.is_file() => {
+            Err(io::Error::other("the path is not a regular file"))
+        }
         _ => Ok(()),
     }
 }
@@ -213,34 +224,34 @@ fn check_kind(path: &Path) -> io::Result<()> {
 ///
 /// `metrics` contains the time of the last successful run. If the old file at `path` contains a later time, the new
 /// file keeps the later time. Two runs can end at the same time, so the old file is read and replaced under a lock.
-fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
+fn replace_file(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     let _locked = lock_directory(path);
-    metrics.remember(&fs::read_to_string(path).unwrap_or_default());
+    metrics.merge_last_success(&fs::read_to_string(path).unwrap_or_default());
     let text = metrics.prometheus();
-    let temporary = temporary_of(path);
+    let temporary = temporary_path(path);
     let mut file = fs::File::create(&temporary)?;
-    let written = file
+    let result = file
         .write_all(text.as_bytes())
         .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
+    if result.is_err() {
         let _ = fs::remove_file(&temporary);
     }
-    written
+    result
 }
 
 /// Locks the directory of `path` until the returned file is dropped, so that no other `quorate` replaces the file. `None`
-/// if the directory cannot be locked within [`PATIENCE`]: the metrics are then written without the lock, because another
+/// if the directory cannot be locked within [`TIMEOUT`]: the metrics are then written without the lock, because another
 /// program can hold such a lock for ever.
 fn lock_directory(path: &Path) -> Option<fs::File> {
     let directory = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     let directory = fs::File::open(directory.unwrap_or(Path::new("."))).ok()?;
-    let began = Instant::now();
+    let started_at = Instant::now();
     while let Err(error) = flock(&directory, FlockOperation::NonBlockingLockExclusive) {
         let is_held = error == Errno::WOULDBLOCK || error == Errno::INTR;
-        if !is_held || began.elapsed() > PATIENCE {
+        if !is_held || started_at.elapsed() > TIMEOUT {
             return None;
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -248,15 +259,16 @@ fn lock_directory(path: &Path) -> Option<fs::File> {
     Some(directory)
 }
 
-fn temporary_of(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}", std::process::id()))
 }
 
-fn check(address: &str) -> Result<(), Failure> {
+fn check_address(address: &str) -> Result<(), Failure> {
     let parts = address.rsplit_once(':');
-    let is_one = parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    if is_one {
+    let is_address =
+        parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if is_address {
         return Ok(());
     }
     Err(Failure::usage(format!(
@@ -267,30 +279,31 @@ fn check(address: &str) -> Result<(), Failure> {
 
 /// Resolves the address of statsd in a separate thread, and returns the channel on which the result arrives.
 fn resolve(address: String) -> Receiver<io::Result<SocketAddr>> {
-    let (tell, found) = channel();
-    let run = move || {
-        let all = address.to_socket_addrs();
-        let first = all.and_then(|mut all| all.next().ok_or(io::ErrorKind::NotFound.into()));
-        let _ = tell.send(first);
+    let (sender, receiver) = channel();
+    let send_address = move || {
+        let addresses = address.to_socket_addrs();
+        let first_address = addresses
+            .and_then(|mut addresses| addresses.next().ok_or(io::ErrorKind::NotFound.into()));
+        let _ = sender.send(first_address);
     };
     // If there is no thread for it, the receiver reports that the address is not known.
-    drop(std::thread::Builder::new().spawn(run));
-    found
+    drop(std::thread::Builder::new().spawn(send_address));
+    receiver
 }
 
 fn send(address: &Receiver<io::Result<SocketAddr>>, text: &str) -> io::Result<()> {
-    let late = |_| {
+    let timed_out = |_| {
         io::Error::new(
             io::ErrorKind::TimedOut,
             "the host name of the statsd server was not resolved in time",
         )
     };
-    let address = address.recv_timeout(PATIENCE).map_err(late)??;
-    let own: SocketAddr = match address {
+    let address = address.recv_timeout(TIMEOUT).map_err(timed_out)??;
+    let local_address: SocketAddr = match address {
         SocketAddr::V4(_) => ([0; 4], 0).into(),
         SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
     };
-    UdpSocket::bind(own)?.send_to(text.as_bytes(), address)?;
+    UdpSocket::bind(local_address)?.send_to(text.as_bytes(), address)?;
     Ok(())
 }
 
@@ -307,9 +320,9 @@ mod tests {
             let write = |is_success: bool| {
                 let mut metrics = RunMetrics::default();
                 if is_success {
-                    metrics.ended("ok", 0, 1004.0);
+                    metrics.set_end("ok", 0, 1004.0);
                 }
-                replace(&path, &mut metrics).expect("written");
+                replace_file(&path, &mut metrics).expect("written");
             };
             std::thread::scope(|scope| {
                 scope.spawn(|| write(true));

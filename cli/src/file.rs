@@ -51,30 +51,31 @@ pub(crate) static KEYS: LazyLock<Vec<&str>> =
 
 impl FileOptions {
     /// Reads the file. Later calls for the same path return the first result, because a pipe can be read only once.
-    pub(crate) fn load(path: &Path, source: Source) -> Result<Self, Failure> {
+    pub(crate) fn load(path: &Path, source: FileSource) -> Result<Self, Failure> {
         static LOADED: Mutex<Vec<(PathBuf, Result<FileOptions, String>)>> = Mutex::new(Vec::new());
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, seen)) = loaded.iter().find(|(seen, _)| seen == path) {
-            return seen.clone().map_err(Failure::usage);
+        let mut results = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, result)) = results.iter().find(|(loaded_path, _)| loaded_path == path) {
+            return result.clone().map_err(Failure::usage);
         }
-        let read = Self::read(path, source);
-        loaded.push((path.to_owned(), read.clone()));
-        read.map_err(Failure::usage)
+        let result = Self::parse_file(path, source);
+        results.push((path.to_owned(), result.clone()));
+        result.map_err(Failure::usage)
     }
 
-    fn read(path: &Path, source: Source) -> Result<Self, String> {
-        let shown = path.to_string_lossy();
-        let shown = redact::value(&shown);
-        let text = read(path, source)
-            .map_err(|error| format!("cannot read the configuration file {shown}: {error}"))?;
-        Self::parse(&text).map_err(|what| format!("configuration file {shown}: {what}"))
+    fn parse_file(path: &Path, source: FileSource) -> Result<Self, String> {
+        let path_text = path.to_string_lossy();
+        let path_text = redact::value(&path_text);
+        let text = read_text(path, source)
+            .map_err(|error| format!("cannot read the configuration file {path_text}: {error}"))?;
+        Self::parse(&text)
+            .map_err(|error_text| format!("configuration file {path_text}: {error_text}"))
     }
 
     /// Parses the TOML file. The error is one line with the line number and the key. The error quotes no line of the
     /// file, because a line may contain passwords.
     fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
-            let what = redact::redact(error.message()).replace('\n', " ");
+            let error_text = redact::redact(error.message()).replace('\n', " ");
             match error.span() {
                 Some(span) => {
                     let start = span.start.min(text.len());
@@ -82,12 +83,12 @@ impl FileOptions {
                     let line = text.lines().nth(number - 1).unwrap_or_default();
                     match line.split_once('=') {
                         Some((key, _)) if is_key(key.trim()) => {
-                            format!("line {number}, {}: {what}", key.trim())
+                            format!("line {number}, {}: {error_text}", key.trim())
                         }
-                        _ => format!("line {number}: {what}"),
+                        _ => format!("line {number}: {error_text}"),
                     }
                 }
-                None => what,
+                None => error_text,
             }
         })
     }
@@ -105,7 +106,7 @@ fn is_key(text: &str) -> bool {
 
 /// Why a configuration file is read: the user named it, or it has the default name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum FileSource {
     /// The user named the file. It may be a pipe, for example in `--config <(..)`.
     Named,
     /// The user did not name the file, but a file with the default name exists. It must be a regular file, because
@@ -116,23 +117,23 @@ pub(crate) enum Source {
 /// Maximum size of the file in bytes; far more than any configuration needs.
 const LARGEST_FILE: u64 = 1 << 20;
 
-fn read(path: &Path, source: Source) -> io::Result<String> {
+fn read_text(path: &Path, source: FileSource) -> io::Result<String> {
     let mut options = File::options();
     options.read(true);
-    if source == Source::Found {
+    if source == FileSource::Found {
         // With O_NONBLOCK, opening a pipe does not wait for a writer. The flag has no effect on regular files.
         options.custom_flags(OFlag::O_NONBLOCK.bits());
     }
     let file = options.open(path)?;
     let kind = file.metadata()?.file_type();
-    if kind.is_dir() || (source == Source::Found && !kind.is_file()) {
-        let what = match () {
+    if kind.is_dir() || (source == FileSource::Found && !kind.is_file()) {
+        let file_kind = match () {
             () if kind.is_dir() => "a directory",
             () if kind.is_fifo() => "a pipe",
             () => "a device",
         };
         return Err(io::Error::other(format!(
-            "the path leads to {what}, not to a file"
+            "the path leads to {file_kind}, not to a file"
         )));
     }
     let mut text = String::new();
@@ -143,14 +144,14 @@ fn read(path: &Path, source: Source) -> io::Result<String> {
 }
 
 impl<'de> Deserialize<'de> for FileOptions {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(Keys)
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(OptionsVisitor)
     }
 }
 
-struct Keys;
+struct OptionsVisitor;
 
-impl<'de> Visitor<'de> for Keys {
+impl<'de> Visitor<'de> for OptionsVisitor {
     type Value = FileOptions;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -162,9 +163,9 @@ impl<'de> Visitor<'de> for Keys {
         while let Some(Key(key)) = map.next_key()? {
             file.keys.push(key.clone());
             match &*key {
-                KEEP_FOR => file.keep_for = Some(map.next_value::<Time>()?.0),
-                GRACE => file.grace = Some(map.next_value::<Time>()?.0),
-                name => map.next_value_seed(Setting {
+                KEEP_FOR => file.keep_for = Some(map.next_value::<DurationValue>()?.0),
+                GRACE => file.grace = Some(map.next_value::<DurationValue>()?.0),
+                name => map.next_value_seed(SettingSeed {
                     name,
                     settings: &mut file.settings,
                 })?,
@@ -178,8 +179,8 @@ impl<'de> Visitor<'de> for Keys {
 struct Key(String);
 
 impl<'de> Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(from)?;
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
         if KEYS.contains(&&*name) {
             Ok(Self(name))
         } else {
@@ -189,26 +190,26 @@ impl<'de> Deserialize<'de> for Key {
 }
 
 /// A duration, parsed from text such as `10s`.
-struct Time(Duration);
+struct DurationValue(Duration);
 
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+impl<'de> Deserialize<'de> for DurationValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
         duration(&text).map(Self).map_err(de::Error::custom)
     }
 }
 
 /// Deserializes the value of one setting of the library, and stores it in `settings`.
-struct Setting<'a> {
+struct SettingSeed<'a> {
     name: &'a str,
     settings: &'a mut Settings,
 }
 
-impl<'de> DeserializeSeed<'de> for Setting<'_> {
+impl<'de> DeserializeSeed<'de> for SettingSeed<'_> {
     type Value = ();
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        self.settings.read(self.name, from)
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        self.settings.read(self.name, deserializer)
     }
 }
 

@@ -91,7 +91,7 @@ pub(crate) fn values(listed: &[ListedValue], masters: usize) -> Vec<Finding> {
     let (lost, at_risk): (Vec<_>, Vec<_>) =
         lacking.partition(|value| masters - value.missing_on.len() < quorum);
     let finding = |severity, values: &[&ListedValue], what: &str, advice: &str| {
-        let name = |value: &ListedValue| output::bytes(&value.name);
+        let name = |value: &ListedValue| output::printable(&value.name);
         let first = output::shell_word(&values.first()?.name);
         let list = values.iter().take(NAMED).map(|value| {
             let lacking: Vec<_> = value.missing_on.iter().map(ToString::to_string).collect();

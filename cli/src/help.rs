@@ -15,50 +15,50 @@ use crate::settings::HEADING;
 use crate::{layout, output, variables};
 
 /// The options about masters that the help of a command shows. `quorate help masters` shows all options about masters.
-const USUAL: [&str; 2] = ["masters", "config"];
+const SHOWN_OPTIONS: [&str; 2] = ["masters", "config"];
 
 /// The heading of the options about masters in the help of a command.
-const USUAL_HEADING: &str = "Masters (all options: quorate help masters)";
+const SHOWN_HEADING: &str = "Masters (all options: quorate help masters)";
 
 /// How detailed the help of a command is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
     /// The usual options, with one line for each: `-h`.
-    Usual,
+    Short,
     /// All options, explanations, examples and exit codes: `--help`.
-    All,
+    Full,
 }
 
 impl Detail {
-    /// Returns `All` if the command line `words` contains `--help`, otherwise `Usual`.
-    pub(crate) fn asked_for(words: &[OsString]) -> Self {
-        if words.iter().any(|word| word == "--help") {
-            Self::All
+    /// Returns `Full` if the command line `arguments` contains `--help`, otherwise `Short`.
+    pub(crate) fn from_arguments(arguments: &[OsString]) -> Self {
+        if arguments.iter().any(|argument| argument == "--help") {
+            Self::Full
         } else {
-            Self::Usual
+            Self::Short
         }
     }
 }
 
 /// The command as its help shows it: wrapped at `width` columns, and with the options that `detail` selects. Manual
 /// pages and completions do not use this function, because they always show all options.
-pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Command {
-    let fit = |text: &StyledStr| layout::page(&text.to_string(), width);
-    let long = command.get_after_long_help().map(fit);
-    let after = command.get_after_help().map(fit);
+pub(crate) fn help_for_screen(command: Command, width: usize, detail: Detail) -> Command {
+    let wrap = |text: &StyledStr| layout::lay_out_page(&text.to_string(), width);
+    let long = command.get_after_long_help().map(wrap);
+    let after = command.get_after_help().map(wrap);
     let about = command.get_long_about().or(command.get_about()).cloned();
     let command = command
         .term_width(width)
-        .mut_args(|arg| shown(arg, detail))
-        .mut_subcommands(|command| on_screen(command, width, detail));
+        .mut_args(|arg| option_for_screen(arg, detail))
+        .mut_subcommands(|command| help_for_screen(command, width, detail));
     match (detail, long, after) {
-        (Detail::Usual, Some(long), after) => command
+        (Detail::Short, Some(long), after) => command
             .after_help(after.unwrap_or_default())
             .after_long_help(long),
-        (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
-        (Detail::Usual, None, None) => command,
+        (Detail::Short, None, Some(after)) => command.after_help("").after_long_help(after),
+        (Detail::Short, None, None) => command,
         // With a long text, clap would print each option on several lines. So use only the short text.
-        (Detail::All, long, after) => command
+        (Detail::Full, long, after) => command
             .about(about.unwrap_or_default())
             .long_about(Resettable::Reset)
             .after_help(long.or(after).unwrap_or_default())
@@ -67,25 +67,25 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
 }
 
 /// The option as the help of a command shows it: without its environment variable. Of the options about masters, `-h`
-/// and `--help` show only the [`USUAL`] ones.
-fn shown(arg: Arg, detail: Detail) -> Arg {
+/// and `--help` show only the [`SHOWN_OPTIONS`] ones.
+fn option_for_screen(arg: Arg, detail: Detail) -> Arg {
     let arg = arg.hide_env(true);
     let arg = if arg.get_help_heading() == Some(HEADING) {
-        let is_usual = USUAL.contains(&arg.get_id().as_str());
-        arg.help_heading(USUAL_HEADING)
-            .hide(!is_usual)
+        let is_expected = SHOWN_OPTIONS.contains(&arg.get_id().as_str());
+        arg.help_heading(SHOWN_HEADING)
+            .hide(!is_expected)
             .long_help(Resettable::Reset)
     } else {
         arg
     };
-    if detail == Detail::Usual {
+    if detail == Detail::Short {
         return arg;
     }
-    explained(arg)
+    with_full_help(arg)
 }
 
 /// The option with its whole help text as one paragraph. By default, clap prints several paragraphs for `--help`.
-fn explained(arg: Arg) -> Arg {
+fn with_full_help(arg: Arg) -> Arg {
     let text = arg.get_long_help().or(arg.get_help());
     let text = text.map(ToString::to_string).unwrap_or_default();
     let mut sentences: Vec<String> = text
@@ -121,24 +121,24 @@ pub(crate) const TOPICS: [Topic; 3] = [
     Topic {
         name: "masters",
         about: "The options about masters, their environment variables, and the configuration file",
-        text: masters,
+        text: masters_text,
         has_options: true,
     },
     Topic {
         name: "command",
         about: "The command that quorate runs: its environment, and how it is stopped",
-        text: command,
+        text: command_text,
         has_options: false,
     },
     Topic {
         name: "kinds",
         about: "The kinds of locks, and nested quorate commands",
-        text: kinds,
+        text: kinds_text,
         has_options: false,
     },
 ];
 
-const MASTERS: &str = "\
+const MASTERS_PAGE: &str = "\
 Every command that connects to masters has the options of this page. A flag overrides its QUORATE_* variable, and the
 variable overrides the configuration file. Most other options also have a variable: --max-hold has QUORATE_MAX_HOLD. The
 manual page of a command lists its variables (man quorate-run). Durations need a unit: 500ms, 10s, 5m, 1h 30m.
@@ -151,11 +151,11 @@ Examples:
     quorate doctor --config /etc/quorate.toml
     quorate run --masters redis://a,mysql://b/locks,zk://c/locks nightly-report -- ./report.sh";
 
-fn masters() -> String {
-    MASTERS.to_owned()
+fn masters_text() -> String {
+    MASTERS_PAGE.to_owned()
 }
 
-const COMMAND: &str = "\
+const COMMAND_PAGE: &str = "\
 This page is about the command that quorate run, once and lead start.
 
 The command inherits the other variables of quorate, including QUORATE_MASTERS with its passwords. So the command can
@@ -187,13 +187,15 @@ If the command reads from the terminal, only the command gets Ctrl-C, and quorat
 ignores Ctrl-C, press Ctrl-\\. Or press Ctrl-Z, and type kill %1; fg in the shell. Or send SIGTERM to quorate from
 another terminal: quorate forwards SIGTERM to the command.";
 
-fn command() -> String {
-    let (first, rest) = COMMAND.split_once("\n\n").unwrap_or((COMMAND, ""));
-    let variables = variables::table();
+fn command_text() -> String {
+    let (first, rest) = COMMAND_PAGE
+        .split_once("\n\n")
+        .unwrap_or((COMMAND_PAGE, ""));
+    let variables = variables::table_text();
     format!("{first}\n\nThe environment of the command has:\n{variables}\n\n{rest}")
 }
 
-const KINDS: &str = "\
+const KINDS_PAGE: &str = "\
 By default a lock is exclusive. quorate run and quorate hold have options for other kinds:
     --also NAME    also locks the resource NAME: all resources or none
     --shared       takes a read lock, which several readers can hold at the same time
@@ -214,8 +216,8 @@ Examples:
     quorate run --permits 5 api -- ./call.sh
     quorate run --owner deploy-17 web -- sh -c 'quorate run --reenter web -- ./step.sh'";
 
-fn kinds() -> String {
-    KINDS.to_owned()
+fn kinds_text() -> String {
+    KINDS_PAGE.to_owned()
 }
 
 impl Topic {
@@ -227,8 +229,8 @@ impl Topic {
     /// Prints the page of this topic.
     pub(crate) fn print(&self) -> CommandResult {
         let width = layout::page_width();
-        let text = layout::page(&(self.text)(), width);
-        let page = self.page().mut_args(explained);
+        let text = layout::lay_out_page(&(self.text)(), width);
+        let page = self.page().mut_args(with_full_help);
         let mut page = page.term_width(width).after_help(text);
         output::print(&format!("{}\n", page.render_help().ansi()))?;
         Ok(exit::OK)
@@ -250,9 +252,13 @@ impl Topic {
 }
 
 /// The list of topics, for the help of `quorate` itself.
-pub(crate) fn topics() -> String {
-    let line = |topic: &Topic| format!("\n    quorate help {:<9} {}", topic.name, topic.about);
-    format!("Topics:{}", TOPICS.iter().map(line).collect::<String>())
+pub(crate) fn topics_text() -> String {
+    let topic_line =
+        |topic: &Topic| format!("\n    quorate help {:<9} {}", topic.name, topic.about);
+    format!(
+        "Topics:{}",
+        TOPICS.iter().map(topic_line).collect::<String>()
+    )
 }
 
 /// Arguments of `help`.
@@ -271,7 +277,7 @@ impl HelpArgs {
 
     /// The command line `quorate WORDS --help`, with the words that the user typed.
     pub(crate) fn command_line(self) -> Vec<OsString> {
-        let words = std::iter::once("quorate".into()).chain(self.words);
-        words.chain(["--help".into()]).collect()
+        let arguments = std::iter::once("quorate".into()).chain(self.words);
+        arguments.chain(["--help".into()]).collect()
     }
 }

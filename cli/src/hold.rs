@@ -12,11 +12,11 @@ use crate::deadline::{Action, Deadline};
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::input;
 use crate::kind::KindArgs;
-use crate::lock::{Lock, LockArgs, said};
+use crate::lock::{Lock, LockArgs, renewal_errors};
 use crate::output;
 use crate::process::{self, Signals};
-use crate::relying::Relying;
-use crate::run::{DEFAULT_GRACE, leaving_nothing};
+use crate::relying::RelyingProcess;
+use crate::run::{DEFAULT_GRACE, with_final_release};
 
 /// The text below the options of `quorate hold --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -57,7 +57,7 @@ pub(crate) const CODES: [Meaning; 7] = [
 ];
 
 /// Longest time between two checks that the lock is still valid.
-const TICK: Duration = Duration::from_millis(250);
+const MAX_PAUSE: Duration = Duration::from_millis(250);
 
 /// Arguments of `hold`.
 #[derive(Debug, Args)]
@@ -85,28 +85,35 @@ impl HoldArgs {
 
 /// Acquires the lock, and holds it until a signal or the end of standard input.
 pub(crate) fn run(args: HoldArgs) -> CommandResult {
-    let conflict = args.lock.conflict_exit_code();
-    let end = take_and_hold(args).map_err(|failure| failure.on_conflict(conflict))?;
+    let conflict_code = args.lock.conflict_exit_code();
+    let end =
+        acquire_and_hold(args).map_err(|failure| failure.with_conflict_code(conflict_code))?;
     Ok(end.map_or(exit::OK, process::die_of))
 }
 
-fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
+fn acquire_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
     // Find the process of `--terminate PID` before the wait: a process that starts later may get the same PID.
-    let relies = args.terminate.map(Relying::find).transpose()?;
+    let relying_process = args.terminate.map(RelyingProcess::find).transpose()?;
     let (lock, _) = args.lock.complete(args.kind, args.masters)?;
     // The process of `--terminate` gets `SIGTERM` this time before the lock expires.
-    let grace = relies.as_ref().map_or(Duration::ZERO, |_| DEFAULT_GRACE);
+    let grace = relying_process
+        .as_ref()
+        .map_or(Duration::ZERO, |_| DEFAULT_GRACE);
     let work = async {
         let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
-        let guard = lock.take(&mut signals).await?;
+        let guard = lock.acquire_unless_signalled(&mut signals).await?;
         let end = hold(&guard, &lock, grace, &mut signals).await;
-        if let (Err(_), Some(relies)) = (&end, &relies) {
-            relies.terminate();
+        if let (Err(_), Some(relying_process)) = (&end, &relying_process) {
+            relying_process.terminate();
         }
         guard.release().await;
         end
     };
-    config::block_on(leaving_nothing(&lock.redlock, lock.parting, work))
+    config::block_on(with_final_release(
+        &lock.redlock,
+        lock.release_timeout,
+        work,
+    ))
 }
 
 /// Prints the fencing token, and holds the lock until a signal or the end of standard input. Returns the signal; `None`
@@ -117,32 +124,32 @@ async fn hold(
     grace: Duration,
     signals: &mut Signals,
 ) -> Result<Option<Signal>, Failure> {
-    let began = Instant::now();
-    let number = guard.fencing_token();
-    let number = number.map_or_else(|| "-".to_owned(), |token| token.to_string());
+    let held_since = Instant::now();
+    let token_text = guard.fencing_token();
+    let token_text = token_text.map_or_else(|| "-".to_owned(), |token| token.to_string());
     // Print on a separate thread, because a write to a full pipe blocks, and the lock must be renewed during the write.
-    let mut told = tokio::task::spawn_blocking(move || output::print_line(&number));
-    let mut input = std::pin::pin!(input::ended());
-    let mut is_told = false;
+    let mut printing = tokio::task::spawn_blocking(move || output::print_line(&token_text));
+    let mut input = std::pin::pin!(input::wait_for_end());
+    let mut is_printed = false;
     loop {
-        let Some(nap) = nap(guard, lock, grace) else {
-            return Err(lost(
+        let Some(pause) = time_until_check(guard, lock, grace) else {
+            return Err(lost_failure(
                 guard,
                 lock,
-                began,
+                held_since,
                 "no majority of the masters renewed the lock in time",
             ));
         };
         tokio::select! {
-            cause = guard.lost() => return Err(lost(guard, lock, began, &cause.to_string())),
-            sig = signals.next_that_ends() => return still_held(guard, lock, began, Some(sig)),
-            () = &mut input => return still_held(guard, lock, began, None),
-            written = &mut told, if !is_told => {
-                is_told = true;
+            cause = guard.lost() => return Err(lost_failure(guard, lock, held_since, &cause.to_string())),
+            sig = signals.next_ending_signal() => return end_if_valid(guard, lock, held_since, Some(sig)),
+            () = &mut input => return end_if_valid(guard, lock, held_since, None),
+            written = &mut printing, if !is_printed => {
+                is_printed = true;
                 // If stdout is a closed pipe, `print_line` returns `Ok(false)`. Hold the lock anyway.
                 let _is_read = written.map_err(Failure::internal)??;
             }
-            () = tokio::time::sleep(nap.min(TICK)) => {}
+            () = tokio::time::sleep(pause.min(MAX_PAUSE)) => {}
         }
     }
 }
@@ -150,38 +157,38 @@ async fn hold(
 /// If the lock is still valid, returns `end`; otherwise, the failure that reports the lost lock.
 ///
 /// `end` is the signal that ended `quorate hold`; `None` if the end of standard input ended it.
-fn still_held(
+fn end_if_valid(
     guard: &LockGuard,
     lock: &Lock,
-    began: Instant,
+    held_since: Instant,
     end: Option<Signal>,
 ) -> Result<Option<Signal>, Failure> {
     if guard.is_valid() {
         return Ok(end);
     }
-    let why = "the lock expired while quorate was suspended";
-    Err(lost(guard, lock, began, why))
+    let reason = "the lock expired while quorate was suspended";
+    Err(lost_failure(guard, lock, held_since, reason))
 }
 
 /// Returns the longest time until `hold` must check the lock again; `None` if `hold` must report the lock as lost now.
 ///
 /// `grace` is how long before the expiry of the lock the process of `--terminate` gets SIGTERM. It is zero without
 /// `--terminate`.
-fn nap(guard: &LockGuard, lock: &Lock, grace: Duration) -> Option<Duration> {
-    match Deadline::new(lock.room(), grace).decide(guard.remaining(), None) {
+fn time_until_check(guard: &LockGuard, lock: &Lock, grace: Duration) -> Option<Duration> {
+    match Deadline::new(lock.max_validity(), grace).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) => Some(nap),
         Action::Terminate(nap) if grace.is_zero() => Some(nap),
         Action::Terminate(_) | Action::Kill => None,
     }
 }
 
-fn lost(guard: &LockGuard, lock: &Lock, began: Instant, cause: &str) -> Failure {
-    let name = output::bytes(lock.resource.as_bytes());
-    let said = said(guard);
-    let deadline = Deadline::new(lock.room(), Duration::ZERO);
-    let why = match lock.max_hold_over(began.elapsed(), deadline) {
-        Some(most) => format!("reached --max-hold {}", output::human(most)),
-        None => format!("was lost: {cause}{said}"),
+fn lost_failure(guard: &LockGuard, lock: &Lock, held_since: Instant, cause: &str) -> Failure {
+    let name = output::printable(lock.resource.as_bytes());
+    let errors = renewal_errors(guard);
+    let deadline = Deadline::new(lock.max_validity(), Duration::ZERO);
+    let reason = match lock.reached_max_hold(held_since.elapsed(), deadline) {
+        Some(max_hold) => format!("reached --max-hold {}", output::human(max_hold)),
+        None => format!("was lost: {cause}{errors}"),
     };
-    Failure::new(exit::LOST, format!("the lock on '{name}' {why}"))
+    Failure::new(exit::LOST, format!("the lock on '{name}' {reason}"))
 }

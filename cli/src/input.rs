@@ -16,27 +16,28 @@ const RETRY: Duration = Duration::from_millis(250);
 
 /// Resolves at the end of standard input, but never if standard input is `/dev/null`. A service often has `/dev/null`
 /// as its input, and `hold` would end immediately there.
-pub(crate) async fn ended() {
-    if is_null() {
+pub(crate) async fn wait_for_end() {
+    if is_dev_null() {
         return std::future::pending().await;
     }
-    let (tell, ended) = oneshot::channel::<()>();
-    let run = move || {
+    let (sender, receiver) = oneshot::channel::<()>();
+    let read_and_drop_sender = move || {
         read_to_the_end();
-        drop(tell);
+        drop(sender);
     };
-    if let Err(error) = std::thread::Builder::new().spawn(run) {
-        output::complain(&format!("cannot read standard input to its end: {error}"));
+    if let Err(error) = std::thread::Builder::new().spawn(read_and_drop_sender) {
+        output::print_error(&format!("cannot read standard input to its end: {error}"));
         return std::future::pending().await;
     }
-    let _ = ended.await;
+    let _ = receiver.await;
 }
 
-fn is_null() -> bool {
+fn is_dev_null() -> bool {
     let null = stat("/dev/null");
-    let ours = fstat(io::stdin());
-    ours.and_then(|ours| Ok((ours, null?)))
-        .is_ok_and(|(ours, null)| (ours.st_rdev, ours.st_ino) == (null.st_rdev, null.st_ino))
+    let stdin = fstat(io::stdin());
+    stdin
+        .and_then(|stdin| Ok((stdin, null?)))
+        .is_ok_and(|(stdin, null)| (stdin.st_rdev, stdin.st_ino) == (null.st_rdev, null.st_ino))
 }
 
 fn read_to_the_end() {
@@ -51,7 +52,7 @@ fn read_to_the_end() {
             Ok(0) => return,
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.raw_os_error() == Some(Errno::EIO as i32) && is_others() => {
+            Err(error) if error.raw_os_error() == Some(Errno::EIO as i32) && is_in_background() => {
                 std::thread::sleep(RETRY);
             }
             Err(_) => return,
@@ -60,6 +61,6 @@ fn read_to_the_end() {
 }
 
 /// Whether standard input is a terminal with another process group in its foreground.
-fn is_others() -> bool {
+fn is_in_background() -> bool {
     tcgetpgrp(io::stdin()).is_ok_and(|group| group != getpgrp())
 }

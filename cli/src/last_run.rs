@@ -24,23 +24,23 @@ pub(crate) struct LastRun {
 
 impl LastRun {
     /// A run of the command that this process starts now.
-    pub(crate) fn begins() -> Self {
+    pub(crate) fn started_now() -> Self {
         Self {
             host: rustix::system::uname()
                 .nodename()
                 .to_string_lossy()
                 .into_owned(),
             pid: std::process::id(),
-            began: shown(SystemTime::now()),
+            began: rfc3339_text(SystemTime::now()),
             ended: None,
             exit_code: None,
         }
     }
 
     /// The same run with its end: the current time and the exit code `code`.
-    pub(crate) fn ends(self, code: u8) -> Self {
+    pub(crate) fn with_end(self, code: u8) -> Self {
         Self {
-            ended: Some(shown(SystemTime::now())),
+            ended: Some(rfc3339_text(SystemTime::now())),
             exit_code: Some(code),
             ..self
         }
@@ -53,10 +53,10 @@ impl LastRun {
 }
 
 /// A time as it is shown to users: in RFC 3339, UTC, with whole seconds.
-pub(crate) fn shown(at: SystemTime) -> String {
+pub(crate) fn rfc3339_text(time: SystemTime) -> String {
     // Limit the year to 9999, because humantime panics on later years. Only a damaged record has a later year.
-    let last = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
-    humantime::format_rfc3339_seconds(at.min(last)).to_string()
+    let latest = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
+    humantime::format_rfc3339_seconds(time.min(latest)).to_string()
 }
 
 /// The output of `quorate once --status --json`.
@@ -82,11 +82,11 @@ pub(crate) struct OnceStatus {
 impl OnceStatus {
     /// The status while another client holds the lock. `note` is the note that this client has left on the masters. The
     /// record of the last run can be read only under the lock.
-    pub(crate) fn held(once: String, note: Option<&Note>) -> Self {
+    pub(crate) fn from_holder(once: String, note: Option<&Note>) -> Self {
         let run = note.map(|note| LastRun {
             host: note.host.clone(),
             pid: note.pid,
-            began: shown(note.since),
+            began: rfc3339_text(note.since),
             ended: None,
             exit_code: None,
         });
@@ -95,21 +95,21 @@ impl OnceStatus {
             state: "held",
             done: None,
             period: None,
-            holder: note.map(|note| output::bytes(note.to_string().as_bytes())),
+            holder: note.map(|note| output::printable(note.to_string().as_bytes())),
             run,
         }
     }
 
     /// The status from the once record. `period` is the current period; `None` without `--per`.
-    pub(crate) fn of(
+    pub(crate) fn from_record(
         once: String,
         record: &OnceRecord<'_>,
         period: Option<&Range<SystemTime>>,
     ) -> Self {
         let run: Option<LastRun> = serde_json::from_str(record.note()).ok();
-        let last = record.last();
+        let last_period = record.last();
         let code = run.as_ref().and_then(|run| run.exit_code);
-        let state = match (code, last) {
+        let state = match (code, last_period) {
             (Some(exit::OK), _) => "done",
             (Some(_), _) => "failed",
             (None, None) if run.is_none() => "never",
@@ -118,15 +118,16 @@ impl OnceStatus {
         Self {
             once,
             state,
-            done: period.map(|period| last.is_some_and(|last| last >= period.start)),
-            period: last.map(shown),
+            done: period
+                .map(|period| last_period.is_some_and(|last_period| last_period >= period.start)),
+            period: last_period.map(rfc3339_text),
             holder: None,
             run,
         }
     }
 
     /// The status as lines for people.
-    pub(crate) fn lines(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut lines = vec![match (&self.run, self.state) {
             (_, "held") => match &self.holder {
                 Some(holder) => format!("the command is running, or another client holds its lock: {holder}"),
@@ -155,12 +156,12 @@ impl OnceStatus {
                 .map(|period| format!("the last recorded period began {period}")),
         );
         lines.extend(self.done.map(|done| {
-            let words = if done {
+            let state_text = if done {
                 "is recorded as done"
             } else {
                 "is not recorded as done yet"
             };
-            format!("the current period {words}")
+            format!("the current period {state_text}")
         }));
         lines.join("\n") + "\n"
     }

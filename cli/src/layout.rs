@@ -13,12 +13,12 @@ use std::os::fd::AsFd;
 use rustix::termios::tcgetwinsize;
 
 /// Maximum width of a help text in columns. Longer lines are hard to read on any terminal.
-const WIDEST: usize = 100;
+const MAX_WIDTH: usize = 100;
 /// Minimum width of a help text, in columns. A terminal that is narrower breaks the lines itself.
-const NARROWEST: usize = 32;
+const MIN_WIDTH: usize = 32;
 
 /// A no-break space. During the wrapping, it replaces each space at which a line must not be broken.
-const HARD: char = '\u{a0}';
+const HARD_SPACE: char = '\u{a0}';
 
 /// A paragraph, or a heading with its lines: the text between two empty lines of a help page.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,31 +37,33 @@ pub(crate) enum Line {
     /// A command that users can copy.
     Command(String),
     /// A description of the command in the preceding line.
-    Words(String),
+    Text(String),
 }
 
 /// Splits a help page into its blocks.
-pub(crate) fn blocks(page: &str) -> Vec<Block> {
-    let texts = page.split("\n\n").filter(|text| !text.trim().is_empty());
-    texts.map(block).collect()
+pub(crate) fn parse_blocks(lay_out_page: &str) -> Vec<Block> {
+    let texts = lay_out_page
+        .split("\n\n")
+        .filter(|text| !text.trim().is_empty());
+    texts.map(parse_block).collect()
 }
 
-fn block(text: &str) -> Block {
-    let is_inside = |line: &&str| line.starts_with("    ");
-    let head: Vec<&str> = text.lines().filter(|line| !is_inside(line)).collect();
-    let inside: Vec<&str> = text.lines().filter(is_inside).collect();
-    let column = second_column(&inside);
+fn parse_block(text: &str) -> Block {
+    let is_indented = |line: &&str| line.starts_with("    ");
+    let head: Vec<&str> = text.lines().filter(|line| !is_indented(line)).collect();
+    let indented_lines: Vec<&str> = text.lines().filter(is_indented).collect();
+    let column = second_column(&indented_lines);
     let mut lines: Vec<Line> = Vec::new();
-    for line in inside {
-        let words = line.trim().to_owned();
+    for line in indented_lines {
+        let text = line.trim().to_owned();
         lines.push(match column {
-            _ if line.starts_with("        ") => Line::Words(words),
+            _ if line.starts_with("        ") => Line::Text(text),
             Some(at) => {
                 let (left, right) =
                     line.split_at(line.char_indices().nth(at).map_or(line.len(), |(at, _)| at));
                 Line::Pair(left.trim().to_owned(), right.trim().to_owned())
             }
-            None => Line::Command(words),
+            None => Line::Command(text),
         });
     }
     Block {
@@ -74,47 +76,52 @@ fn block(text: &str) -> Block {
 ///
 /// At this position, a word begins in every line. In at least one line, this word follows two spaces.
 fn second_column(lines: &[&str]) -> Option<usize> {
-    let own = lines.iter().filter(|line| !line.starts_with("        "));
-    let own: Vec<Vec<char>> = own.map(|line| line.chars().collect()).collect();
-    let longest = own.iter().map(Vec::len).max()?;
-    (6..longest).find(|&at| {
-        let begins =
-            |line: &Vec<char>| line.get(at).is_some_and(|c| *c != ' ') && line[at - 1] == ' ';
-        own.iter().all(begins) && own.iter().any(|line| line[at - 2] == ' ')
+    let candidates = lines.iter().filter(|line| !line.starts_with("        "));
+    let candidates: Vec<Vec<char>> = candidates.map(|line| line.chars().collect()).collect();
+    let longest = candidates.iter().map(Vec::len).max()?;
+    (6..longest).find(|&column| {
+        let begins_column = |line: &Vec<char>| {
+            line.get(column).is_some_and(|c| *c != ' ') && line[column - 1] == ' '
+        };
+        candidates.iter().all(begins_column)
+            && candidates.iter().any(|line| line[column - 2] == ' ')
     })
 }
 
 /// Wraps a help page at `width` columns.
-pub(crate) fn page(text: &str, width: usize) -> String {
-    let blocks = blocks(text);
-    let texts: Vec<String> = blocks.iter().map(|block| laid_out(block, width)).collect();
+pub(crate) fn lay_out_page(text: &str, width: usize) -> String {
+    let parse_blocks = parse_blocks(text);
+    let texts: Vec<String> = parse_blocks
+        .iter()
+        .map(|block| lay_out(block, width))
+        .collect();
     texts.join("\n\n")
 }
 
-fn laid_out(block: &Block, width: usize) -> String {
-    let left = block.lines.iter().map(|line| match line {
-        Line::Pair(left, _) => left.chars().count(),
+fn lay_out(block: &Block, width: usize) -> String {
+    let name_widths = block.lines.iter().map(|line| match line {
+        Line::Pair(name, _) => name.chars().count(),
         _ => 0,
     });
-    let left = left.max().unwrap_or(0);
-    let mut lines = vec![fill(&block.head, width, "")];
+    let name_width = name_widths.max().unwrap_or(0);
+    let mut lines = vec![wrap(&block.head, width, "")];
     for line in &block.lines {
         lines.push(match line {
-            Line::Pair(name, words) => {
-                let first = format!("    {name:left$} {words}");
-                fill(&first, width, &" ".repeat(4 + left + 1))
+            Line::Pair(name, text) => {
+                let first = format!("    {name:name_width$} {text}");
+                wrap(&first, width, &" ".repeat(4 + name_width + 1))
             }
-            Line::Words(words) => fill(&format!("        {words}"), width, "        "),
-            Line::Command(words) => broken(words, width),
+            Line::Text(text) => wrap(&format!("        {text}"), width, "        "),
+            Line::Command(text) => break_command(text, width),
         });
     }
     lines.join("\n")
 }
 
 /// Breaks a command into several lines that end in a backslash, so that it can be copied into a shell.
-fn broken(words: &str, width: usize) -> String {
-    let whole = format!("    {words}");
-    if visible(&whole) <= width {
+fn break_command(command: &str, width: usize) -> String {
+    let whole = format!("    {command}");
+    if visible_width(&whole) <= width {
         return whole;
     }
     // Do not break a line inside quotes.
@@ -124,56 +131,56 @@ fn broken(words: &str, width: usize) -> String {
             quote = Some(letter);
             letter
         }
-        (Some(open), _) if letter == open => {
+        (Some(opening_quote), _) if letter == opening_quote => {
             quote = None;
             letter
         }
-        (Some(_), ' ') => HARD,
+        (Some(_), ' ') => HARD_SPACE,
         _ => letter,
     });
-    let lines = fill(
+    let lines = wrap(
         &whole.collect::<String>(),
         width.saturating_sub(2),
         "        ",
     );
-    lines.replace('\n', " \\\n").replace(HARD, " ")
+    lines.replace('\n', " \\\n").replace(HARD_SPACE, " ")
 }
 
 /// Breaks a line between words if it is longer than `width`, and indents the continuation lines by `indent`.
-pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
-    if visible(line) <= width {
+pub(crate) fn wrap(line: &str, width: usize, indent: &str) -> String {
+    if visible_width(line) <= width {
         return line.to_owned();
     }
-    let lead = line.len() - line.trim_start_matches(' ').len();
+    let indent_length = line.len() - line.trim_start_matches(' ').len();
     let mut text = String::new();
-    let mut at = 0;
-    let mut is_new = true;
+    let mut column = 0;
+    let mut is_line_start = true;
     // Keep the spaces before each word, because several spaces separate columns.
-    let mut rest = &line[lead..];
-    text.push_str(&line[..lead]);
-    at += lead;
+    let mut rest = &line[indent_length..];
+    text.push_str(&line[..indent_length]);
+    column += indent_length;
     while !rest.is_empty() {
         let blanks = rest.len() - rest.trim_start_matches(' ').len();
         let word = rest[blanks..].split(' ').next().unwrap_or_default();
-        let length = visible(word);
-        if !is_new && at + blanks + length > width {
+        let length = visible_width(word);
+        if !is_line_start && column + blanks + length > width {
             text.push('\n');
             text.push_str(indent);
-            at = visible(indent);
+            column = visible_width(indent);
         } else {
             text.push_str(&rest[..blanks]);
-            at += blanks;
+            column += blanks;
         }
         text.push_str(word);
-        at += length;
-        is_new = false;
+        column += length;
+        is_line_start = false;
         rest = &rest[blanks + word.len()..];
     }
     text
 }
 
 /// The number of columns that a text takes on a terminal, without its colour sequences.
-pub(crate) fn visible(text: &str) -> usize {
+pub(crate) fn visible_width(text: &str) -> usize {
     let mut count = 0;
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
@@ -187,24 +194,26 @@ pub(crate) fn visible(text: &str) -> usize {
 }
 
 /// The width of the terminal in columns; `None` if the stream is not a terminal.
-pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
-    let size = tcgetwinsize(of).ok()?;
+pub(crate) fn columns(fd: impl AsFd) -> Option<usize> {
+    let size = tcgetwinsize(fd).ok()?;
     let columns = usize::from(size.ws_col);
-    (columns > 0).then(|| columns.max(NARROWEST))
+    (columns > 0).then(|| columns.max(MIN_WIDTH))
 }
 
-/// The width of a help text: at least [`NARROWEST`] and at most [`WIDEST`] columns. Within these limits, it is the
+/// The width of a help text: at least [`MIN_WIDTH`] and at most [`MAX_WIDTH`] columns. Within these limits, it is the
 /// first of these values that is known:
 ///
 /// 1. the width of the terminal on stdout
 /// 2. the value of the variable `COLUMNS`
 /// 3. the width of the controlling terminal
-/// 4. [`WIDEST`]
+/// 4. [`MAX_WIDTH`]
 pub(crate) fn page_width() -> usize {
-    let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
-    let terminal = || columns(File::open("/dev/tty").ok()?);
-    let width = columns(std::io::stdout()).or_else(named).or_else(terminal);
-    width.map_or(WIDEST, |width: usize| width.clamp(NARROWEST, WIDEST))
+    let from_variable = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
+    let from_terminal = || columns(File::open("/dev/tty").ok()?);
+    let width = columns(std::io::stdout())
+        .or_else(from_variable)
+        .or_else(from_terminal);
+    width.map_or(MAX_WIDTH, |width: usize| width.clamp(MIN_WIDTH, MAX_WIDTH))
 }
 
 #[cfg(test)]
@@ -226,7 +235,7 @@ Exit codes:
 
     #[test]
     fn help_page_is_wrapped_at_the_given_width() {
-        let narrow = page(PAGE, 40);
+        let narrow = lay_out_page(PAGE, 40);
         assert_eq!(
             narrow,
             "One paragraph that goes on over two\nlines.\n\n\
@@ -236,22 +245,22 @@ Exit codes:
              lock, or a\n          measurement"
         );
         for width in [32, 60, 80, 100, 200] {
-            for line in page(PAGE, width).lines() {
-                assert!(visible(line) <= width, "{width}: {line}");
+            for line in lay_out_page(PAGE, width).lines() {
+                assert!(visible_width(line) <= width, "{width}: {line}");
             }
         }
     }
 
     #[test]
     fn quoted_text_is_not_split_over_lines() {
-        let text = page("Examples:\n    quorate run name --shell 'a | b; c d' x", 32);
+        let text = lay_out_page("Examples:\n    quorate run name --shell 'a | b; c d' x", 32);
         let expected = "Examples:\n    quorate run name --shell \\\n        'a | b; c d' x";
         assert_eq!(text, expected);
     }
 
     #[test]
     fn second_help_column_is_recognized_even_after_a_single_space() {
-        let block = block("Checks:\n    login      is accepted\n    long names are accepted");
+        let block = parse_block("Checks:\n    login      is accepted\n    long names are accepted");
         let pairs = [("login", "is accepted"), ("long names", "are accepted")];
         let pairs = pairs.map(|(left, right)| Line::Pair(left.into(), right.into()));
         assert_eq!(block.lines, pairs);
@@ -259,11 +268,11 @@ Exit codes:
 
     #[test]
     fn colour_sequences_do_not_count_as_text_width() {
-        assert_eq!(visible("\x1b[1mab\x1b[0m"), 2);
+        assert_eq!(visible_width("\x1b[1mab\x1b[0m"), 2);
         assert_eq!(
-            fill("\x1b[1mab\x1b[0m cd ef", 5, "  "),
+            wrap("\x1b[1mab\x1b[0m cd ef", 5, "  "),
             "\x1b[1mab\x1b[0m cd\n  ef"
         );
-        assert_eq!(fill("longerthanthat", 5, ""), "longerthanthat");
+        assert_eq!(wrap("longerthanthat", 5, ""), "longerthanthat");
     }
 }

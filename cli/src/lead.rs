@@ -11,13 +11,13 @@ use quorate::{Election, Leadership, LockGuard, Redlock, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
-use crate::errors::not_acquired;
+use crate::errors::acquire_failure;
 use crate::exit::{self, CommandResult, Failure, Meaning};
-use crate::kind::{Kind, Place};
-use crate::lock::said;
+use crate::kind::{Kind, LockSpace};
+use crate::lock::renewal_errors;
 use crate::output::{self, human};
-use crate::process::{self, Ended, Fate, Job, Signals};
-use crate::run::{self, DEFAULT_GRACE, leaving_nothing, words};
+use crate::process::{self, CommandOutcome, Fate, Job, Signals};
+use crate::run::{self, DEFAULT_GRACE, command_line, with_final_release};
 use crate::settings;
 use crate::waiting::WaitDisplay;
 
@@ -75,7 +75,7 @@ pub(crate) const CODES: [Meaning; 9] = [
 
 /// How long this machine waits before it campaigns again after its command has failed: 1 s. In that time another
 /// machine can become the leader.
-const RESPITE: Duration = Duration::from_secs(1);
+const RESIGN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments of `lead`.
 #[derive(Debug, Args)]
@@ -130,24 +130,28 @@ impl LeadArgs {
 pub(crate) fn run(mut args: LeadArgs) -> CommandResult {
     let (mut masters, mut file) = std::mem::take(&mut args.masters).complete()?;
     config::fill!(args from file: grace);
-    args.command = words(args.shell.take(), std::mem::take(&mut args.command));
-    process::ready().map_err(Failure::internal)?;
+    args.command = command_line(args.shell.take(), std::mem::take(&mut args.command));
+    process::check_ready().map_err(Failure::internal)?;
     masters.settings_mut().ttl = args.ttl.or(file.settings.ttl);
     let ttl = masters.settings().ttl();
     let redlock = config::redlock(&masters, Some(ttl))?;
-    let place = Place::new(&redlock, &masters);
-    Kind::Exclusive.check_ancestors(&place, &args.name, Wait::Forever)?;
+    let lock_space = LockSpace::new(&redlock, &masters);
+    Kind::Exclusive.check_ancestors(&lock_space, &args.name, Wait::Forever)?;
     let deadline = Deadline::new(ttl, args.grace.unwrap_or(DEFAULT_GRACE));
-    let work = lead(&redlock, &args, &place, deadline);
-    let end = config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
+    let work = lead(&redlock, &args, &lock_space, deadline);
+    let end = config::block_on(with_final_release(
+        &redlock,
+        masters.release_timeout(),
+        work,
+    ))?;
     Ok(match end {
-        WayOut::Code(code) => code,
-        WayOut::Signal(sig) => process::die_of(sig),
+        ExitWith::Code(code) => code,
+        ExitWith::Signal(sig) => process::die_of(sig),
     })
 }
 
 /// How `quorate lead` ends if it reports no failure.
-enum WayOut {
+enum ExitWith {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
     /// `quorate lead` ends itself with this signal: a signal that it received, or the signal that ended the command.
@@ -156,38 +160,45 @@ enum WayOut {
 
 /// The next action of `lead` after a term. A term begins when this machine becomes the leader, and ends when it loses
 /// or resigns leadership.
-enum Term {
+enum TermEnd {
     /// `lead` ends now.
-    Last(WayOut),
+    Final(ExitWith),
     /// Leadership was lost: campaign again without a pause.
     Lost,
-    /// The command failed: campaign again after [`RESPITE`].
+    /// The command failed: campaign again after [`RESIGN_PAUSE`].
     Failed,
 }
 
 async fn lead(
     redlock: &Redlock,
     args: &LeadArgs,
-    place: &Place,
+    lock_space: &LockSpace,
     deadline: Deadline,
-) -> Result<WayOut, Failure> {
+) -> Result<ExitWith, Failure> {
     let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
     loop {
-        let cut_short = "stopped while waiting to become the leader; no lock is held";
-        let leads = tokio::select! {
-            leads = campaign(redlock, args) => leads?,
-            sig = signals.next_that_ends() => return Err(Failure::cut_short(sig, cut_short)),
+        let interrupted_text = "stopped while waiting to become the leader; no lock is held";
+        let leadership = tokio::select! {
+            leadership = campaign(redlock, args) => leadership?,
+            sig = signals.next_ending_signal() => return Err(Failure::interrupted(sig, interrupted_text)),
         };
-        let mut env = environment(&leads, args);
-        env.extend(Kind::Exclusive.environment(place, &args.name, None));
-        let term = command(&leads, &args.command, &env, deadline, &mut signals).await;
-        leads.resign().await;
+        let mut variables = environment(&leadership, args);
+        variables.extend(Kind::Exclusive.environment(lock_space, &args.name, None));
+        let term = run_command(
+            &leadership,
+            &args.command,
+            &variables,
+            deadline,
+            &mut signals,
+        )
+        .await;
+        leadership.resign().await;
         match term? {
-            Term::Last(end) => return Ok(end),
-            Term::Lost => {}
-            Term::Failed => tokio::select! {
-                () = tokio::time::sleep(RESPITE) => {}
-                sig = signals.next_that_ends() => return Err(Failure::cut_short(sig, cut_short)),
+            TermEnd::Final(end) => return Ok(end),
+            TermEnd::Lost => {}
+            TermEnd::Failed => tokio::select! {
+                () = tokio::time::sleep(RESIGN_PAUSE) => {}
+                sig = signals.next_ending_signal() => return Err(Failure::interrupted(sig, interrupted_text)),
             },
         }
     }
@@ -197,23 +208,23 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let name = args.name.as_bytes();
     let display = WaitDisplay::new(name);
     let election: Election = redlock.election(name);
-    let election = election.waiting(move |seen| display.see(seen));
+    let election = election.waiting(move |waiting| display.update(waiting));
     let note = args.note.as_deref().unwrap_or_default();
-    let leads = election.campaign(note).await.map_err(not_acquired)?;
+    let leadership = election.campaign(note).await.map_err(acquire_failure)?;
     // Dropping `election` removes its progress line from the terminal.
     drop(election);
-    output::mention(format!(
+    output::print_notice(format!(
         "leading '{}', term {}",
-        output::bytes(name),
-        leads.term()
+        output::printable(name),
+        leadership.term()
     ));
-    Ok(leads)
+    Ok(leadership)
 }
 
 /// The environment variables to set (`Some`) or to remove (`None`) for the command.
-fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option<OsString>)> {
-    let token = leads.guard().token().to_string();
-    let term = leads.term().to_string();
+fn environment(leadership: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option<OsString>)> {
+    let token = leadership.guard().token().to_string();
+    let term = leadership.term().to_string();
     let mut env = vec![
         ("QUORATE_RESOURCE", Some(args.name.clone())),
         ("QUORATE_TOKEN", Some(token.into())),
@@ -226,31 +237,37 @@ fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option
 }
 
 /// Runs the command during one term of leadership, and returns what `lead` does afterwards.
-async fn command(
-    leads: &Leadership,
+async fn run_command(
+    leadership: &Leadership,
     argv: &[OsString],
     env: &[(&'static str, Option<OsString>)],
     deadline: Deadline,
     signals: &mut Signals,
-) -> Result<Term, Failure> {
-    let guard = leads.guard();
+) -> Result<TermEnd, Failure> {
+    let guard = leadership.guard();
     let output = None;
     let job = Job { argv, env, output };
-    let ended = process::supervise(job, guard, deadline, signals).await;
-    match ended {
-        Ok(Ended::ByItself { code, signal, left }) => {
-            if let Some(left) = left {
-                output::say(format!(
-                    "the command has ended, but {left} of its process group {} still running, without leadership",
-                    left.verb("is", "are")
+    let command_end = process::supervise(job, guard, deadline, signals).await;
+    match command_end {
+        Ok(CommandOutcome::ByItself {
+            code,
+            signal,
+            survivors,
+        }) => {
+            if let Some(survivors) = survivors {
+                output::print_message(format!(
+                    "the command has ended, but {survivors} of its process group {} still running, without leadership",
+                    survivors.verb("is", "are")
                 ));
             }
             Ok(match signal {
-                Some(sig) => Term::Last(WayOut::Signal(sig)),
-                None => ended_with(code, signals.asked_to_end().is_some()),
+                Some(sig) => TermEnd::Final(ExitWith::Signal(sig)),
+                None => term_end(code, signals.end_signal().is_some()),
             })
         }
-        Ok(Ended::Lost { cause, fate }) => lost(guard, &cause, &fate, signals.asked_to_end()),
+        Ok(CommandOutcome::Lost { cause, fate }) => {
+            after_loss(guard, &cause, &fate, signals.end_signal())
+        }
         Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
             Err(Failure::new(exit::NOT_EXECUTABLE, error))
         }
@@ -262,36 +279,38 @@ async fn command(
 
 /// The next action of `lead` after the command ended by itself with this exit code. `asked_to_end` is true if `lead`
 /// has received a signal that asks it to end.
-fn ended_with(code: u8, asked_to_end: bool) -> Term {
+fn term_end(code: u8, asked_to_end: bool) -> TermEnd {
     // If the command could not be started (126 or 127), end: another start would fail as well.
     if asked_to_end || matches!(code, exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND) {
-        return Term::Last(WayOut::Code(code));
+        return TermEnd::Final(ExitWith::Code(code));
     }
-    output::say(format!(
+    output::print_message(format!(
         "the command failed with exit code {code}; resigned, campaigning again in {}",
-        human(RESPITE)
+        human(RESIGN_PAUSE)
     ));
-    Term::Failed
+    TermEnd::Failed
 }
 
 /// The next action of `lead` after leadership was lost.
-fn lost(
+fn after_loss(
     guard: &LockGuard,
     cause: &str,
     fate: &Fate,
     asked_to_end: Option<Signal>,
-) -> Result<Term, Failure> {
-    let said = said(guard);
+) -> Result<TermEnd, Failure> {
+    let errors = renewal_errors(guard);
     if let Fate::StillRunning(_) = fate {
         return Err(Failure::new(
             exit::LOST,
-            format!("leadership was lost: {cause}; {fate} without leadership{said}"),
+            format!("leadership was lost: {cause}; {fate} without leadership{errors}"),
         ));
     }
-    let next = match asked_to_end {
+    let next_action = match asked_to_end {
         None => ", campaigning again".to_owned(),
         Some(sig) => format!("; quorate ends, because it has received {sig}"),
     };
-    output::say(format!("leadership was lost: {cause}; {fate}{next}{said}"));
-    Ok(asked_to_end.map_or(Term::Lost, |sig| Term::Last(WayOut::Signal(sig))))
+    output::print_message(format!(
+        "leadership was lost: {cause}; {fate}{next_action}{errors}"
+    ));
+    Ok(asked_to_end.map_or(TermEnd::Lost, |sig| TermEnd::Final(ExitWith::Signal(sig))))
 }

@@ -7,28 +7,28 @@ use quorate::Listing;
 use crate::config;
 use crate::exit::{self, CommandResult};
 use crate::output::{self, Cell};
-use crate::patience::{Patience, may_be_up, patient};
-use crate::status::{ResourceStatus, StatusArgs, unanswered};
+use crate::patience::{Patience, may_be_up, patient_redlock};
+use crate::status::{ResourceStatus, StatusArgs, unanswered_failure};
 
 /// Lists the held locks and prints them.
 pub(crate) fn run(args: StatusArgs) -> CommandResult {
     let (mut masters, _) = args.masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
-    let beginning = args.starting_with.unwrap_or_default();
-    let all = redlock.masters().count();
+    let name_start = args.starting_with.unwrap_or_default();
+    let masters_count = redlock.masters().count();
     let listing = config::block_on(async {
-        let mut listing = redlock.list(beginning.as_bytes()).await;
-        if is_undecided(&listing, all) {
-            let (redlock, mut patience) = (patient(&mut masters)?, Patience::begin());
-            listing = redlock.list(beginning.as_bytes()).await;
-            while is_undecided(&listing, all) && patience.lets_ask_again().await {
-                listing = redlock.list(beginning.as_bytes()).await;
+        let mut listing = redlock.list(name_start.as_bytes()).await;
+        if is_undecided(&listing, masters_count) {
+            let (redlock, mut patience) = (patient_redlock(&mut masters)?, Patience::begin());
+            listing = redlock.list(name_start.as_bytes()).await;
+            while is_undecided(&listing, masters_count) && patience.pause_to_retry().await {
+                listing = redlock.list(name_start.as_bytes()).await;
             }
         }
         Ok(listing)
     })?;
     let locks = listing.locks.iter();
-    let locks = locks.map(ResourceStatus::of_listed);
+    let locks = locks.map(ResourceStatus::from_listed);
     let locks: Vec<ResourceStatus> = locks.collect();
     if args.json {
         let not_asked = listing.faults.iter().map(|(master, fault)| {
@@ -45,18 +45,21 @@ pub(crate) fn run(args: StatusArgs) -> CommandResult {
         output::print_page(&page(&listing, &locks))?;
     }
     if !listing.majority_answered {
-        let answered = all - listing.faults.len();
+        let answered = masters_count - listing.faults.len();
         let kinds = listing.faults.iter().map(|(_, fault)| fault.kind());
-        return Err(unanswered((answered, all, all / 2 + 1), kinds));
+        return Err(unanswered_failure(
+            (answered, masters_count, masters_count / 2 + 1),
+            kinds,
+        ));
     }
     Ok(exit::OK)
 }
 
-/// True if fewer than a majority of the masters answered, but a majority may be up (see [`may_be_up`]). `all` is the
-/// number of masters.
-fn is_undecided(listing: &Listing, all: usize) -> bool {
+/// True if fewer than a majority of the masters answered, but a majority may be up (see [`may_be_up`]). `masters_count`
+/// is the number of masters.
+fn is_undecided(listing: &Listing, masters_count: usize) -> bool {
     let faults = listing.faults.iter().map(|(_, fault)| fault);
-    !listing.majority_answered && may_be_up(faults, all)
+    !listing.majority_answered && may_be_up(faults, masters_count)
 }
 
 fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
@@ -65,7 +68,7 @@ fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
     } else if locks.is_empty() {
         "nothing is locked\n".to_owned()
     } else {
-        let rows: Vec<Vec<Cell>> = locks.iter().map(row).collect();
+        let rows: Vec<Vec<Cell>> = locks.iter().map(lock_row).collect();
         output::table(&["RESOURCE", "TTL LEFT", "WAITING", "HOLDER"], &rows)
     };
     if !listing.majority_answered {
@@ -82,15 +85,15 @@ fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
     text
 }
 
-fn row(lock: &ResourceStatus) -> Vec<Cell> {
+fn lock_row(lock: &ResourceStatus) -> Vec<Cell> {
     let name = match lock.slot {
-        Some(slot) => format!("{}, permit in slot {slot}", lock.shown),
-        None => lock.shown.clone(),
+        Some(slot) => format!("{}, permit in slot {slot}", lock.display_name),
+        None => lock.display_name.clone(),
     };
     vec![
         name.into(),
-        lock.left().into(),
-        lock.waiting().to_string().into(),
-        lock.held_by().into(),
+        lock.ttl_left_text().into(),
+        lock.queue_length().to_string().into(),
+        lock.holders_text().into(),
     ]
 }

@@ -18,7 +18,7 @@ use crate::waiting;
 
 /// The options for how much is printed on stderr. Every command has them.
 #[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct Talk {
+pub(crate) struct Verbosity {
     /// Print only the final error on stderr
     ///
     /// Exception: one warning if no majority answers.
@@ -33,37 +33,39 @@ pub(crate) struct Talk {
 }
 
 /// Starts to print events of the library. The flags `-q` and `-v` set the log level. Without these flags, the variable
-/// `RUST_LOG` sets it. Without this variable, the level is `usual`, the default level of the command.
-pub(crate) fn start(talk: Talk, usual: LevelFilter) {
-    output::be_quiet(talk.quiet);
-    let library = |level| Targets::new().with_target("quorate", level);
-    let wanted = match talk {
-        Talk { quiet: true, .. } => library(LevelFilter::OFF),
-        Talk { verbose: 0, .. } => from_environment().unwrap_or_else(|| library(usual)),
-        Talk { verbose: 1, .. } => library(LevelFilter::DEBUG),
-        Talk { .. } => library(LevelFilter::TRACE),
+/// `RUST_LOG` sets it. Without this variable, the level is `default_level`, the default level of the command.
+pub(crate) fn start(verbosity: Verbosity, default_level: LevelFilter) {
+    output::be_quiet(verbosity.quiet);
+    let library_targets = |level| Targets::new().with_target("quorate", level);
+    let targets = match verbosity {
+        Verbosity { quiet: true, .. } => library_targets(LevelFilter::OFF),
+        Verbosity { verbose: 0, .. } => {
+            from_environment().unwrap_or_else(|| library_targets(default_level))
+        }
+        Verbosity { verbose: 1, .. } => library_targets(LevelFilter::DEBUG),
+        Verbosity { .. } => library_targets(LevelFilter::TRACE),
     };
-    let lines = tracing_subscriber::fmt()
+    let subscriber = tracing_subscriber::fmt()
         .with_max_level(Level::TRACE)
-        .event_format(Plain)
-        .with_writer(|| Lines)
+        .event_format(PlainFormat)
+        .with_writer(|| LogWriter)
         .finish()
-        .with(wanted);
+        .with(targets);
     // The call fails if this process already has a subscriber for events. That subscriber stays.
-    let _ = tracing::subscriber::set_global_default(lines);
+    let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
 /// The log levels that the variable `RUST_LOG` sets. An empty variable counts as unset.
 fn from_environment() -> Option<Targets> {
-    let wanted = std::env::var("RUST_LOG").ok()?;
-    if wanted.trim().is_empty() {
+    let filter = std::env::var("RUST_LOG").ok()?;
+    if filter.trim().is_empty() {
         return None;
     }
-    match wanted.parse() {
+    match filter.parse() {
         Ok(targets) => Some(targets),
-        Err(why) => {
-            output::say(format!(
-                "ignoring RUST_LOG: {why}; for example, RUST_LOG=quorate=debug is valid"
+        Err(error) => {
+            output::print_message(format!(
+                "ignoring RUST_LOG: {error}; for example, RUST_LOG=quorate=debug is valid"
             ));
             None
         }
@@ -71,9 +73,9 @@ fn from_environment() -> Option<Targets> {
 }
 
 /// Formats each event of the library as its severity, its message and its fields.
-struct Plain;
+struct PlainFormat;
 
-impl<S, N> FormatEvent<S, N> for Plain
+impl<S, N> FormatEvent<S, N> for PlainFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -97,11 +99,13 @@ where
 }
 
 /// Prints events on stderr. Each call of `write` gets one event and prints one line.
-struct Lines;
+struct LogWriter;
 
-impl io::Write for Lines {
+impl io::Write for LogWriter {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        waiting::above(|| output::say_in_passing(output::bytes(event.trim_ascii())));
+        waiting::write_above_spinner(|| {
+            output::print_message_if_writable(output::printable(event.trim_ascii()))
+        });
         Ok(event.len())
     }
 

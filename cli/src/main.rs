@@ -61,13 +61,13 @@ use args::Command;
 use exit::CommandResult;
 
 fn main() -> ExitCode {
-    std::panic::set_hook(Box::new(panic));
-    let code = std::panic::catch_unwind(begin);
+    std::panic::set_hook(Box::new(report_panic));
+    let code = std::panic::catch_unwind(run_command);
     code.unwrap_or_else(|_| ExitCode::from(exit::SOFTWARE))
 }
 
 /// Prints one line about a panic. Prints nothing if the library reports the panic as an error of a master.
-fn panic(info: &std::panic::PanicHookInfo<'_>) {
+fn report_panic(info: &std::panic::PanicHookInfo<'_>) {
     if quorate::catches_panics() {
         return;
     }
@@ -77,34 +77,34 @@ fn panic(info: &std::panic::PanicHookInfo<'_>) {
     let text = text.unwrap_or("a panic without a text");
     // The rest of the text may show values, for example a password.
     let text = text.split([':', '\n']).next().unwrap_or_default();
-    let place = info.location().map_or_else(String::new, |place| {
-        format!(" ({}:{})", place.file(), place.line())
+    let location = info.location().map_or_else(String::new, |location| {
+        format!(" ({}:{})", location.file(), location.line())
     });
-    output::complain(&format!(
-        "internal failure, please report it: {text}{place}"
+    output::print_error(&format!(
+        "internal failure, please report it: {text}{location}"
     ));
 }
 
-fn begin() -> ExitCode {
+fn run_command() -> ExitCode {
     if let Err(error) = process::repair_inherited() {
-        return finish(Err(config::no_resources(error)));
+        return exit_code(Err(config::start_failure(error)));
     }
     // If another `quorate` has started this process as a helper, do only the helper's work.
     if let Some(code) = process::helper::main() {
         return code;
     }
-    let (command, talk) = match args::parse(std::env::args_os().collect()) {
+    let (command, verbosity) = match args::parse(std::env::args_os().collect()) {
         Ok(parsed) => parsed,
-        Err(error) => return finish(wrong_usage::explain(&error, &args::description())),
+        Err(error) => return exit_code(wrong_usage::explain(&error, &args::description())),
     };
-    log::start(talk, command.usual());
+    log::start(verbosity, command.default_log_level());
     if !matches!(
         command,
         Command::Completions(_) | Command::Man(_) | Command::Help(_)
     ) {
         variables::warn_of_unknown(&args::description());
     }
-    finish(match command {
+    exit_code(match command {
         Command::Run(args) => run::run(args),
         Command::Hold(args) => hold::run(args),
         Command::Status(args) if args.is_list() => list::run(args),
@@ -121,13 +121,13 @@ fn begin() -> ExitCode {
         Command::Lead(args) => lead::run(args),
         Command::Watch(args) => watch::run(args),
         Command::Masters(args) => change::run(args),
-        Command::Help(args) => explain(args),
-        Command::Man(args) => manual::man(&args, args::description()),
+        Command::Help(args) => show_help(args),
+        Command::Man(args) => manual::run(&args, args::description()),
     })
 }
 
 /// Prints the page of a topic, or the help of a command.
-fn explain(args: help::HelpArgs) -> CommandResult {
+fn show_help(args: help::HelpArgs) -> CommandResult {
     if let Some(topic) = args.topic() {
         return topic.print();
     }
@@ -138,12 +138,12 @@ fn explain(args: help::HelpArgs) -> CommandResult {
 }
 
 /// Prints the failure, if there is one, and returns the exit code.
-fn finish(outcome: CommandResult) -> ExitCode {
-    ExitCode::from(match outcome {
+fn exit_code(result: CommandResult) -> ExitCode {
+    ExitCode::from(match result {
         Ok(code) => code,
         Err(failure) => {
-            if !(failure.is_usual && output::is_quiet()) {
-                output::complain(&failure.line);
+            if !(failure.is_expected && output::is_quiet()) {
+                output::print_error(&failure.message);
             }
             failure.signal.map_or(failure.code, process::die_of)
         }

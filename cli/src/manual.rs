@@ -10,7 +10,7 @@ use crate::exit::{self, CommandResult, Failure};
 use crate::help::{self, TOPICS, Topic};
 use crate::layout::{self, Block, Line};
 use crate::output;
-use crate::variables::FOR_THE_COMMAND;
+use crate::variables::COMMAND_VARIABLES;
 
 /// The first part of the text below the options of `quorate --help`. The exit codes follow this part.
 const AFTER_HELP: &str = "\
@@ -34,11 +34,15 @@ quorate man and quorate completions print manual pages and completion scripts.";
 
 /// The text below the options of `quorate --help`.
 pub(crate) fn after_help() -> String {
-    format!("{AFTER_HELP}\n\n{}\n\n{}", help::topics(), exit::table())
+    format!(
+        "{AFTER_HELP}\n\n{}\n\n{}",
+        help::topics_text(),
+        exit::table()
+    )
 }
 
 /// Environment variables that quorate reads and that correspond to no option: name and meaning.
-const OTHERS: [(&str, &str); 3] = [
+const OTHER_VARIABLES: [(&str, &str); 3] = [
     (
         "RUST_LOG",
         "the log levels of the library on stderr if neither -q nor -v is given, for example quorate=debug",
@@ -51,7 +55,7 @@ const OTHERS: [(&str, &str); 3] = [
 ];
 
 /// Environment variables with the paths of the servers that `demo` and `bench` start: name and meaning.
-const SERVERS: [(&str, &str); 2] = [
+const SERVER_VARIABLES: [(&str, &str); 2] = [
     (
         "QUORATE_SERVER",
         "the path of the redis-server or valkey-server that demo and bench start",
@@ -71,78 +75,80 @@ pub(crate) struct ManArgs {
 }
 
 /// Prints the main manual page, or writes all manual pages to a directory.
-pub(crate) fn man(args: &ManArgs, mut commands: clap::Command) -> CommandResult {
+pub(crate) fn run(args: &ManArgs, mut commands: clap::Command) -> CommandResult {
     commands = commands.disable_help_subcommand(true);
     commands.build();
     if let Some(dir) = &args.out {
-        let failed = |error| {
+        let write_failure = |error| {
             Failure::usage(format!(
                 "cannot write manual pages to {}: {error}",
                 dir.display()
             ))
         };
-        std::fs::create_dir_all(dir).map_err(failed)?;
-        for (file, page) in pages(&commands).map_err(failed)? {
-            std::fs::write(dir.join(file), page).map_err(failed)?;
+        std::fs::create_dir_all(dir).map_err(write_failure)?;
+        for (file, page) in pages_of(&commands).map_err(write_failure)? {
+            std::fs::write(dir.join(file), page).map_err(write_failure)?;
         }
         for topic in &TOPICS {
-            let page = topic_page(topic).map_err(failed)?;
+            let page = topic_page(topic).map_err(write_failure)?;
             let file = format!("{}.{TOPIC_SECTION}", topic.manual_name());
-            std::fs::write(dir.join(file), page).map_err(failed)?;
+            std::fs::write(dir.join(file), page).map_err(write_failure)?;
         }
     } else {
-        let page = page(&commands).map_err(Failure::internal)?;
+        let page = page_of(&commands).map_err(Failure::internal)?;
         output::print_raw(&page)?;
     }
     Ok(exit::OK)
 }
 
 /// Generates the manual pages of this command and of its subcommands. Returns pairs of file name and content.
-fn pages(command: &clap::Command) -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut all = vec![(format!("{}.1", name(command)), page(command)?)];
-    for below in command.get_subcommands() {
-        all.extend(pages(below)?);
+fn pages_of(command: &clap::Command) -> io::Result<Vec<(String, Vec<u8>)>> {
+    let mut pages = vec![(format!("{}.1", display_name(command)), page_of(command)?)];
+    for subcommand in command.get_subcommands() {
+        pages.extend(pages_of(subcommand)?);
     }
-    Ok(all)
+    Ok(pages)
 }
 
-fn name(command: &clap::Command) -> &str {
+fn display_name(command: &clap::Command) -> &str {
     command.get_display_name().unwrap_or(command.get_name())
 }
 
-fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
+fn page_of(command: &clap::Command) -> io::Result<Vec<u8>> {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").to_owned();
     let man = Man::new(command.clone().override_usage(usage));
-    let mut page = head(&man)?;
+    let mut page = page_head(&man)?;
     man.render_synopsis_section(&mut page)?;
     man.render_description_section(&mut page)?;
     let help = command.get_after_long_help().or(command.get_after_help());
     let help = help.map(ToString::to_string).unwrap_or_default();
-    let mut blocks = layout::blocks(&help);
-    let mut taken = |is: &dyn Fn(&str) -> bool| -> Vec<Block> {
-        blocks.extract_if(.., |block| is(&block.head)).collect()
+    let mut blocks = layout::parse_blocks(&help);
+    let mut extract_blocks = |has_head: &dyn Fn(&str) -> bool| -> Vec<Block> {
+        blocks
+            .extract_if(.., |block| has_head(&block.head))
+            .collect()
     };
-    let codes = taken(&|head| head == "Exit codes:");
-    let examples = taken(&|head| head == "Examples:");
-    let json = taken(&|head| head.starts_with("JSON fields"));
-    page.extend(text(&blocks).into_bytes());
+    let codes = extract_blocks(&|head| head == "Exit codes:");
+    let examples = extract_blocks(&|head| head == "Examples:");
+    let json = extract_blocks(&|head| head.starts_with("JSON fields"));
+    page.extend(blocks_text(&blocks).into_bytes());
     man.render_options_section(&mut page)?;
     if command.has_subcommands() {
         man.render_subcommands_section(&mut page)?;
     }
-    let mut rest = String::new();
-    section(&mut rest, "EXIT STATUS", &lines(&codes));
-    section(&mut rest, "ENVIRONMENT", &environment(command));
-    section(&mut rest, "EXAMPLES", &lines(&examples));
-    section(&mut rest, "JSON", &text(&json));
-    section(&mut rest, "SEE ALSO", &see_also(command));
-    page.extend(rest.into_bytes());
+    let mut last_sections = String::new();
+    section(&mut last_sections, "EXIT STATUS", &lines_text(&codes));
+    section(&mut last_sections, "ENVIRONMENT", &environment(command));
+    section(&mut last_sections, "EXAMPLES", &lines_text(&examples));
+    section(&mut last_sections, "JSON", &blocks_text(&json));
+    section(&mut last_sections, "SEE ALSO", &see_also(command));
+    page.extend(last_sections.into_bytes());
     Ok(page)
 }
 
 /// The title and the section NAME of a manual page.
-fn head(man: &Man) -> io::Result<Vec<u8>> {
+fn page_head(man: &Man) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     // Turn off hyphenation, because the pages contain many commands that readers copy.
@@ -159,22 +165,22 @@ fn topic_page(topic: &Topic) -> io::Result<Vec<u8>> {
     let mut command = topic.page().display_name(topic.manual_name());
     command.build();
     let man = Man::new(command.clone()).section(TOPIC_SECTION);
-    let mut page = head(&man)?;
+    let mut page = page_head(&man)?;
     let text_below = command.get_after_help().map(ToString::to_string);
-    let mut blocks = layout::blocks(&text_below.unwrap_or_default());
+    let mut blocks = layout::parse_blocks(&text_below.unwrap_or_default());
     let examples: Vec<Block> = blocks
         .extract_if(.., |block| block.head == "Examples:")
         .collect();
-    let mut rest = String::new();
-    section(&mut rest, "DESCRIPTION", &text(&blocks));
-    page.extend(rest.into_bytes());
+    let mut sections_text = String::new();
+    section(&mut sections_text, "DESCRIPTION", &blocks_text(&blocks));
+    page.extend(sections_text.into_bytes());
     if command.get_arguments().next().is_some() {
         man.render_options_section(&mut page)?;
     }
-    let mut rest = String::new();
-    section(&mut rest, "EXAMPLES", &lines(&examples));
-    section(&mut rest, "SEE ALSO", "\\fBquorate\\fR(1)\n");
-    page.extend(rest.into_bytes());
+    let mut sections_text = String::new();
+    section(&mut sections_text, "EXAMPLES", &lines_text(&examples));
+    section(&mut sections_text, "SEE ALSO", "\\fBquorate\\fR(1)\n");
+    page.extend(sections_text.into_bytes());
     Ok(page)
 }
 
@@ -185,27 +191,33 @@ fn section(page: &mut String, title: &str, text: &str) {
 }
 
 /// Formats blocks of a help text in roff: the paragraph or heading of each block, followed by its indented lines.
-fn text(blocks: &[Block]) -> String {
+fn blocks_text(blocks: &[Block]) -> String {
     let paragraph = |block: &Block| {
-        let below = lines(std::slice::from_ref(block));
-        format!(".PP\n{}\n{below}", escaped(&block.head))
+        let lines = lines_text(std::slice::from_ref(block));
+        format!(".PP\n{}\n{lines}", escape_roff(&block.head))
     };
     blocks.iter().map(paragraph).collect()
 }
 
 /// Formats only the indented lines of blocks in roff, without the headings.
-fn lines(blocks: &[Block]) -> String {
-    let line = |line: &Line| match line {
-        Line::Pair(name, words) => pair(name, words),
-        Line::Command(words) => format!(".PP\n.RS 4\n.EX\n{}\n.EE\n.RE\n", escaped(words)),
-        Line::Words(words) => format!(".RS 8\n{}\n.RE\n", escaped(words)),
+fn lines_text(blocks: &[Block]) -> String {
+    let line_text = |line_text: &Line| match line_text {
+        Line::Pair(name, description) => tagged_paragraph(name, description),
+        Line::Command(description) => {
+            format!(".PP\n.RS 4\n.EX\n{}\n.EE\n.RE\n", escape_roff(description))
+        }
+        Line::Text(description) => format!(".RS 8\n{}\n.RE\n", escape_roff(description)),
     };
     let lines = blocks.iter().flat_map(|block| &block.lines);
-    lines.map(line).collect()
+    lines.map(line_text).collect()
 }
 
-fn pair(name: &str, words: &str) -> String {
-    format!(".TP\n\\fB{}\\fR\n{}\n", escaped(name), escaped(words))
+fn tagged_paragraph(name: &str, description: &str) -> String {
+    format!(
+        ".TP\n\\fB{}\\fR\n{}\n",
+        escape_roff(name),
+        escape_roff(description)
+    )
 }
 
 /// The section ENVIRONMENT. It lists the variables that set options, the other variables that quorate reads, and the
@@ -213,34 +225,41 @@ fn pair(name: &str, words: &str) -> String {
 fn environment(command: &clap::Command) -> String {
     let options = command.get_arguments().filter_map(|arg| {
         let variable = arg.get_env()?.to_str()?;
-        Some(pair(variable, &format!("as --{}", arg.get_long()?)))
+        Some(tagged_paragraph(
+            variable,
+            &format!("as --{}", arg.get_long()?),
+        ))
     });
     let mut text: String = options.collect();
     if command.has_subcommands() {
         text.push_str(".PP\nThe page of each command lists the variables of its options.\n");
     }
-    text.extend(OTHERS.map(|(name, words)| pair(name, words)));
+    text.extend(OTHER_VARIABLES.map(|(name, description)| tagged_paragraph(name, description)));
     if matches!(command.get_name(), "quorate" | "bench" | "demo") {
-        text.extend(SERVERS.map(|(name, words)| pair(name, words)));
+        text.extend(
+            SERVER_VARIABLES.map(|(name, description)| tagged_paragraph(name, description)),
+        );
     }
-    let runs = |arg: &clap::Arg| arg.get_id() == "command";
-    if command.get_arguments().any(runs) {
+    let is_command_argument = |arg: &clap::Arg| arg.get_id() == "command";
+    if command.get_arguments().any(is_command_argument) {
         text.push_str(".PP\nThe environment of the command contains:\n");
-        text.extend(FOR_THE_COMMAND.map(|(name, words)| pair(name, words)));
+        text.extend(
+            COMMAND_VARIABLES.map(|(name, description)| tagged_paragraph(name, description)),
+        );
     }
     text
 }
 
 fn see_also(command: &clap::Command) -> String {
-    let own = command.get_subcommands().map(name);
-    let mut pages: Vec<String> = own
-        .map(|name| format!("\\fB{}\\fR(1)", escaped(name)))
+    let names = command.get_subcommands().map(display_name);
+    let mut pages: Vec<String> = names
+        .map(|name| format!("\\fB{}\\fR(1)", escape_roff(name)))
         .collect();
     if !command.has_subcommands() {
         pages.push("\\fBquorate\\fR(1)".to_owned());
     }
     pages.extend(TOPICS.iter().map(|topic| {
-        let name = escaped(&topic.manual_name());
+        let name = escape_roff(&topic.manual_name());
         format!("\\fB{name}\\fR({TOPIC_SECTION})")
     }));
     format!("{}\n", pages.join(",\n"))
@@ -248,7 +267,7 @@ fn see_also(command: &clap::Command) -> String {
 
 /// Escapes a text for roff. Otherwise roff would replace characters such as `-` and `'` by typographic ones, and users
 /// could not copy commands.
-fn escaped(text: &str) -> String {
+fn escape_roff(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     if text.starts_with(['.', '\'']) {
         escaped.push_str("\\&");
@@ -275,9 +294,9 @@ mod tests {
     #[test]
     fn characters_that_roff_interprets_are_escaped() {
         assert_eq!(
-            escaped("a --b 'c' \\ `d` ~"),
+            escape_roff("a --b 'c' \\ `d` ~"),
             r"a \-\-b \(aqc\(aq \(rs \(gad\(ga \(ti"
         );
-        assert_eq!(escaped(".x"), "\\&.x");
+        assert_eq!(escape_roff(".x"), "\\&.x");
     }
 }

@@ -26,12 +26,12 @@ pub(crate) struct RunMetrics {
     pub(crate) resource: String,
     /// When the `quorate run` started, in seconds since 1970-01-01 UTC. All points in time in this struct have this
     /// unit.
-    pub(crate) began: f64,
+    pub(crate) started_at: f64,
     pub(crate) waited: Duration,
     /// True from the start of the command under the lock until the end of the command.
     pub(crate) is_running: bool,
-    pub(crate) number: Option<u64>,
-    pub(crate) held: Option<Duration>,
+    pub(crate) fencing_token: Option<u64>,
+    pub(crate) held_for: Option<Duration>,
     /// Outcome, exit code and end time of the `quorate run`; `None` until it has ended.
     pub(crate) end: Option<(&'static str, u8, f64)>,
     pub(crate) last_success: Option<f64>,
@@ -39,32 +39,32 @@ pub(crate) struct RunMetrics {
 
 impl RunMetrics {
     /// Records that the `quorate run` has ended at the time `at`.
-    pub(crate) fn ended(&mut self, outcome: &'static str, code: u8, at: f64) {
+    pub(crate) fn set_end(&mut self, outcome: &'static str, code: u8, ended_at: f64) {
         debug_assert!(
             OUTCOMES.contains(&outcome),
             "the outcome {outcome:?} must be in OUTCOMES"
         );
         self.is_running = false;
-        self.end = Some((outcome, code, at));
+        self.end = Some((outcome, code, ended_at));
         if outcome == OK {
-            self.last_success = Some(at);
+            self.last_success = Some(ended_at);
         }
     }
 
     /// The metrics in the text format of Prometheus.
     pub(crate) fn prometheus(&self) -> String {
         let mut text = String::new();
-        let resource = format!("resource=\"{}\"", escaped(&self.resource));
+        let resource = format!("resource=\"{}\"", escape_label(&self.resource));
         let mut metric = |name: &str, help: &str, samples: &[(String, f64)]| {
             if samples.is_empty() {
                 return;
             }
             text += &format!("# HELP {name} {help}\n# TYPE {name} gauge\n");
-            for (more, value) in samples {
-                text += &format!("{name}{{{resource}{more}}} {value}\n");
+            for (labels, value) in samples {
+                text += &format!("{name}{{{resource}{labels}}} {value}\n");
             }
         };
-        let one = |value: Option<f64>| -> Vec<(String, f64)> {
+        let samples_of = |value: Option<f64>| -> Vec<(String, f64)> {
             value
                 .map(|value| (String::new(), value))
                 .into_iter()
@@ -73,32 +73,32 @@ impl RunMetrics {
         metric(
             "quorate_run_running",
             "1 while the command of the last run is running, else 0",
-            &one(Some(f64::from(u8::from(self.is_running)))),
+            &samples_of(Some(f64::from(u8::from(self.is_running)))),
         );
         metric(
             "quorate_run_start_time_seconds",
             "When the last run started to wait for the lock",
-            &one(Some(self.began)),
+            &samples_of(Some(self.started_at)),
         );
         metric(
             "quorate_run_wait_seconds",
             "How long the last run waited for the lock",
-            &one(Some(self.waited.as_secs_f64())),
+            &samples_of(Some(self.waited.as_secs_f64())),
         );
         metric(
             "quorate_run_hold_seconds",
             "How long the last run held the lock",
-            &one(self.held.map(|held| held.as_secs_f64())),
+            &samples_of(self.held_for.map(|held_for| held_for.as_secs_f64())),
         );
         metric(
             "quorate_run_fencing_number",
             "The fencing token of the last run",
-            &one(self.number.map(|number| number as f64)),
+            &samples_of(self.fencing_token.map(|fencing_token| fencing_token as f64)),
         );
         let end = self.end.as_ref();
         let outcomes = end.map(|(outcome, ..)| {
-            let is = |name: &str| f64::from(u8::from(name == *outcome));
-            OUTCOMES.map(|name| (format!(",outcome=\"{name}\""), is(name)))
+            let sample_of = |name: &str| f64::from(u8::from(name == *outcome));
+            OUTCOMES.map(|name| (format!(",outcome=\"{name}\""), sample_of(name)))
         });
         metric(
             "quorate_run_outcome",
@@ -108,17 +108,17 @@ impl RunMetrics {
         metric(
             "quorate_run_exit_code",
             "The exit code of the last run",
-            &one(end.map(|(_, code, _)| f64::from(*code))),
+            &samples_of(end.map(|(_, code, _)| f64::from(*code))),
         );
         metric(
             "quorate_run_end_time_seconds",
             "When the last run ended",
-            &one(end.map(|(.., at)| *at)),
+            &samples_of(end.map(|(.., at)| *at)),
         );
         metric(
             LAST_SUCCESS,
             "When the last successful run on this machine ended (exit code 0)",
-            &one(self.last_success),
+            &samples_of(self.last_success),
         );
         text
     }
@@ -129,8 +129,11 @@ impl RunMetrics {
         let name = self.resource.replace(|c| !is_plain(c), "_");
         let wait = self.waited.as_millis();
         let mut lines = vec![format!("quorate.run.{name}.wait:{wait}|ms")];
-        if let Some(held) = self.held {
-            lines.push(format!("quorate.run.{name}.hold:{}|ms", held.as_millis()));
+        if let Some(held_for) = self.held_for {
+            lines.push(format!(
+                "quorate.run.{name}.hold:{}|ms",
+                held_for.as_millis()
+            ));
         }
         if let Some((outcome, code, _)) = &self.end {
             lines.push(format!("quorate.run.{name}.{outcome}:1|c"));
@@ -141,24 +144,24 @@ impl RunMetrics {
 
     /// Reads the time of the last successful run under this resource from `earlier`, the text of the old metrics file.
     /// Keeps this time if it is later than `self.last_success`.
-    pub(crate) fn remember(&mut self, earlier: &str) {
+    pub(crate) fn merge_last_success(&mut self, earlier_text: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",
-            escaped(&self.resource)
+            escape_label(&self.resource)
         );
-        let mut values = earlier
+        let mut values = earlier_text
             .lines()
             .filter_map(|line| line.strip_prefix(&series));
-        let earlier: Option<f64> = values.next().and_then(|value| value.parse().ok());
-        self.last_success = match (self.last_success, earlier) {
-            (Some(own), Some(earlier)) => Some(own.max(earlier)),
-            (own, earlier) => own.or(earlier),
+        let earlier_text: Option<f64> = values.next().and_then(|value| value.parse().ok());
+        self.last_success = match (self.last_success, earlier_text) {
+            (Some(own), Some(earlier_text)) => Some(own.max(earlier_text)),
+            (own, earlier_text) => own.or(earlier_text),
         };
     }
 }
 
 /// Escapes the value of a label for the text format of Prometheus.
-fn escaped(text: &str) -> String {
+fn escape_label(text: &str) -> String {
     text.replace('\\', r"\\")
         .replace('"', "\\\"")
         .replace('\n', r"\n")
@@ -168,23 +171,23 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn ended(outcome: &'static str, code: u8) -> RunMetrics {
+    fn ended_run(outcome: &'static str, code: u8) -> RunMetrics {
         let mut metrics = RunMetrics {
             resource: "a \"b\"\\c:1".to_owned(),
-            began: 1000.5,
+            started_at: 1000.5,
             waited: Duration::from_millis(250),
             is_running: true,
-            number: Some(7),
-            held: Some(Duration::from_secs(3)),
+            fencing_token: Some(7),
+            held_for: Some(Duration::from_secs(3)),
             ..RunMetrics::default()
         };
-        metrics.ended(outcome, code, 1004.0);
+        metrics.set_end(outcome, code, 1004.0);
         metrics
     }
 
     #[test]
     fn metrics_of_run_are_formatted_for_prometheus_and_statsd() {
-        let text = ended("failed", 3).prometheus();
+        let text = ended_run("failed", 3).prometheus();
         for line in [
             r#"quorate_run_running{resource="a \"b\"\\c:1"} 0"#,
             r#"quorate_run_wait_seconds{resource="a \"b\"\\c:1"} 0.25"#,
@@ -196,7 +199,7 @@ mod tests {
         }
         assert!(!text.contains(LAST_SUCCESS), "{text}");
         assert_eq!(
-            ended("ok", 0).statsd(),
+            ended_run("ok", 0).statsd(),
             "quorate.run.a__b__c_1.wait:250|ms\nquorate.run.a__b__c_1.hold:3000|ms\n\
              quorate.run.a__b__c_1.ok:1|c\nquorate.run.a__b__c_1.exit_code:0|g"
         );
@@ -204,15 +207,15 @@ mod tests {
 
     #[test]
     fn time_of_the_last_success_is_kept_in_the_metrics_after_a_failure() {
-        let first = ended("ok", 0).prometheus();
-        let mut second = ended("lost", 74);
-        second.remember(&first);
+        let first = ended_run("ok", 0).prometheus();
+        let mut second = ended_run("lost", 74);
+        second.merge_last_success(&first);
         assert_eq!(second.last_success, Some(1004.0));
-        let mut other = RunMetrics {
+        let mut another_run = RunMetrics {
             resource: "another".to_owned(),
             ..RunMetrics::default()
         };
-        other.remember(&first);
-        assert_eq!(other.last_success, None);
+        another_run.merge_last_success(&first);
+        assert_eq!(another_run.last_success, None);
     }
 }

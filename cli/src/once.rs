@@ -10,17 +10,17 @@ use jiff::civil::Time;
 use jiff::tz::TimeZone;
 use quorate::{AcquireError, LockGuard, Redlock, StatusVerdict, Wait};
 
-use crate::calendar::{self, Per, Schedule};
+use crate::calendar::{self, PeriodLength, Schedule};
 use crate::config;
-use crate::errors::{VALUE_CUT_SHORT, no_record, not_acquired};
+use crate::errors::{VALUE_INTERRUPTED, acquire_failure, record_failure};
 use crate::exit::{self, CommandResult, Failure, Meaning};
-use crate::kind::{KindArgs, Place, check_ancestors_of_value};
+use crate::kind::{KindArgs, LockSpace, check_ancestors_of_value};
 use crate::last_run::OnceStatus;
 use crate::output;
 use crate::period::Period;
 use crate::process;
-use crate::run::{self, JobArgs, leaving_nothing};
-use crate::status::wrong_name;
+use crate::run::{self, JobArgs, with_final_release};
+use crate::status::invalid_name;
 use crate::waiting::WaitDisplay;
 
 /// The text below the options of `quorate once --help`.
@@ -80,17 +80,17 @@ const RECORD: &str = "Record of the last period";
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
     /// Length of a period: day, week, month, or a fixed time such as 15m
-    #[arg(long, value_name = "TIME", env = "QUORATE_PER", value_parser = calendar::per, required_unless_present_any = ["create", "drop", "status"])]
-    per: Option<Per>,
+    #[arg(long, value_name = "TIME", env = "QUORATE_PER", value_parser = calendar::parse_period_length, required_unless_present_any = ["create", "drop", "status"])]
+    per: Option<PeriodLength>,
 
     /// Time of day when periods begin [default: 00:00]
-    #[arg(long, value_name = "HH:MM", env = "QUORATE_AT", value_parser = calendar::at)]
+    #[arg(long, value_name = "HH:MM", env = "QUORATE_AT", value_parser = calendar::parse_time_of_day)]
     at: Option<Time>,
 
     /// Time zone of the calendar and of --at [default: UTC]
     ///
     /// For example Europe/Berlin.
-    #[arg(long, value_name = "ZONE", env = "QUORATE_TZ", value_parser = calendar::tz)]
+    #[arg(long, value_name = "ZONE", env = "QUORATE_TZ", value_parser = calendar::parse_time_zone)]
     tz: Option<TimeZone>,
 
     /// Run the command again if it failed earlier in this period
@@ -139,10 +139,10 @@ impl OnceArgs {
 
 /// How long `--status` waits for a holder that has left no note. A holder leaves a note when it runs the command. A
 /// holder without a note usually does not run the command, and releases the lock soon.
-const SHORT_HOLDS: Duration = Duration::from_secs(1);
+const NOTE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time between two checks whether the lock is free, while `--status` waits (see [`SHORT_HOLDS`]).
-const LOOK: Duration = Duration::from_millis(100);
+/// Time between two checks whether the lock is free, while `--status` waits (see [`NOTE_TIMEOUT`]).
+const POLL_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs a command once per period. With `--create`, `--drop` or `--status`, creates, drops or shows the once record.
 pub(crate) fn run(args: OnceArgs) -> CommandResult {
@@ -151,7 +151,7 @@ pub(crate) fn run(args: OnceArgs) -> CommandResult {
     let schedule = |per| Schedule::new(per, args.at, args.tz.clone());
     let range = args.per.map(|per| schedule(per)?.period(now)).transpose()?;
     if args.create || args.drop || args.status {
-        return record(args, range);
+        return run_record_command(args, range);
     }
     let Some(range) = range else {
         return Err(Failure::usage(
@@ -168,67 +168,75 @@ pub(crate) fn run(args: OnceArgs) -> CommandResult {
 
 /// The operation on the once record.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verb {
+enum RecordCommand {
     Create,
     Drop,
     Status,
 }
 
-fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> CommandResult {
-    let (verb, sure, json) = match &args {
-        OnceArgs { create: true, .. } => (Verb::Create, true, false),
+fn run_record_command(args: OnceArgs, range: Option<Range<SystemTime>>) -> CommandResult {
+    let (record_command, is_confirmed, json) = match &args {
+        OnceArgs { create: true, .. } => (RecordCommand::Create, true, false),
         OnceArgs {
             status: true, json, ..
-        } => (Verb::Status, true, *json),
-        OnceArgs { yes, .. } => (Verb::Drop, *yes, false),
+        } => (RecordCommand::Status, true, *json),
+        OnceArgs { yes, .. } => (RecordCommand::Drop, *yes, false),
     };
     let (name, masters) = args.job.into_name();
-    let shown = output::bytes(name.as_bytes());
-    if !sure {
+    let name_text = output::printable(name.as_bytes());
+    if !is_confirmed {
         return Err(Failure::usage(format!(
-            "refusing to drop the record of '{shown}' without --yes, because the masters would no longer know which \
+            "refusing to drop the record of '{name_text}' without --yes, because the masters would no longer know which \
              period was done"
         )));
     }
     let (masters, _) = masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
-    if verb != Verb::Status {
-        check_ancestors_of_value(&Place::new(&redlock, &masters), &name)?;
+    if record_command != RecordCommand::Status {
+        check_ancestors_of_value(&LockSpace::new(&redlock, &masters), &name)?;
     }
     let work = async {
-        match verb {
-            Verb::Status => {
-                let status = status(&redlock, name.as_bytes(), range).await?;
+        match record_command {
+            RecordCommand::Status => {
+                let status = read_status(&redlock, name.as_bytes(), range).await?;
                 if json {
                     output::print_json(&status)
                 } else {
-                    output::print(&status.lines())
+                    output::print(&status.text())
                 }
             }
-            verb => {
-                let done = look_after(&redlock, name.as_bytes(), verb).await?;
-                output::mention(format!("{done} the record of '{shown}'"));
+            record_command => {
+                let action_text = create_or_drop(&redlock, name.as_bytes(), record_command).await?;
+                output::print_notice(format!("{action_text} the record of '{name_text}'"));
                 Ok(())
             }
         }
     };
-    let work = process::unless_asked_to_end(work, VALUE_CUT_SHORT);
-    config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
+    let work = process::interruptible(work, VALUE_INTERRUPTED);
+    config::block_on(with_final_release(
+        &redlock,
+        masters.release_timeout(),
+        work,
+    ))?;
     Ok(exit::OK)
 }
 
 /// Creates or drops the record of the last period, which the masters store. Returns what the message to the user says
 /// about the record: `created`, `dropped`, or that there was none.
-async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'static str, Failure> {
+async fn create_or_drop(
+    redlock: &Redlock,
+    name: &[u8],
+    record_command: RecordCommand,
+) -> Result<&'static str, Failure> {
     // Pass any period: `create` and `drop_record` ignore it.
     let once = redlock.once(name, Duration::from_secs(1));
     let display = WaitDisplay::new(name);
-    let once = once.waiting(move |seen| display.see(seen));
-    if verb == Verb::Create {
-        once.create().await.map_err(no_record)?;
+    let once = once.waiting(move |waiting| display.update(waiting));
+    if record_command == RecordCommand::Create {
+        once.create().await.map_err(record_failure)?;
         return Ok("created");
     }
-    let had_record = once.drop_record().await.map_err(no_record)?;
+    let had_record = once.drop_record().await.map_err(record_failure)?;
     Ok(if had_record {
         "dropped"
     } else {
@@ -240,38 +248,38 @@ async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'stat
 /// client instead.
 ///
 /// Never waits in the queue of the lock.
-async fn status(
+async fn read_status(
     redlock: &Redlock,
     name: &[u8],
     range: Option<Range<SystemTime>>,
 ) -> Result<OnceStatus, Failure> {
-    let shown = output::name(name);
-    let until = Instant::now() + SHORT_HOLDS;
+    let name_text = output::json_name(name);
+    let give_up_at = Instant::now() + NOTE_TIMEOUT;
     loop {
         let lock = redlock.status(name).await;
-        let lock = lock.map_err(|why| wrong_name(&OsString::from_vec(name.to_vec()), why))?;
-        let is_over = Instant::now() >= until;
+        let lock = lock.map_err(|why| invalid_name(&OsString::from_vec(name.to_vec()), why))?;
+        let has_timed_out = Instant::now() >= give_up_at;
         match lock.verdict() {
-            StatusVerdict::Held(_) if lock.note().is_some() || is_over => {
-                return Ok(OnceStatus::held(shown, lock.note()));
+            StatusVerdict::Held(_) if lock.note().is_some() || has_timed_out => {
+                return Ok(OnceStatus::from_holder(name_text, lock.note()));
             }
             StatusVerdict::Held(_) => {}
             _ => match redlock.lock(name).wait(Wait::None).acquire().await {
-                Ok(guard) => return read(redlock, name, range.as_ref(), guard).await,
-                Err(AcquireError::HeldByOther(missed)) if is_over => {
-                    return Ok(OnceStatus::held(shown, missed.note.as_deref()));
+                Ok(guard) => return read_record(redlock, name, range.as_ref(), guard).await,
+                Err(AcquireError::HeldByOther(conflict)) if has_timed_out => {
+                    return Ok(OnceStatus::from_holder(name_text, conflict.note.as_deref()));
                 }
-                Err(error) if is_over => return Err(not_acquired(error)),
+                Err(error) if has_timed_out => return Err(acquire_failure(error)),
                 Err(_) => {}
             },
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_PAUSE).await;
     }
 }
 
 /// Reads the record of the last period under the lock `guard`, and releases the lock. The read also writes the record
 /// again on masters that have lost it.
-async fn read(
+async fn read_record(
     redlock: &Redlock,
     name: &[u8],
     range: Option<&Range<SystemTime>>,
@@ -281,11 +289,11 @@ async fn read(
     let once = redlock.once(name, Duration::from_secs(1));
     let status = match once.record(&guard).await {
         Ok(record) => {
-            let status = OnceStatus::of(output::name(name), &record, range);
+            let status = OnceStatus::from_record(output::json_name(name), &record, range);
             record.refill().await;
             Ok(status)
         }
-        Err(error) => Err(no_record(error)),
+        Err(error) => Err(record_failure(error)),
     };
     guard.release().await;
     status

@@ -27,12 +27,12 @@ pub(crate) const RED: Style = AnsiColor::Red.on_default();
 pub(crate) const BOLD: Style = Style::new().bold();
 
 /// Time between two checks whether stdout still has a reader.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_PAUSE: Duration = Duration::from_millis(250);
 
 /// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// If `quiet` is true, [`mention`] prints nothing from this call on.
+/// If `quiet` is true, [`print_notice`] prints nothing from this call on.
 pub(crate) fn be_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
@@ -42,33 +42,37 @@ pub(crate) fn is_quiet() -> bool {
 }
 
 /// Prints one line on stderr.
-pub(crate) fn say(line: impl Display) {
-    let line = line.to_string();
-    let _ = writeln!(anstream::stderr(), "quorate: {}", flat(&redact(&line)));
+pub(crate) fn print_message(message: impl Display) {
+    let message = message.to_string();
+    let _ = writeln!(
+        anstream::stderr(),
+        "quorate: {}",
+        one_line(&redact(&message))
+    );
 }
 
 /// Prints one line on stderr. Prints nothing if `--quiet` was given.
-pub(crate) fn mention(line: impl Display) {
+pub(crate) fn print_notice(message: impl Display) {
     if !is_quiet() {
-        say(line);
+        print_message(message);
     }
 }
 
 /// Prints one line on stderr. Drops the line if the write would block, because a blocked process cannot renew its lock.
-pub(crate) fn say_in_passing(line: impl Display) {
+pub(crate) fn print_message_if_writable(message: impl Display) {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     if poll(&mut fds, PollTimeout::ZERO) != Ok(0) {
-        say(line);
+        print_message(message);
     }
 }
 
 /// Prints an error on stderr.
-pub(crate) fn complain(line: &str) {
+pub(crate) fn print_error(message: &str) {
     let _ = writeln!(
         anstream::stderr(),
         "{RED}quorate:{RED:#} {}",
-        flat(&redact(line))
+        one_line(&redact(message))
     );
 }
 
@@ -79,7 +83,7 @@ pub(crate) fn complain(line: &str) {
 /// If stdout cannot be written for another reason.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
-    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+    ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
 /// Prints text for people on stdout. On a terminal, long lines are broken between words.
@@ -92,8 +96,8 @@ pub(crate) fn print_page(text: &str) -> Result<(), Failure> {
         return print(text);
     };
     let lines = text.lines().map(|line| {
-        let lead = line.len() - line.trim_start_matches(' ').len();
-        layout::fill(line, width, &" ".repeat(lead + 4)) + "\n"
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        layout::wrap(line, width, &" ".repeat(indent + 4)) + "\n"
     });
     print(&lines.collect::<String>())
 }
@@ -102,24 +106,26 @@ pub(crate) fn print_page(text: &str) -> Result<(), Failure> {
 pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     let mut out = anstream::stdout().lock();
     let result = writeln!(out, "{line}").and_then(|()| out.flush());
-    let gone = matches!(&result, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
-    written(result).map(|()| !gone)
+    let is_closed = matches!(&result, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
+    ignore_broken_pipe(result).map(|()| !is_closed)
 }
 
 /// Resolves when stdout is a pipe and the reader of the pipe has closed it. A command that prints rarely would
 /// otherwise notice this only at its next output.
-pub(crate) async fn unread() {
+pub(crate) async fn wait_until_unread() {
     loop {
         let stdout = io::stdout();
         // `poll` always reports a closed pipe, so request no events.
         let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
-        let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+        let closed = PollFlags::POLLERR | PollFlags::POLLHUP;
         if poll(&mut fds, PollTimeout::ZERO) == Ok(1)
-            && fds[0].revents().is_some_and(|said| said.intersects(gone))
+            && fds[0]
+                .revents()
+                .is_some_and(|events| events.intersects(closed))
         {
             return;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_PAUSE).await;
     }
 }
 
@@ -130,10 +136,10 @@ pub(crate) async fn unread() {
 /// The errors of [`print()`].
 pub(crate) fn print_raw(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    written(out.write_all(bytes).and_then(|()| out.flush()))
+    ignore_broken_pipe(out.write_all(bytes).and_then(|()| out.flush()))
 }
 
-fn written(result: io::Result<()>) -> Result<(), Failure> {
+fn ignore_broken_pipe(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::internal(format!(
             "cannot write to stdout: {error}"
@@ -182,19 +188,26 @@ impl Cell {
 /// Formats a table with a bold heading and two spaces between columns. If the terminal is too narrow for the table,
 /// puts each cell on a line of its own.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
-    let wide = columns(heading, rows);
-    let is_too_wide = |room: &usize| wide.lines().any(|line| layout::visible(line) > *room);
+    let aligned = aligned_table(heading, rows);
+    let is_too_wide = |width: &usize| {
+        aligned
+            .lines()
+            .any(|line| layout::visible_width(line) > *width)
+    };
     match layout::columns(io::stdout()).filter(is_too_wide) {
-        Some(room) => records(heading, rows, room),
-        None => wide,
+        Some(width) => stacked_table(heading, rows, width),
+        None => aligned,
     }
 }
 
 /// Formats each row as several lines of at most `room` columns. Each cell begins a line, except cells with the text
 /// `-`, which are left out.
-fn records(heading: &[&str], rows: &[Vec<Cell>], room: usize) -> String {
-    let names = heading.iter().skip(1).map(|name| layout::visible(name));
-    let left = names.max().unwrap_or(0);
+fn stacked_table(heading: &[&str], rows: &[Vec<Cell>], width: usize) -> String {
+    let label_widths = heading
+        .iter()
+        .skip(1)
+        .map(|name| layout::visible_width(name));
+    let label_width = label_widths.max().unwrap_or(0);
     let mut text = String::new();
     for row in rows {
         let mut cells = row.iter().zip(heading);
@@ -203,15 +216,15 @@ fn records(heading: &[&str], rows: &[Vec<Cell>], room: usize) -> String {
         }
         for (cell, name) in cells.filter(|(cell, _)| cell.text != "-") {
             let style = cell.style;
-            let line = format!("  {name:left$}  {style}{}{style:#}", cell.text);
-            text += &layout::fill(&line, room, &" ".repeat(left + 4));
+            let line = format!("  {name:label_width$}  {style}{}{style:#}", cell.text);
+            text += &layout::wrap(&line, width, &" ".repeat(label_width + 4));
             text.push('\n');
         }
     }
     text
 }
 
-fn columns(heading: &[&str], rows: &[Vec<Cell>]) -> String {
+fn aligned_table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     let heading: Vec<Cell> = heading.iter().map(|&h| Cell::styled(h, BOLD)).collect();
     let width = |text: &str| text.chars().count();
     let widths: Vec<usize> = (0..heading.len())
@@ -256,7 +269,7 @@ pub(crate) fn human(duration: Duration) -> String {
 
 /// Formats bytes as text. Control characters and backslashes are escaped as in Rust, for example `\n`. Bytes that are
 /// not UTF-8 become `\xNN`.
-pub(crate) fn bytes(bytes: &[u8]) -> String {
+pub(crate) fn printable(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -276,26 +289,30 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
 /// Quotes a name as one word of a command that users copy. A name that is not UTF-8, or that has control characters,
 /// gets the quotes `$'..'`, which bash and zsh know.
 pub(crate) fn shell_word(name: &[u8]) -> String {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.,:/@+".contains(byte);
+    let is_plain = |escaped_byte: &u8| {
+        escaped_byte.is_ascii_alphanumeric() || b"-_.,:/@+".contains(escaped_byte)
+    };
     match std::str::from_utf8(name) {
         Ok(text) if !text.is_empty() && name.iter().all(is_plain) => text.to_owned(),
         Ok(text) if !text.chars().any(char::is_control) => {
             format!("'{}'", text.replace('\'', r"'\''"))
         }
         _ => {
-            let byte = |byte: &u8| match byte {
-                b' ' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(*byte).to_string(),
-                _ => format!("\\x{byte:02x}"),
+            let escaped_byte = |escaped_byte: &u8| match escaped_byte {
+                b' ' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => {
+                    char::from(*escaped_byte).to_string()
+                }
+                _ => format!("\\x{escaped_byte:02x}"),
             };
-            format!("$'{}'", name.iter().map(byte).collect::<String>())
+            format!("$'{}'", name.iter().map(escaped_byte).collect::<String>())
         }
     }
 }
 
 /// Formats a name for JSON. A UTF-8 name is unchanged, because the JSON writer escapes it. Any other name is escaped by
-/// [`bytes()`].
-pub(crate) fn name(name: &[u8]) -> String {
-    std::str::from_utf8(name).map_or_else(|_| bytes(name), str::to_owned)
+/// [`printable()`].
+pub(crate) fn json_name(name: &[u8]) -> String {
+    std::str::from_utf8(name).map_or_else(|_| printable(name), str::to_owned)
 }
 
 /// Formats bytes in hexadecimal.
@@ -305,7 +322,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-fn flat(text: &str) -> String {
+fn one_line(text: &str) -> String {
     text.trim().replace(['\n', '\r'], " ")
 }
 
@@ -333,7 +350,7 @@ mod tests {
             ],
             vec![Cell::from("b"), Cell::from("up"), Cell::from("-")],
         ];
-        let narrow = records(&["MASTER", "STATE", "WHY"], &rows, 17);
+        let narrow = stacked_table(&["MASTER", "STATE", "WHY"], &rows, 17);
         let plain = anstream::adapter::strip_str(&narrow).to_string();
         let expected = "a\n  WHY    one two\n         three\nb\n  STATE  up\n";
         assert_eq!(plain, expected);
@@ -341,8 +358,8 @@ mod tests {
 
     #[test]
     fn unprintable_bytes_are_escaped() {
-        assert_eq!(bytes("ä {x}".as_bytes()), "ä {x}");
-        assert_eq!(bytes(b"a\xff\n\\"), "a\\xff\\n\\\\");
+        assert_eq!(printable("ä {x}".as_bytes()), "ä {x}");
+        assert_eq!(printable(b"a\xff\n\\"), "a\\xff\\n\\\\");
     }
 
     #[test]

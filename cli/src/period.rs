@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime};
 
 use quorate::{Due, LockGuard, Once, Redlock, Turn, ValueError, Wait};
 
-use crate::errors::no_record;
+use crate::errors::record_failure;
 use crate::exit::{self, Failure};
-use crate::last_run::{LastRun, shown};
+use crate::last_run::{LastRun, rfc3339_text};
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
 /// How long [`UnrecordedEnd::record`] waits for the lock.
-const TO_NOTE_THE_END: Duration = Duration::from_secs(2);
+const END_NOTE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The period in which `quorate once` runs its command, and the option `--at-least`.
 #[derive(Clone, Debug)]
@@ -34,13 +34,13 @@ impl Period {
         let next = if self.at_least {
             "the next call in this period runs it again (--at-least)".to_owned()
         } else {
-            let end = shown(self.range.end);
+            let period_end = rfc3339_text(self.range.end);
             format!(
-                "it does not run again before {end}; to run it by hand: quorate run {} -- COMMAND",
+                "it does not run again before {period_end}; to run it by hand: quorate run {} -- COMMAND",
                 output::shell_word(name)
             )
         };
-        let name = output::bytes(name);
+        let name = output::printable(name);
         format!("'{name}' failed with exit code {code}; {next}")
     }
 }
@@ -88,13 +88,13 @@ impl<'a> Unrecorded<'a> {
         signals: &mut Signals,
     ) -> Result<Option<Self>, Failure> {
         let due = unless_signalled(once.due(guard), signals).await?;
-        match due.map_err(no_record)? {
+        match due.map_err(record_failure)? {
             Due::AlreadyDone { next } => {
                 let refilled = unless_signalled(once.refill(guard), signals).await?;
                 if let Err(error) = refilled {
                     tracing::debug!(%error, "cannot restore the record on masters that have lost it");
                 }
-                let done = if at_least {
+                let state_text = if at_least {
                     "already recorded as done in this period (--at-least)"
                 } else {
                     "already started in this period (at most once per period)"
@@ -104,18 +104,18 @@ impl<'a> Unrecorded<'a> {
                 } else {
                     format!("begins in {}", human(next))
                 };
-                output::mention(format!("'{name}': {done}; the next period {next}"));
+                output::print_notice(format!("'{name}': {state_text}; the next period {next}"));
                 Ok(None)
             }
-            Due::Now(turn) if at_least => Ok(Some(Self::Period(turn, LastRun::begins()))),
+            Due::Now(turn) if at_least => Ok(Some(Self::Period(turn, LastRun::started_now()))),
             Due::Now(turn) => {
                 // If the program cannot be started, fail before the period is recorded as done.
-                process::look_for(program)?;
+                process::check_program(program)?;
                 // Yield once, so that the runtime delivers pending signals.
                 unless_signalled(tokio::task::yield_now(), signals).await?;
-                let run = LastRun::begins();
+                let run = LastRun::started_now();
                 let recorded = turn.note(run.note()).record().await;
-                recorded.map_err(no_record)?;
+                recorded.map_err(record_failure)?;
                 Ok(Some(Self::End(run)))
             }
         }
@@ -125,17 +125,17 @@ impl<'a> Unrecorded<'a> {
     ///
     /// Without `--at-least`, records nothing. The caller must release the lock, and then call
     /// [`UnrecordedEnd::record`].
-    pub(crate) async fn ended(self, code: u8) -> UnrecordedEnd {
+    pub(crate) async fn record_result(self, code: u8) -> UnrecordedEnd {
         let run = match self {
             Self::Nothing => None,
             Self::End(run) => Some(run),
             Self::Period(turn, run) => {
-                let turn = turn.note(run.ends(code).note());
+                let turn = turn.note(run.with_end(code).note());
                 if code != 0 {
-                    let left = turn.leave_due().await;
-                    warn_if_unrecorded(code, left.map_err(|error| error.details()));
+                    let result = turn.leave_due().await;
+                    warn_if_unrecorded(code, result.map_err(|error| error.details()));
                 } else if let Err(error) = turn.record().await {
-                    output::say(format!(
+                    output::print_message(format!(
                         "the command succeeded, but this success could not be recorded, so the command may run again in this period: {}",
                         error.details()
                     ));
@@ -151,39 +151,39 @@ impl UnrecordedEnd {
     /// If the command failed, prints when it runs again, also with `--quiet`: a job that prints nothing would otherwise
     /// fail unnoticed. Then acquires the lock again, and records how the command ended.
     ///
-    /// Records nothing if the lock is not free within [`TO_NOTE_THE_END`], or if a later run is already recorded.
+    /// Records nothing if the lock is not free within [`END_NOTE_TIMEOUT`], or if a later run is already recorded.
     pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &Period) {
         let Self { run, code } = self;
         if code != exit::OK {
-            output::say(period.after_failure(name, code));
+            output::print_message(period.after_failure(name, code));
         }
         let Some(run) = run else {
             return;
         };
         let once = redlock.once_in(name, period.range.clone());
         let work = async {
-            let wait = Wait::For(TO_NOTE_THE_END);
+            let wait = Wait::For(END_NOTE_TIMEOUT);
             let guard = redlock.lock(name).wait(wait).acquire().await;
             let guard = guard.map_err(ValueError::NotAcquired)?;
             let record = once.record(&guard).await?;
             if record.note() == run.note() {
-                record.set_note(&run.ends(code).note()).await?;
+                record.set_note(&run.with_end(code).note()).await?;
             }
             guard.release().await;
             Ok(())
         };
-        let ended = match tokio::time::timeout(2 * TO_NOTE_THE_END, work).await {
-            Ok(ended) => ended.map_err(|error: ValueError| error.details()),
+        let result = match tokio::time::timeout(2 * END_NOTE_TIMEOUT, work).await {
+            Ok(result) => result.map_err(|error: ValueError| error.details()),
             Err(_) => Err("the masters did not answer in time".to_owned()),
         };
-        warn_if_unrecorded(code, ended);
+        warn_if_unrecorded(code, result);
     }
 }
 
 /// If `written` is an error, prints a warning that the command's exit code could not be recorded.
-fn warn_if_unrecorded(code: u8, written: Result<(), String>) {
-    if let Err(error) = written {
-        output::mention(format!(
+fn warn_if_unrecorded(code: u8, result: Result<(), String>) {
+    if let Err(error) = result {
+        output::print_notice(format!(
             "warning: the command ended with exit code {code}, but quorate could not record this exit code: \
              {error}"
         ));
@@ -197,11 +197,11 @@ async fn unless_signalled<T>(
 ) -> Result<T, Failure> {
     tokio::select! {
         biased;
-        sig = signals.next_that_ends() => {
-            let line = "the command did not run; nothing is recorded, and no lock is held";
-            Err(Failure::cut_short(sig, line))
+        sig = signals.next_ending_signal() => {
+            let message = "the command did not run; nothing is recorded, and no lock is held";
+            Err(Failure::interrupted(sig, message))
         }
-        done = work => Ok(done),
+        result = work => Ok(result),
     }
 }
 
@@ -214,12 +214,12 @@ mod tests {
     #[tokio::test]
     async fn waiting_for_a_future_fails_if_a_signal_is_pending() {
         let mut signals = Signals::receive().expect("a stream of signals");
-        let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
-        assert!(quiet.is_ok(), "{quiet:?}");
+        let result = unless_signalled(tokio::task::yield_now(), &mut signals).await;
+        assert!(result.is_ok(), "{result:?}");
         // Use SIGALRM, because no other test in this process uses it.
         raise(Signal::SIGALRM).expect("the test must be able to send SIGALRM to itself");
-        let seen = unless_signalled(tokio::task::yield_now(), &mut signals).await;
-        let failure = seen.expect_err("a failure");
+        let interrupted = unless_signalled(tokio::task::yield_now(), &mut signals).await;
+        let failure = interrupted.expect_err("a failure");
         assert_eq!(failure.signal, Some(Signal::SIGALRM), "{failure:?}");
     }
 }

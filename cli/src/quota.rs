@@ -7,13 +7,13 @@ use clap::{Args, Subcommand};
 use quorate::{Quota, Take, ValueError, Wait};
 
 use crate::config::{self, MasterOptions};
-use crate::errors::{VALUE_CUT_SHORT, no_quota};
+use crate::errors::{VALUE_INTERRUPTED, quota_failure};
 use crate::exit::{self, CommandResult, Failure, Meaning};
-use crate::kind::{Place, check_ancestors_of_value};
+use crate::kind::{LockSpace, check_ancestors_of_value};
 use crate::output;
-use crate::patience::{Patience, is_undecided, patient};
+use crate::patience::{Patience, is_undecided, patient_redlock};
 use crate::process;
-use crate::run::leaving_nothing;
+use crate::run::with_final_release;
 use crate::waiting::WaitDisplay;
 
 /// The text below the options of `quorate quota --help`.
@@ -78,15 +78,15 @@ pub(crate) const CODES: [Meaning; 8] = [
 #[derive(Debug, Args)]
 pub(crate) struct QuotaArgs {
     #[command(subcommand)]
-    verb: Verb,
+    quota_command: QuotaCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum QuotaCommand {
     /// Create a new quota with N units; all masters must be reachable
     Create {
         #[command(flatten)]
-        of: Of,
+        options: QuotaOptions,
         /// Number of units of the quota
         #[arg(value_name = "N")]
         units: u64,
@@ -94,7 +94,7 @@ enum Verb {
     /// Take N units, or none if fewer than N are left
     Take {
         #[command(flatten)]
-        of: Of,
+        options: QuotaOptions,
         /// Number of units to take
         #[arg(value_name = "N", default_value_t = 1)]
         units: u64,
@@ -102,12 +102,12 @@ enum Verb {
     /// Print how many units are left
     Left {
         #[command(flatten)]
-        of: Of,
+        options: QuotaOptions,
     },
     /// Remove the quota and all its remaining units from all masters
     Drop {
         #[command(flatten)]
-        of: Of,
+        options: QuotaOptions,
         /// Confirm that the quota is to be removed
         #[arg(long)]
         yes: bool,
@@ -116,7 +116,7 @@ enum Verb {
 
 /// The quota, and the options to access it.
 #[derive(Debug, Args)]
-struct Of {
+struct QuotaOptions {
     /// The name of the quota
     name: OsString,
 
@@ -133,104 +133,116 @@ struct Of {
 }
 
 /// The result of one subcommand of `quota`: the units taken, and the units left.
-struct Count {
+struct UnitCounts {
     taken: u64,
     left: Option<u64>,
     /// The number of requested units, if the request was refused because fewer are left; `None` otherwise.
-    too_many: Option<u64>,
+    refused_units: Option<u64>,
 }
 
-impl Count {
-    fn done(left: Option<u64>) -> Self {
+impl UnitCounts {
+    fn none_taken(left: Option<u64>) -> Self {
         Self {
             taken: 0,
             left,
-            too_many: None,
+            refused_units: None,
         }
     }
 }
 
 /// Runs the subcommand (create, take, left or drop) on the quota.
 pub(crate) fn run(args: QuotaArgs) -> CommandResult {
-    if let Verb::Drop { of, yes: false } = &args.verb {
+    if let QuotaCommand::Drop {
+        options,
+        yes: false,
+    } = &args.quota_command
+    {
         return Err(Failure::usage(format!(
             "refusing to drop the quota '{}' without --yes, because the number of units left would be lost",
-            output::bytes(of.name.as_bytes())
+            output::printable(options.name.as_bytes())
         )));
     }
-    match args.verb {
-        Verb::Create { of, units } => of.with(async |quota| {
+    match args.quota_command {
+        QuotaCommand::Create { options, units } => options.run_with_quota(async |quota| {
             quota.create(units).await?;
-            Ok(Count::done(Some(units)))
+            Ok(UnitCounts::none_taken(Some(units)))
         }),
-        Verb::Take { of, units } => of.with(async |quota| {
-            let take = quota.take(units).await?;
-            let (taken, left) = match take {
+        QuotaCommand::Take { options, units } => options.run_with_quota(async |quota| {
+            let result = quota.take(units).await?;
+            let (taken, left) = match result {
                 Take::Taken { left } => (units, left),
                 Take::SoldOut { left } => (0, left),
             };
-            Ok(Count {
+            Ok(UnitCounts {
                 taken,
                 left: Some(left),
-                too_many: (taken == 0).then_some(units),
+                refused_units: (taken == 0).then_some(units),
             })
         }),
-        Verb::Left { of } => of.with(async |quota| Ok(Count::done(Some(quota.left().await?)))),
-        Verb::Drop { of, .. } => of.with(async |quota| {
+        QuotaCommand::Left { options } => options
+            .run_with_quota(async |quota| Ok(UnitCounts::none_taken(Some(quota.left().await?)))),
+        QuotaCommand::Drop { options, .. } => options.run_with_quota(async |quota| {
             if !quota.drop_quota().await? {
-                output::mention("nothing to drop: no master has this quota");
+                output::print_notice("nothing to drop: no master has this quota");
             }
-            Ok(Count::done(None))
+            Ok(UnitCounts::none_taken(None))
         }),
     }
 }
 
-impl Of {
-    /// Connects to the masters, runs `ask` on the quota, and prints the result.
-    fn with(self, ask: impl AsyncFn(&Quota) -> Result<Count, ValueError>) -> CommandResult {
+impl QuotaOptions {
+    /// Connects to the masters, runs `operation` on the quota, and prints the result.
+    fn run_with_quota(
+        self,
+        operation: impl AsyncFn(&Quota) -> Result<UnitCounts, ValueError>,
+    ) -> CommandResult {
         let (mut masters, file) = self.masters.complete()?;
         let wait = self.wait.or(file.settings.wait);
         let redlock = match wait {
-            Some(Wait::None) => patient(&mut masters)?,
+            Some(Wait::None) => patient_redlock(&mut masters)?,
             _ => config::redlock(&masters, None)?,
         };
         let display = WaitDisplay::new(self.name.as_bytes());
         let quota = redlock.quota(self.name.as_bytes());
-        let mut quota = quota.waiting(move |seen| display.see(seen));
+        let mut quota = quota.waiting(move |waiting| display.update(waiting));
         if let Some(wait) = wait {
             quota = quota.wait(wait);
         }
-        let place = Place::new(&redlock, &masters);
-        check_ancestors_of_value(&place, &self.name)?;
+        let lock_space = LockSpace::new(&redlock, &masters);
+        check_ancestors_of_value(&lock_space, &self.name)?;
         // `work` owns the value `quota`. At the end of `work`, its destructor removes the waiting message.
         let work = async move {
             let mut patience = Patience::begin();
             loop {
                 // After `NotAcquired`, the quota is unchanged, so a retry is safe.
-                match ask(&quota).await {
+                match operation(&quota).await {
                     Err(ValueError::NotAcquired(error))
                         if wait == Some(Wait::None)
                             && is_undecided(&error)
-                            && patience.lets_ask_again().await => {}
-                    asked => return asked.map_err(no_quota),
+                            && patience.pause_to_retry().await => {}
+                    result => return result.map_err(quota_failure),
                 }
             }
         };
-        let work = process::unless_asked_to_end(work, VALUE_CUT_SHORT);
-        let count = config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
-        let name = output::bytes(self.name.as_bytes());
+        let work = process::interruptible(work, VALUE_INTERRUPTED);
+        let counts = config::block_on(with_final_release(
+            &redlock,
+            masters.release_timeout(),
+            work,
+        ))?;
+        let name = output::printable(self.name.as_bytes());
         if self.json {
-            let Count { taken, left, .. } = count;
+            let UnitCounts { taken, left, .. } = counts;
             output::print_json(
-                &serde_json::json!({ "quota": output::name(self.name.as_bytes()), "taken": taken, "left": left }),
+                &serde_json::json!({ "quota": output::json_name(self.name.as_bytes()), "taken": taken, "left": left }),
             )?;
-        } else if let Some(left) = count.left {
+        } else if let Some(left) = counts.left {
             output::print(&format!("{left}\n"))?;
         }
-        if let Some(asked) = count.too_many {
-            output::mention(format!(
-                "'{name}': asked for {asked} units, {} left; nothing was taken",
-                count.left.unwrap_or(0)
+        if let Some(result) = counts.refused_units {
+            output::print_notice(format!(
+                "'{name}': asked for {result} units, {} left; nothing was taken",
+                counts.left.unwrap_or(0)
             ));
             return Ok(exit::FINDINGS);
         }

@@ -16,10 +16,10 @@ use crate::deadline::Deadline;
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::exporter::{Exporter, ExporterArgs};
 use crate::kind::KindArgs;
-use crate::lock::{Lock, LockArgs, said};
+use crate::lock::{Lock, LockArgs, renewal_errors};
 use crate::output::{self, human};
 use crate::period::{Period, Unrecorded};
-use crate::process::{self, Captured, Ended, Fate, Job, Lease, Signals};
+use crate::process::{self, CapturedOutput, CommandOutcome, Fate, Job, Lease, Signals};
 use crate::settings;
 
 /// The text below the options of `quorate run --help`.
@@ -147,7 +147,7 @@ impl JobArgs {
 }
 
 /// The command to run, the lock, and their settings, from the command line and the configuration file.
-struct Plan {
+struct JobPlan {
     lock: Lock,
     command: Vec<OsString>,
     keep_for: Duration,
@@ -159,11 +159,21 @@ struct Plan {
     exporter: RefCell<Exporter>,
 }
 
-impl Plan {
+impl JobPlan {
+    /// The files for the output of the command; `None` without `--output-on-failure`.
+    fn captured_output(&self) -> Result<Option<CapturedOutput>, Failure> {
+        let captured = self.output_on_failure.then(CapturedOutput::new);
+        captured.transpose().map_err(|why| {
+            Failure::internal(format!(
+                "cannot create a file for the output of the command (--output-on-failure): {why}"
+            ))
+        })
+    }
+
     /// Returns the message that says why the lock was lost, and what happened to the command.
     ///
     /// The message gives `max_hold` as the reason if `max_hold` ended the lock. Otherwise it gives `cause`.
-    fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
+    fn loss_text(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
                 " without the lock (to stop processes of another user, start quorate as root: \
@@ -171,8 +181,8 @@ impl Plan {
             }
             Fate::EndedOnSigterm | Fate::Killed => "",
         };
-        match self.lock.max_hold_over(held_for, self.deadline) {
-            Some(most) => format!("reached --max-hold {}; {fate}{advice}", human(most)),
+        match self.lock.reached_max_hold(held_for, self.deadline) {
+            Some(max_hold) => format!("reached --max-hold {}; {fate}{advice}", human(max_hold)),
             None => format!("was lost: {cause}; {fate}{advice}"),
         }
     }
@@ -187,11 +197,12 @@ pub(crate) fn run(args: RunArgs) -> CommandResult {
 
 /// Runs a command under a lock. If `once` is given, runs the command only if it has not run in the current period.
 pub(crate) fn run_once(args: JobArgs, kind: KindArgs, once: Option<Period>) -> CommandResult {
-    let conflict = args.lock.conflict_exit_code();
-    let end = plan_and_run(args, kind, once).map_err(|failure| failure.on_conflict(conflict))?;
+    let conflict_code = args.lock.conflict_exit_code();
+    let end = plan_and_run(args, kind, once)
+        .map_err(|failure| failure.with_conflict_code(conflict_code))?;
     Ok(match end {
-        WayOut::Code(code) => code,
-        WayOut::Signal(sig) => process::die_of(sig),
+        ExitWith::Code(code) => code,
+        ExitWith::Signal(sig) => process::die_of(sig),
     })
 }
 
@@ -199,62 +210,66 @@ fn plan_and_run(
     mut args: JobArgs,
     kind: KindArgs,
     once: Option<Period>,
-) -> Result<WayOut, Failure> {
-    let conflict = args.lock.conflict_exit_code();
+) -> Result<ExitWith, Failure> {
+    let conflict_code = args.lock.conflict_exit_code();
     let (lock, mut file) = args.lock.complete(kind, args.masters)?;
     config::fill!(args from file: keep_for, grace);
     let grace = args.grace.unwrap_or(DEFAULT_GRACE);
     // Shorten the grace period if it does not fit into the smaller of the ttl and `max_hold`.
-    let room = lock.room();
-    let plan = Plan {
-        command: words(args.shell, args.command),
+    let max_validity = lock.max_validity();
+    let plan = JobPlan {
+        command: command_line(args.shell, args.command),
         keep_for: args.keep_for.unwrap_or_default(),
-        deadline: Deadline::new(room, grace),
+        deadline: Deadline::new(max_validity, grace),
         hide_masters: args.hide_masters,
         output_on_failure: args.output_on_failure,
         once,
         exporter: RefCell::new(Exporter::begin(
             &args.export,
-            &output::bytes(lock.resource.as_bytes()),
+            &output::printable(lock.resource.as_bytes()),
         )?),
         lock,
     };
-    let fits = plan.deadline.grace();
-    if fits < grace && args.grace.is_some() {
-        output::mention(format!(
+    let shortened_grace = plan.deadline.grace();
+    if shortened_grace < grace && args.grace.is_some() {
+        output::print_notice(format!(
             "--grace {} is too long for {} {}: using {}",
             human(grace),
-            if room < plan.lock.ttl {
+            if max_validity < plan.lock.ttl {
                 "--max-hold"
             } else {
                 "--ttl"
             },
-            human(room),
-            human(fits)
+            human(max_validity),
+            human(shortened_grace)
         ));
     }
-    let work = under_the_lock(&plan);
+    let work = run_under_lock(&plan);
     // Start the command on the main thread: the kernel kills the command when its starting thread ends.
-    let end = config::block_on(leaving_nothing(&plan.lock.redlock, plan.lock.parting, work));
-    let came_to = match &end {
-        Ok(WayOut::Code(code)) => Ok(*code),
-        Ok(WayOut::Signal(sig)) => Ok(exit::signalled(*sig as i32)),
+    let end = config::block_on(with_final_release(
+        &plan.lock.redlock,
+        plan.lock.release_timeout,
+        work,
+    ));
+    let exit_result = match &end {
+        Ok(ExitWith::Code(code)) => Ok(*code),
+        Ok(ExitWith::Signal(sig)) => Ok(exit::code_of_signal(*sig as i32)),
         Err(failure) => Err(failure.code),
     };
-    plan.exporter.into_inner().end(came_to, conflict);
+    plan.exporter.into_inner().end(exit_result, conflict_code);
     end
 }
 
 /// The words to execute: `sh -c -- SHELL` if the user gave `--shell SHELL`, otherwise `command`.
-pub(crate) fn words(shell: Option<OsString>, command: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn command_line(shell: Option<OsString>, command: Vec<OsString>) -> Vec<OsString> {
     match shell {
-        Some(line) => vec!["sh".into(), "-c".into(), "--".into(), line],
+        Some(shell_line) => vec!["sh".into(), "-c".into(), "--".into(), shell_line],
         None => command,
     }
 }
 
 /// How `quorate run` ends if quorate itself did not fail.
-enum WayOut {
+enum ExitWith {
     /// `quorate run` exits with this code: the exit code of the command, or `Period::done_exit_code` if `quorate once`
     /// had nothing to run.
     Code(u8),
@@ -265,69 +280,70 @@ enum WayOut {
     Signal(Signal),
 }
 
-/// Runs `work`. Then waits until the masters have confirmed all releases, but at most for `parting`. Also waits if
-/// `work` fails or panics.
-pub(crate) async fn leaving_nothing<T>(
+/// Runs `work`. Then waits until the masters have confirmed all releases, but at most for `release_timeout`. Also waits
+/// if `work` fails or panics.
+pub(crate) async fn with_final_release<T>(
     redlock: &Redlock,
-    parting: Duration,
+    release_timeout: Duration,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let outcome = AssertUnwindSafe(work).catch_unwind().await;
-    let _ = tokio::time::timeout(parting, redlock.flush()).await;
-    outcome.unwrap_or_else(|_| {
+    let result = AssertUnwindSafe(work).catch_unwind().await;
+    let _ = tokio::time::timeout(release_timeout, redlock.flush()).await;
+    result.unwrap_or_else(|_| {
         Err(Failure::internal(
             "internal failure of quorate; the lock was released; please report the lines above",
         ))
     })
 }
 
-async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
+async fn run_under_lock(plan: &JobPlan) -> Result<ExitWith, Failure> {
     let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
-    let guard = plan.lock.take(&mut signals).await?;
-    let number = guard.fencing_token();
-    plan.exporter.borrow_mut().held(number);
-    let Some(unrecorded) = begin(plan, &guard, &mut signals).await? else {
+    let guard = plan.lock.acquire_unless_signalled(&mut signals).await?;
+    let fencing_token = guard.fencing_token();
+    plan.exporter.borrow_mut().note_acquired(fencing_token);
+    let Some(unrecorded) = begin_period(plan, &guard, &mut signals).await? else {
         guard.release().await;
         let code = plan.once.as_ref().map(|period| period.done_exit_code);
-        return Ok(WayOut::Code(code.unwrap_or(exit::OK)));
+        return Ok(ExitWith::Code(code.unwrap_or(exit::OK)));
     };
-    let captured = plan.output_on_failure.then(Captured::new).transpose();
-    let captured = captured.map_err(|why| {
-        Failure::internal(format!(
-            "cannot create a file for the output of the command (--output-on-failure): {why}"
-        ))
-    })?;
-    let since = Instant::now();
+    let captured = plan.captured_output()?;
+    let started_at = Instant::now();
     let env = environment(plan, &guard);
-    plan.exporter.borrow_mut().running();
+    plan.exporter.borrow_mut().note_running();
     let job = Job {
         argv: &plan.command,
         env: &env,
         output: captured.as_ref(),
     };
-    let ended = process::supervise(job, &guard, plan.deadline, &mut signals).await;
+    let command_end = process::supervise(job, &guard, plan.deadline, &mut signals).await;
     let mut unrecorded_end = None;
-    let outcome = match ended {
-        Ok(Ended::ByItself { code, signal, left }) => {
-            if let Some(left) = left {
-                output::say(format!(
-                    "the command has ended, but {left} of its process group {} still running, without the lock",
-                    left.verb("is", "are")
+    let outcome = match command_end {
+        Ok(CommandOutcome::ByItself {
+            code,
+            signal,
+            survivors,
+        }) => {
+            if let Some(survivors) = survivors {
+                output::print_message(format!(
+                    "the command has ended, but {survivors} of its process group {} still running, without the lock",
+                    survivors.verb("is", "are")
                 ));
             }
-            let shown = signal.map_or(code, |signal| exit::signalled(signal as i32));
-            unrecorded_end = Some(unrecorded.ended(shown).await);
-            let rest = plan.keep_for.saturating_sub(since.elapsed());
-            let typed = keep(&guard, rest, &mut signals).await;
-            Ok(signal.or(typed).map_or(WayOut::Code(code), WayOut::Signal))
+            let exit_code = signal.map_or(code, |signal| exit::code_of_signal(signal as i32));
+            unrecorded_end = Some(unrecorded.record_result(exit_code).await);
+            let keep_time = plan.keep_for.saturating_sub(started_at.elapsed());
+            let typed_signal = keep_lock(&guard, keep_time, &mut signals).await;
+            Ok(signal
+                .or(typed_signal)
+                .map_or(ExitWith::Code(code), ExitWith::Signal))
         }
-        Ok(Ended::Lost { cause, fate }) => Err(Failure::new(
+        Ok(CommandOutcome::Lost { cause, fate }) => Err(Failure::new(
             exit::LOST,
             format!(
                 "the lock on '{}' {}{}",
-                output::bytes(plan.lock.resource.as_bytes()),
-                plan.why_lost(since.elapsed(), &cause, &fate),
-                said(&guard)
+                output::printable(plan.lock.resource.as_bytes()),
+                plan.loss_text(started_at.elapsed(), &cause, &fate),
+                renewal_errors(&guard)
             ),
         )),
         Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
@@ -338,7 +354,7 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
         ))),
     };
     guard.release().await;
-    if let Some(captured) = captured.filter(|_| !matches!(outcome, Ok(WayOut::Code(exit::OK)))) {
+    if let Some(captured) = captured.filter(|_| !matches!(outcome, Ok(ExitWith::Code(exit::OK)))) {
         captured.print();
     }
     if let (Some(end), Some(period)) = (unrecorded_end, &plan.once) {
@@ -351,9 +367,9 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
 }
 
 /// The environment variables to set (`Some`) or to remove (`None`) for the command.
-fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsString>)> {
+fn environment(plan: &JobPlan, guard: &LockGuard) -> Vec<(&'static str, Option<OsString>)> {
     let lock = &plan.lock;
-    let mut env = vec![
+    let mut variables = vec![
         ("QUORATE_RESOURCE", Some(lock.resource.clone())),
         ("QUORATE_TOKEN", Some(guard.token().to_string().into())),
         (
@@ -362,16 +378,19 @@ fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsSt
         ),
     ];
     let slot = guard.slot();
-    env.extend(lock.kind.environment(&lock.place, &lock.resource, slot));
+    variables.extend(
+        lock.kind
+            .environment(&lock.lock_space, &lock.resource, slot),
+    );
     if plan.hide_masters {
-        env.extend(settings::secret_variables().map(|name| (name, None)));
+        variables.extend(settings::secret_variables().map(|name| (name, None)));
     }
-    env
+    variables
 }
 
 /// Decides whether to run the command. Returns `None` if `quorate once` has already run the command in this period.
-async fn begin<'a>(
-    plan: &Plan,
+async fn begin_period<'a>(
+    plan: &JobPlan,
     guard: &'a LockGuard,
     signals: &mut Signals,
 ) -> Result<Option<Unrecorded<'a>>, Failure> {
@@ -385,7 +404,7 @@ async fn begin<'a>(
     let name = plan.lock.resource.as_bytes();
     let once = plan.lock.redlock.once_in(name, range.clone());
     let program = &plan.command[0];
-    let name = output::bytes(name);
+    let name = output::printable(name);
     Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
 }
 
@@ -393,22 +412,26 @@ async fn begin<'a>(
 /// lost, or if a signal asks `quorate` to end.
 ///
 /// If the signal is SIGINT or SIGQUIT, returns it, so that `quorate` can kill itself with it. Otherwise returns `None`.
-async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
-    if rest.is_zero() {
+async fn keep_lock(
+    guard: &LockGuard,
+    keep_time: Duration,
+    signals: &mut Signals,
+) -> Option<Signal> {
+    if keep_time.is_zero() {
         return None;
     }
-    output::mention(format!(
+    output::print_notice(format!(
         "the command has ended; keeping the lock for another {} (--keep-for)",
-        human(rest)
+        human(keep_time)
     ));
     tokio::select! {
-        () = tokio::time::sleep(rest) => None,
-        sig = signals.next_that_ends() => {
-            output::say(format!("{sig}: releasing the lock now"));
+        () = tokio::time::sleep(keep_time) => None,
+        sig = signals.next_ending_signal() => {
+            output::print_message(format!("{sig}: releasing the lock now"));
             matches!(sig, Signal::SIGINT | Signal::SIGQUIT).then_some(sig)
         }
         cause = guard.lost() => {
-            output::say(format!("the lock was lost after the command had ended: {cause}"));
+            output::print_message(format!("the lock was lost after the command had ended: {cause}"));
             None
         }
     }
@@ -447,12 +470,12 @@ mod tests {
             let _guard = redlock.acquire("r").await.expect("the lock must be free");
             panic!("this panic is a part of the test");
         };
-        let outcome: Result<(), Failure> =
-            config::block_on(leaving_nothing(&redlock, Duration::from_secs(2), work));
-        assert!(outcome.is_err());
+        let result: Result<(), Failure> =
+            config::block_on(with_final_release(&redlock, Duration::from_secs(2), work));
+        assert!(result.is_err());
         for master in &masters {
-            let left = master.command(&["EXISTS", "r"]).expect("a reply");
-            assert_eq!(left, Reply::Int(0));
+            let reply = master.command(&["EXISTS", "r"]).expect("a reply");
+            assert_eq!(reply, Reply::Int(0));
         }
     }
 }

@@ -10,18 +10,18 @@ use quorate::Settings;
 use quorate::list::{OptionGroup, SETTINGS, Setting};
 
 /// The options of all commands that connect to masters.
-pub(crate) type MasterSettings = Given<false>;
+pub(crate) type MasterSettings = GivenSettings<false>;
 /// The options of the commands that take a lock.
-pub(crate) type LockSettings = Given<true>;
+pub(crate) type LockSettings = GivenSettings<true>;
 
-/// Settings from flags and environment variables, and the names of the settings that the user has set (each with its
-/// flag or variable). `Given<true>` contains only settings of the lock, and `Given<false>` only settings of the
-/// masters.
+/// Settings from flags and environment variables. `GivenSettings<true>` contains only settings of the lock, and
+/// `GivenSettings<false>` only settings of the masters.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Given<const LOCK: bool>(
-    pub(crate) Settings,
-    pub(crate) Vec<(&'static str, String)>,
-);
+pub(crate) struct GivenSettings<const LOCK: bool> {
+    pub(crate) settings: Settings,
+    /// The name of each setting that the user has set, with its flag or variable.
+    pub(crate) sources: Vec<(&'static str, String)>,
+}
 
 /// The settings whose defaults differ between the command line and the library: the name, and the default on the
 /// command line.
@@ -39,12 +39,12 @@ pub(crate) fn flag(name: &str) -> String {
 }
 
 /// Settings of the lock that `-h` leaves out.
-const RARE: [&str; 1] = ["note"];
+const HIDDEN_IN_SHORT_HELP: [&str; 1] = ["note"];
 
 /// The heading of the options about masters in help texts.
 pub(crate) const HEADING: &str = "Masters";
 
-fn of_group(lock: bool) -> impl Iterator<Item = &'static Setting> {
+fn settings_of_group(lock: bool) -> impl Iterator<Item = &'static Setting> {
     let group = if lock {
         OptionGroup::Lock
     } else {
@@ -53,9 +53,9 @@ fn of_group(lock: bool) -> impl Iterator<Item = &'static Setting> {
     SETTINGS.iter().filter(move |row| row.group == group)
 }
 
-fn option(setting: &'static Setting) -> Arg {
-    let own = DEFAULTS.iter().find(|(name, _)| *name == setting.name);
-    let default = own.map_or(setting.default, |(_, default)| default);
+fn option_of(setting: &'static Setting) -> Arg {
+    let own_default = DEFAULTS.iter().find(|(name, _)| *name == setting.name);
+    let default = own_default.map_or(setting.default, |(_, default)| default);
     let help = match default {
         "none" => setting.help.to_owned(),
         _ => format!("{} [default: {default}]", setting.help),
@@ -65,11 +65,11 @@ fn option(setting: &'static Setting) -> Arg {
         .value_name(setting.value)
         .env(setting.variable)
         .hide_env_values(setting.secret)
-        .hide_short_help(RARE.contains(&setting.name))
+        .hide_short_help(HIDDEN_IN_SHORT_HELP.contains(&setting.name))
         .help(help.clone());
     let arg = match setting.more {
         "" => arg,
-        more => arg.long_help(format!("{help}\n\n{more}")),
+        details => arg.long_help(format!("{help}\n\n{details}")),
     };
     let arg = match setting.group {
         OptionGroup::Masters => arg.help_heading(HEADING),
@@ -86,7 +86,7 @@ fn option(setting: &'static Setting) -> Arg {
         arg
     };
     if setting.choices.is_empty() {
-        arg.value_parser(OsStringValueParser::new().try_map(|text| checked(setting, text)))
+        arg.value_parser(OsStringValueParser::new().try_map(|text| validated(setting, text)))
     } else {
         let choice =
             |(name, help): &(&'static str, &'static str)| PossibleValue::new(*name).help(*help);
@@ -95,14 +95,14 @@ fn option(setting: &'static Setting) -> Arg {
     }
 }
 
-fn checked(setting: &Setting, text: OsString) -> Result<OsString, String> {
+fn validated(setting: &Setting, text: OsString) -> Result<OsString, String> {
     setting.take(&mut Settings::default(), text.clone())?;
     Ok(text)
 }
 
-impl<const LOCK: bool> Args for Given<LOCK> {
+impl<const LOCK: bool> Args for GivenSettings<LOCK> {
     fn augment_args(command: Command) -> Command {
-        command.args(of_group(LOCK).map(option))
+        command.args(settings_of_group(LOCK).map(option_of))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -110,27 +110,30 @@ impl<const LOCK: bool> Args for Given<LOCK> {
     }
 }
 
-impl<const LOCK: bool> FromArgMatches for Given<LOCK> {
+impl<const LOCK: bool> FromArgMatches for GivenSettings<LOCK> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut given = Self::default();
-        given.update_from_arg_matches(matches)?;
-        Ok(given)
+        let mut parsed = Self::default();
+        parsed.update_from_arg_matches(matches)?;
+        Ok(parsed)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        for setting in of_group(LOCK) {
+        for setting in settings_of_group(LOCK) {
             match matches.value_source(setting.name) {
-                Some(ValueSource::CommandLine) => self.1.push((setting.name, flag(setting.name))),
+                Some(ValueSource::CommandLine) => {
+                    self.sources.push((setting.name, flag(setting.name)))
+                }
                 Some(ValueSource::EnvVariable) => {
-                    self.1.push((setting.name, setting.variable.to_owned()));
+                    self.sources
+                        .push((setting.name, setting.variable.to_owned()));
                 }
                 _ => {}
             }
             let values = matches.get_many::<OsString>(setting.name);
             for value in values.into_iter().flatten() {
-                let taken = setting.take(&mut self.0, value.clone());
-                taken.map_err(|why| {
-                    clap::Error::raw(clap::error::ErrorKind::ValueValidation, why)
+                let result = setting.take(&mut self.settings, value.clone());
+                result.map_err(|error| {
+                    clap::Error::raw(clap::error::ErrorKind::ValueValidation, error)
                 })?;
             }
         }
@@ -146,26 +149,29 @@ mod tests {
     fn every_setting_has_one_option_and_one_environment_variable() {
         let masters = MasterSettings::augment_args(Command::new("masters"));
         let lock = LockSettings::augment_args(Command::new("lock"));
-        let of = |command: &Command, setting: &Setting| {
+        let names_of = |command: &Command, setting: &Setting| {
             let mut args = command.get_arguments();
             let arg = args.find(|arg| arg.get_id() == setting.name)?;
             Some((arg.get_long()?.to_owned(), arg.get_env()?.to_owned()))
         };
         for setting in SETTINGS {
-            let both = [of(&masters, setting), of(&lock, setting)];
-            let found: Vec<_> = both.into_iter().flatten().collect();
-            assert_eq!(found, [(setting.flag.to_owned(), setting.variable.into())]);
+            let names_in_both = [names_of(&masters, setting), names_of(&lock, setting)];
+            let option_names: Vec<_> = names_in_both.into_iter().flatten().collect();
+            assert_eq!(
+                option_names,
+                [(setting.flag.to_owned(), setting.variable.into())]
+            );
         }
     }
 
     #[test]
     fn options_of_the_command_line_are_parsed_into_settings() {
         let command = MasterSettings::augment_args(Command::new("masters"));
-        let words = "masters --masters redis://a,redis://b --masters redis://c --max-ttl 1m --order unordered";
-        let matches = command.get_matches_from(words.split(' '));
-        let given = MasterSettings::from_arg_matches(&matches).unwrap().0;
-        assert_eq!(given.masters, ["redis://a", "redis://b", "redis://c"]);
-        assert_eq!(given.max_ttl, Some(std::time::Duration::from_secs(60)));
-        assert_eq!(given.order, Some(quorate::Order::Unordered));
+        let command_line = "masters --masters redis://a,redis://b --masters redis://c --max-ttl 1m --order unordered";
+        let matches = command.get_matches_from(command_line.split(' '));
+        let parsed = MasterSettings::from_arg_matches(&matches).unwrap().settings;
+        assert_eq!(parsed.masters, ["redis://a", "redis://b", "redis://c"]);
+        assert_eq!(parsed.max_ttl, Some(std::time::Duration::from_secs(60)));
+        assert_eq!(parsed.order, Some(quorate::Order::Unordered));
     }
 }

@@ -17,9 +17,9 @@ use serde::Serialize;
 
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, CommandResult, Failure, Meaning};
-use crate::kind::holder_words;
+use crate::kind::holder_text;
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
-use crate::patience::{Patience, may_be_up, patient};
+use crate::patience::{Patience, may_be_up, patient_redlock};
 
 /// The text below the options of `quorate status --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -62,7 +62,7 @@ host, pid, since), latency_ms, error, error_kind
     slot            only for a permit, if no name is given";
 
 /// How many waiters the output for people shows.
-const SHOWN: usize = 10;
+const MAX_WAITERS_SHOWN: usize = 10;
 
 /// The exit codes of `quorate status`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
@@ -103,7 +103,7 @@ pub(crate) struct ResourceStatus {
     pub(crate) resource: String,
     /// The name of the resource with control characters escaped, for the output for people.
     #[serde(skip)]
-    pub(crate) shown: String,
+    pub(crate) display_name: String,
     /// The name of the resource in hexadecimal; `None` if the name is UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resource_hex: Option<String>,
@@ -128,7 +128,7 @@ pub(crate) struct ResourceStatus {
     pub(crate) permits: Vec<ResourceStatus>,
     /// For each master that replied: the clients that wait for a permit of the semaphore. Empty if no client waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) permit_line: Vec<LineStatus>,
+    pub(crate) permit_line: Vec<QueueStatus>,
     /// The error if the semaphore named `resource` could not be read. `None` if `verdict` is `unknown`: then `masters`
     /// contains the errors.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,7 +187,7 @@ pub(crate) struct NoteStatus {
     pub(crate) text: Option<String>,
     /// The whole note as one line, for the output for people.
     #[serde(skip)]
-    pub(crate) line: String,
+    pub(crate) summary: String,
 }
 
 impl NoteStatus {
@@ -198,7 +198,7 @@ impl NoteStatus {
             process: note.process.clone(),
             since: humantime::format_rfc3339_millis(note.since).to_string(),
             text: note.text.clone(),
-            line: note.to_string(),
+            summary: note.to_string(),
         }
     }
 }
@@ -217,7 +217,7 @@ pub(crate) struct HoldStatus {
 impl HoldStatus {
     fn new(hold: &Hold) -> Self {
         Self {
-            token: output::bytes(&hold.value),
+            token: output::printable(&hold.value),
             ttl_left_ms: hold.lives.as_millis() as u64,
             note: hold.note.as_ref().map(NoteStatus::new),
         }
@@ -239,25 +239,25 @@ pub(crate) struct WaiterStatus {
     pub(crate) since: Option<String>,
     /// The waiter as one line, for the output for people.
     #[serde(skip)]
-    pub(crate) line: String,
+    pub(crate) summary: String,
 }
 
 impl WaiterStatus {
     /// The waiters in the queue of a lock on one master. `state` is the state of the lock on that master.
-    fn line(state: &KeyState) -> Vec<Self> {
-        let since = humantime::format_rfc3339_millis;
+    fn queue_of(state: &KeyState) -> Vec<Self> {
+        let rfc3339_text = humantime::format_rfc3339_millis;
         let waiter = |waiter: &Waiter| Self {
-            id: output::bytes(waiter.id.as_bytes()),
+            id: output::printable(waiter.id.as_bytes()),
             lives_ms: waiter.lives.as_millis() as u64,
             host: waiter.host.clone(),
             pid: waiter.pid,
-            since: waiter.since.map(|at| since(at).to_string()),
-            line: Self::words(waiter),
+            since: waiter.since.map(|at| rfc3339_text(at).to_string()),
+            summary: Self::summary_of(waiter),
         };
         state.queue.iter().map(waiter).collect()
     }
 
-    fn words(waiter: &Waiter) -> String {
+    fn summary_of(waiter: &Waiter) -> String {
         let (Some(pid), Some(since)) = (waiter.pid, waiter.since) else {
             return "unknown client".to_owned();
         };
@@ -269,16 +269,16 @@ impl WaiterStatus {
 
 /// The queue of a semaphore on one master, in the JSON output of `status`.
 #[derive(Debug, Serialize)]
-pub(crate) struct LineStatus {
+pub(crate) struct QueueStatus {
     /// The address of the master, without credentials.
     pub(crate) master: String,
     /// The clients that wait for a permit on this master, the next one first.
     pub(crate) waiting: Vec<WaiterStatus>,
 }
 
-impl LineStatus {
+impl QueueStatus {
     fn new(node: &NodeStatus) -> Option<Self> {
-        let waiting = WaiterStatus::line(node.state.as_ref().ok()?);
+        let waiting = WaiterStatus::queue_of(node.state.as_ref().ok()?);
         let master = node.node.to_string();
         Some(Self { master, waiting })
     }
@@ -294,24 +294,25 @@ impl StatusArgs {
 /// Reads the state of each resource and prints it.
 pub(crate) fn run(args: StatusArgs) -> CommandResult {
     let (mut masters, _) = args.masters.complete()?;
-    let statuses = config::block_on(look_patiently(&mut masters, &args.resource))?;
+    let statuses = config::block_on(read_patiently(&mut masters, &args.resource))?;
     if args.json {
         output::print_json(&serde_json::json!({ "resources": statuses }))?;
     } else {
         let max_ttl = masters.settings().max_ttl();
-        let text = |status: &ResourceStatus| page(status) + &keys_that_stay(status, max_ttl);
-        let texts: Vec<String> = statuses.iter().map(text).collect();
+        let text_of =
+            |status: &ResourceStatus| page(status) + &lasting_key_warnings(status, max_ttl);
+        let texts: Vec<String> = statuses.iter().map(text_of).collect();
         output::print_page(&texts.join("\n"))?;
     }
     match statuses.iter().find(|status| status.verdict == "unknown") {
-        Some(status) => Err(no_quorum(status)),
+        Some(status) => Err(no_quorum_failure(status)),
         None => Ok(exit::OK),
     }
 }
 
 /// Reads the state of each resource. Tries again with longer timeouts while any status
 /// [is undecided](ResourceStatus::is_undecided).
-async fn look_patiently(
+async fn read_patiently(
     masters: &mut MasterOptions,
     names: &[OsString],
 ) -> Result<Vec<ResourceStatus>, Failure> {
@@ -319,11 +320,11 @@ async fn look_patiently(
     if !statuses.iter().any(|status| status.is_undecided) {
         return Ok(statuses);
     }
-    let (redlock, mut patience) = (patient(masters)?, Patience::begin());
+    let (redlock, mut patience) = (patient_redlock(masters)?, Patience::begin());
     loop {
         let statuses = statuses_of(&redlock, names).await?;
         let is_undecided = statuses.iter().any(|status| status.is_undecided);
-        if !is_undecided || !patience.lets_ask_again().await {
+        if !is_undecided || !patience.pause_to_retry().await {
             return Ok(statuses);
         }
     }
@@ -338,11 +339,11 @@ async fn statuses_of(
         let status = redlock
             .status(name.as_bytes())
             .await
-            .map_err(|why| wrong_name(name, why))?;
+            .map_err(|why| invalid_name(name, why))?;
         let semaphore = redlock
             .semaphore_status(name.as_bytes())
             .await
-            .map_err(|why| wrong_name(name, why))?;
+            .map_err(|why| invalid_name(name, why))?;
         let mut status = ResourceStatus::new(name.as_bytes(), &status);
         status.add_semaphore(&semaphore);
         statuses.push(status);
@@ -360,34 +361,36 @@ pub(crate) async fn status_of(
         Some(slot) => redlock.permit_status(name.as_bytes(), slot).await,
         None => redlock.status(name.as_bytes()).await,
     };
-    status.map_err(|why| wrong_name(name, why))
+    status.map_err(|why| invalid_name(name, why))
 }
 
 /// The failure if `name` cannot be the name of a lock, for the reason `why`.
-pub(crate) fn wrong_name(name: &OsStr, why: impl std::fmt::Display) -> Failure {
-    let mut shown = output::bytes(name.as_bytes());
-    if shown.chars().count() > 40 {
-        shown = shown.chars().take(40).chain(['…']).collect();
+pub(crate) fn invalid_name(name: &OsStr, reason: impl std::fmt::Display) -> Failure {
+    let mut display_name = output::printable(name.as_bytes());
+    if display_name.chars().count() > 40 {
+        display_name = display_name.chars().take(40).chain(['…']).collect();
     }
-    Failure::usage(format!("cannot use '{shown}' as the name of a lock: {why}"))
+    Failure::usage(format!(
+        "cannot use '{display_name}' as the name of a lock: {reason}"
+    ))
 }
 
 /// The error for a resource of which no majority of the masters reported the state.
-pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
+pub(crate) fn no_quorum_failure(status: &ResourceStatus) -> Failure {
     if status.is_blocked() {
         return Failure::new(
             exit::UNAVAILABLE,
             format!(
                 "nobody can get the lock '{}': on {} of {} masters, another program wrote another type of value to its \
                  key, for example a hash; delete the key if nobody needs it, or use another name or prefix",
-                status.shown,
-                status.of_other_type(),
+                status.display_name,
+                status.count_of_other_type(),
                 status.masters.len()
             ),
         );
     }
     let kinds = status.masters.iter().filter_map(|master| master.error_kind);
-    unanswered(
+    unanswered_failure(
         (status.answered, status.masters.len(), status.quorum),
         kinds,
     )
@@ -400,8 +403,8 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
 /// - `of`: the number of all masters.
 /// - `needed`: the size of a quorum.
 /// - `kinds`: the kinds of errors of the masters that did not reply. They determine the advice and the exit code.
-pub(crate) fn unanswered<'a>(
-    (answered, of, needed): (usize, usize, usize),
+pub(crate) fn unanswered_failure<'a>(
+    (answered, masters, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
 ) -> Failure {
     let needed = if answered < needed {
@@ -409,24 +412,24 @@ pub(crate) fn unanswered<'a>(
     } else {
         "but a majority of masters and a majority of next_masters are needed".to_owned()
     };
-    let said = format!("no quorum: {answered} of {of} masters answered, {needed}");
+    let base_text = format!("no quorum: {answered} of {masters} masters answered, {needed}");
     let kinds: Vec<&str> = kinds.collect();
     if kinds.contains(&Fault::OtherMasters("".into()).kind()) {
-        let why = "the masters refuse this configuration: use the same masters, masters_generation and masters_name as the \
+        let reason = "the masters refuse this configuration: use the same masters, masters_generation and masters_name as the \
                    other clients, or run quorate masters mark if a master has lost its generation marker";
-        return Failure::new(exit::CONFIG, format!("{said}; {why}"));
+        return Failure::new(exit::CONFIG, format!("{base_text}; {reason}"));
     }
     if kinds.contains(&Fault::Quarantined(Duration::ZERO).kind()) {
-        let why = "some masters have just started or have lost their generation marker, so they do not vote until \
+        let reason = "some masters have just started or have lost their generation marker, so they do not vote until \
                    clients have been connected to them for max_ttl: run quorate masters mark --watch";
-        return Failure::new(exit::UNAVAILABLE, format!("{said}; {why}"));
+        return Failure::new(exit::UNAVAILABLE, format!("{base_text}; {reason}"));
     }
-    Failure::new(exit::UNAVAILABLE, said)
+    Failure::new(exit::UNAVAILABLE, base_text)
 }
 
 impl ResourceStatus {
     /// The JSON form of one listed lock. If the entry is a permit, its slot is included.
-    pub(crate) fn of_listed(listed: &Listed) -> Self {
+    pub(crate) fn from_listed(listed: &Listed) -> Self {
         Self {
             slot: listed.slot,
             ..Self::new(&listed.resource, &listed.status)
@@ -436,16 +439,21 @@ impl ResourceStatus {
     /// Adds the state of the semaphore that has the same name as this resource.
     fn add_semaphore(&mut self, semaphore: &SemaphoreStatus) {
         let permits = semaphore.permits.iter();
-        self.permits = permits.map(Self::of_listed).collect();
-        let line = semaphore.line.nodes.iter();
-        self.permit_line = line.clone().filter_map(LineStatus::new).collect();
-        if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
+        self.permits = permits.map(Self::from_listed).collect();
+        let queue_nodes = semaphore.line.nodes.iter();
+        self.permit_line = queue_nodes.clone().filter_map(QueueStatus::new).collect();
+        if self
+            .permit_line
+            .iter()
+            .all(|queue_nodes| queue_nodes.waiting.is_empty())
+        {
             self.permit_line.clear();
         }
         // Report one error for the permits and the queue.
-        let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
-        if unread && self.verdict != "unknown" {
-            let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
+        let is_unread = semaphore.line.verdict() == StatusVerdict::Unknown;
+        if is_unread && self.verdict != "unknown" {
+            let mut faults =
+                queue_nodes.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
             self.permits_error = faults
                 .next()
                 .map(|(master, fault)| format!("{master}: {}", output::redact(&fault.to_string())));
@@ -453,46 +461,52 @@ impl ResourceStatus {
     }
 
     /// The number of masters that store another type of value than a string in the lock key.
-    fn of_other_type(&self) -> usize {
-        let other = Some(Fault::WrongType.kind());
+    fn count_of_other_type(&self) -> usize {
+        let wrong_type = Some(Fault::WrongType.kind());
         let masters = self.masters.iter();
-        masters.filter(|master| master.error_kind == other).count()
+        masters
+            .filter(|master| master.error_kind == wrong_type)
+            .count()
     }
 
     /// Whether the verdict is `unknown` only because some masters store another type of value in the lock key.
     fn is_blocked(&self) -> bool {
-        let other = self.of_other_type();
-        self.verdict == "unknown" && other > 0 && self.answered + other >= self.quorum
+        let other_type_count = self.count_of_other_type();
+        self.verdict == "unknown"
+            && other_type_count > 0
+            && self.answered + other_type_count >= self.quorum
     }
 
     /// The notes of all holders of the lock, one line per note.
     pub(crate) fn holders(&self) -> Vec<&str> {
         let holds = self.holds.iter().map(|hold| &hold.note);
         let notes = std::iter::once(&self.note).chain(holds).flatten();
-        notes.map(|note| &*note.line).collect()
+        notes.map(|note| &*note.summary).collect()
     }
 
     /// The time until the lock key has expired on all masters, as text; `-` if no master reports a time.
-    pub(crate) fn left(&self) -> String {
-        let left = self.masters.iter().filter_map(|master| master.ttl_left_ms);
-        let left = left.max().map(|ms| human(Duration::from_millis(ms)));
-        left.unwrap_or_else(|| "-".to_owned())
+    pub(crate) fn ttl_left_text(&self) -> String {
+        let ttls_left = self.masters.iter().filter_map(|master| master.ttl_left_ms);
+        let longest = ttls_left.max().map(|ms| human(Duration::from_millis(ms)));
+        longest.unwrap_or_else(|| "-".to_owned())
     }
 
     /// The number of waiters on the master with the longest queue.
-    pub(crate) fn waiting(&self) -> usize {
-        let lines = self.masters.iter().map(|master| master.waiting.len());
-        lines.max().unwrap_or(0)
+    pub(crate) fn queue_length(&self) -> usize {
+        let lengths = self.masters.iter().map(|master| master.waiting.len());
+        lengths.max().unwrap_or(0)
     }
 
     /// The holders of the lock, for one cell of a table.
-    pub(crate) fn held_by(&self) -> String {
+    pub(crate) fn holders_text(&self) -> String {
         let holders = self.holders();
-        let silent = self.holds.len().saturating_sub(holders.len());
+        let without_note = self.holds.len().saturating_sub(holders.len());
         match (holders.is_empty(), &self.holder) {
-            (false, _) if silent > 0 => format!("{}; and {silent} more", holders.join("; ")),
+            (false, _) if without_note > 0 => {
+                format!("{}; and {without_note} more", holders.join("; "))
+            }
             (false, _) => holders.join("; "),
-            (true, Some(holder)) => holder_words(holder),
+            (true, Some(holder)) => holder_text(holder),
             (true, None) => self.verdict.to_owned(),
         }
     }
@@ -500,7 +514,7 @@ impl ResourceStatus {
     /// The JSON form of `status`, the library's status of the resource `name`.
     pub(crate) fn new(name: &[u8], status: &Status) -> Self {
         let (verdict, holder) = match status.verdict() {
-            StatusVerdict::Held(holder) => ("held", Some(output::bytes(&holder))),
+            StatusVerdict::Held(holder) => ("held", Some(output::printable(&holder))),
             StatusVerdict::Free => ("free", None),
             StatusVerdict::Split => ("split", None),
             _ => ("unknown", None),
@@ -510,8 +524,8 @@ impl ResourceStatus {
         let is_undecided = verdict == "unknown" && may_be_up(faults, status.nodes.len());
         Self {
             is_undecided,
-            resource: output::name(name),
-            shown: output::bytes(name),
+            resource: output::json_name(name),
+            display_name: output::printable(name),
             resource_hex: std::str::from_utf8(name)
                 .is_err()
                 .then(|| output::hex(name)),
@@ -550,10 +564,10 @@ impl MasterStatus {
                 } else {
                     "free"
                 };
-                status.token = state.holder.as_deref().map(output::bytes);
+                status.token = state.holder.as_deref().map(output::printable);
                 status.ttl_left_ms = state.ttl_left.map(|left| left.as_millis() as u64);
                 status.fencing_counter = state.counter;
-                status.waiting = WaiterStatus::line(state);
+                status.waiting = WaiterStatus::queue_of(state);
             }
             Err(fault) => {
                 status.error = Some(output::redact(&fault.to_string()).into_owned());
@@ -590,8 +604,8 @@ impl MasterStatus {
 
 /// The output for people about one resource: the verdict, then a table of the masters.
 fn page(status: &ResourceStatus) -> String {
-    let (style, words) = match (status.verdict, &status.holder) {
-        ("held", Some(holder)) => (YELLOW, format!("held by {}", holder_words(holder))),
+    let (style, verdict_text) = match (status.verdict, &status.holder) {
+        ("held", Some(holder)) => (YELLOW, format!("held by {}", holder_text(holder))),
         ("free", _) => (GREEN, "free".to_owned()),
         ("split", _) => (
             YELLOW,
@@ -601,7 +615,7 @@ fn page(status: &ResourceStatus) -> String {
             RED,
             format!(
                 "blocked: on {} of {} masters, another program wrote another type of value to the lock key",
-                status.of_other_type(),
+                status.count_of_other_type(),
                 status.masters.len()
             ),
         ),
@@ -615,15 +629,15 @@ fn page(status: &ResourceStatus) -> String {
     let rows: Vec<Vec<Cell>> = status.masters.iter().map(MasterStatus::row).collect();
     let queues = status.masters.iter().map(|master| &master.waiting);
     let notes = holder_lines(status) + &waiting_lines(queues, status.note.as_ref());
-    let (plain, semaphore) = match (status.permits.len(), waiting_for_permits(status)) {
+    let (lock_prefix, semaphore) = match (status.permits.len(), waiting_for_permits(status)) {
         (0, 0) => ("", String::new()),
         (0, waiting) => ("plain lock ", format!("; {waiting} waiting for a permit")),
         (1, _) => ("plain lock ", "; 1 permit held".to_owned()),
         (held, _) => ("plain lock ", format!("; {held} permits held")),
     };
     format!(
-        "{}: {plain}{style}{words}{style:#}{semaphore} ({} of {} masters {answered}, {} are a majority)\n{notes}{}{}",
-        status.shown,
+        "{}: {lock_prefix}{style}{verdict_text}{style:#}{semaphore} ({} of {} masters {answered}, {} are a majority)\n{notes}{}{}",
+        status.display_name,
         status.answered,
         status.masters.len(),
         status.quorum,
@@ -633,14 +647,14 @@ fn page(status: &ResourceStatus) -> String {
             ],
             &rows
         ),
-        permits(status)
+        permits_text(status)
     )
 }
 
 /// One line for each master that keeps the lock key for longer than `max_ttl`, or for ever. The line says how such a key arises, and
 /// what to do if nobody holds the lock. Empty if no master does.
-fn keys_that_stay(status: &ResourceStatus, max_ttl: Duration) -> String {
-    let stays = |master: &MasterStatus| {
+fn lasting_key_warnings(status: &ResourceStatus, max_ttl: Duration) -> String {
+    let warning = |master: &MasterStatus| {
         if master.state == "held" && master.ttl_left_ms.is_none() {
             return Some(format!(
                 "{}: the lock key has no expiry, so another program wrote it. Nobody gets the lock until the key is \
@@ -648,23 +662,23 @@ fn keys_that_stay(status: &ResourceStatus, max_ttl: Duration) -> String {
                 master.master
             ));
         }
-        let left = Duration::from_millis(master.ttl_left_ms?);
-        (left > max_ttl).then(|| {
+        let ttl_left = Duration::from_millis(master.ttl_left_ms?);
+        (ttl_left > max_ttl).then(|| {
             format!(
                 "{}: the lock key expires in {}, which is longer than max_ttl ({}): another program wrote it, or the \
                  master's clock was set back since. A holder that lives removes it when it releases the lock. If the \
                  holder is gone, quorate break removes it.\n",
                 master.master,
-                human(left),
+                human(ttl_left),
                 human(max_ttl)
             )
         })
     };
-    status.masters.iter().filter_map(stays).collect()
+    status.masters.iter().filter_map(warning).collect()
 }
 
-/// Describes the longest queue of any master: one line for each of the first [`SHOWN`] waiters, and one line with the
-/// number of the remaining waiters.
+/// Describes the longest queue of any master: one line for each of the first [`MAX_WAITERS_SHOWN`] waiters, and one
+/// line with the number of the remaining waiters.
 ///
 /// `holder` names the process that holds the lock. If the first waiter is the same process, the waiter's line says so.
 fn waiting_lines<'a>(
@@ -673,23 +687,24 @@ fn waiting_lines<'a>(
 ) -> String {
     // Leave out waiters that have lost their place because they sent no heartbeat. A master removes such a waiter only
     // when another client requests the lock.
-    let living = queues.map(|queue| queue.iter().filter(|one| one.lives_ms > 0).collect());
-    let waiters: Vec<&WaiterStatus> = living.max_by_key(Vec::len).unwrap_or_default();
+    let live_queues =
+        queues.map(|queue| queue.iter().filter(|waiter| waiter.lives_ms > 0).collect());
+    let waiters: Vec<&WaiterStatus> = live_queues.max_by_key(Vec::len).unwrap_or_default();
     let mut lines = String::new();
-    for (at, waiter) in waiters.iter().take(SHOWN).enumerate() {
+    for (index, waiter) in waiters.iter().take(MAX_WAITERS_SHOWN).enumerate() {
         // The first waiter can be the holder: a client can stay in the queue after it has acquired the lock.
-        let holds = at == 0
+        let holder_text = index == 0
             && holder.is_some_and(|holder| {
                 (Some(&holder.host), Some(holder.pid)) == (waiter.host.as_ref(), waiter.pid)
             });
-        let holds = if holds {
+        let holder_text = if holder_text {
             " (same process as the holder)"
         } else {
             ""
         };
-        lines += &format!("waiting: {}{holds}\n", waiter.line);
+        lines += &format!("waiting: {}{holder_text}\n", waiter.summary);
     }
-    if let Some(more @ 1..) = waiters.len().checked_sub(SHOWN) {
+    if let Some(more @ 1..) = waiters.len().checked_sub(MAX_WAITERS_SHOWN) {
         lines += &format!("waiting: {more} more, see --json\n");
     }
     lines
@@ -712,11 +727,11 @@ fn waiting_for_permits(status: &ResourceStatus) -> usize {
 
 /// The output for people about the semaphore that has the same name as the lock: the held permits and the number of
 /// waiters, or the reason why they could not be read. Empty if no permit is held and no client waits.
-fn permits(status: &ResourceStatus) -> String {
-    const WHICH: &str = "semaphore of the same name (a separate lock)";
+fn permits_text(status: &ResourceStatus) -> String {
+    const LABEL: &str = "semaphore of the same name (a separate lock)";
     let permits = &status.permits;
     if let Some(why) = &status.permits_error {
-        return format!("{WHICH}: cannot read its permits: {why}\n");
+        return format!("{LABEL}: cannot read its permits: {why}\n");
     }
     let waiting = waiting_for_permits(status);
     if permits.is_empty() && waiting == 0 {
@@ -728,13 +743,13 @@ fn permits(status: &ResourceStatus) -> String {
         vec![
             permit.slot.unwrap_or_default().to_string().into(),
             permit.verdict.into(),
-            permit.left().into(),
+            permit.ttl_left_text().into(),
             counter.unwrap_or_else(|| "-".to_owned()).into(),
-            permit.held_by().into(),
+            permit.holders_text().into(),
         ]
     };
     let rows: Vec<Vec<Cell>> = permits.iter().map(row).collect();
-    let mut text = format!("{WHICH}: {} held, {waiting} waiting\n", permits.len());
+    let mut text = format!("{LABEL}: {} held, {waiting} waiting\n", permits.len());
     if !rows.is_empty() {
         text += &output::table(&["SLOT", "STATE", "TTL LEFT", "FENCING", "HOLDER"], &rows);
     }

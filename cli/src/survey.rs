@@ -72,26 +72,26 @@ impl SurveyStatus {
     pub(crate) fn new(survey: &Survey) -> Self {
         let masters = survey.masters.iter();
         Self {
-            stage: survey.is_change().then(|| stage(survey.stage())),
+            stage: survey.is_change().then(|| stage_name(survey.stage())),
             step: survey.step(),
             masters: masters
                 .map(|master| MasterRow::new(master, survey.is_change()))
                 .collect(),
-            clients: clients(survey),
+            clients: client_rows(survey),
         }
     }
 }
 
 impl MasterRow {
     fn new(master: &MasterSeen, is_change: bool) -> Self {
-        let seen = &master.seen;
-        let fault = seen.fault.as_ref();
+        let state = &master.seen;
+        let fault = state.fault.as_ref();
         Self {
             master: master.node.to_string(),
-            set: set(master, is_change),
-            mark: seen.mark.clone(),
-            uptime_s: seen.uptime.map(|uptime| uptime.as_secs()),
-            run_id: seen.run_id.clone(),
+            set: set_name(master, is_change),
+            mark: state.mark.clone(),
+            uptime_s: state.uptime.map(|uptime| uptime.as_secs()),
+            run_id: state.run_id.clone(),
             error: fault.map(|fault| output::redact(&fault.to_string()).into_owned()),
             error_kind: fault.map(quorate::Fault::kind),
         }
@@ -99,7 +99,7 @@ impl MasterRow {
 }
 
 /// The name of the set that a master belongs to; `None` if `next_masters` is not set.
-pub(crate) fn set(master: &MasterSeen, is_change: bool) -> Option<&'static str> {
+pub(crate) fn set_name(master: &MasterSeen, is_change: bool) -> Option<&'static str> {
     match (master.is_old, master.is_next) {
         (true, true) => Some("both"),
         (false, true) => Some("next"),
@@ -107,7 +107,7 @@ pub(crate) fn set(master: &MasterSeen, is_change: bool) -> Option<&'static str> 
     }
 }
 
-fn stage(stage: ChangeStage) -> &'static str {
+fn stage_name(stage: ChangeStage) -> &'static str {
     match stage {
         ChangeStage::Untouched => "untouched",
         ChangeStage::Begun => "begun",
@@ -123,13 +123,13 @@ fn stage(stage: ChangeStage) -> &'static str {
 /// unknown are last.
 ///
 /// A row contains all connections of one process. A connection whose name contains no process id has its own row.
-fn clients(survey: &Survey) -> Vec<ClientRow> {
+fn client_rows(survey: &Survey) -> Vec<ClientRow> {
     let mut rows: BTreeMap<_, ClientRow> = BTreeMap::new();
     for master in &survey.masters {
         for client in &master.seen.clients {
-            let (step, state) = standing(client, survey);
-            let alone = client.pid.is_none().then_some((&master.node, client.id));
-            let order = (step.is_none(), step, state, &client.name, alone);
+            let (step, state) = step_and_state(client, survey);
+            let connection_key = client.pid.is_none().then_some((&master.node, client.id));
+            let order = (step.is_none(), step, state, &client.name, connection_key);
             let row = rows.entry(order).or_insert_with(|| ClientRow {
                 step,
                 state,
@@ -148,7 +148,7 @@ fn clients(survey: &Survey) -> Vec<ClientRow> {
 }
 
 /// Returns the `step` and the `state` of a client's row (see [`ClientRow`]).
-fn standing(client: &ClientSeen, survey: &Survey) -> (Option<u64>, &'static str) {
+fn step_and_state(client: &ClientSeen, survey: &Survey) -> (Option<u64>, &'static str) {
     match client.kind {
         ClientKind::AtStep(step, _) => {
             let state = match step.cmp(&survey.step()) {
@@ -166,7 +166,7 @@ fn standing(client: &ClientSeen, survey: &Survey) -> (Option<u64>, &'static str)
 
 /// The table of the connected clients for people; empty if there are none.
 pub(crate) fn clients_table(survey: &Survey) -> String {
-    let clients = clients(survey);
+    let clients = client_rows(survey);
     if clients.is_empty() {
         return String::new();
     }
@@ -176,14 +176,18 @@ pub(crate) fn clients_table(survey: &Survey) -> String {
             "current" => Cell::from("current"),
             state => Cell::styled(state.replace('_', " "), YELLOW),
         };
-        let named = (!client.name.is_empty()).then(|| output::bytes(client.name.as_bytes()));
-        let addresses = client.connections.iter().map(|one| one.address.as_str());
+        let name_text =
+            (!client.name.is_empty()).then(|| output::printable(client.name.as_bytes()));
+        let addresses = client
+            .connections
+            .iter()
+            .map(|connection| connection.address.as_str());
         vec![
             or_dash(client.step.map(|step| step.to_string())),
             state,
             or_dash(client.host.clone()),
             or_dash(client.pid.map(|pid| pid.to_string())),
-            or_dash(named),
+            or_dash(name_text),
             addresses.collect::<Vec<_>>().join(" ").into(),
         ]
     };

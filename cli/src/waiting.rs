@@ -11,29 +11,29 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use quorate::Waiting;
 
-use crate::kind::{self, holder_words};
+use crate::kind::{self, holder_text};
 use crate::output::{self, human};
 
 /// If stderr is not a terminal: how long the wait must last before the first line is printed.
-const PATIENCE: Duration = Duration::from_secs(3);
+const FIRST_MESSAGE_AFTER: Duration = Duration::from_secs(3);
 /// If stderr is not a terminal: after each line about a wait, the minimum time until a changed state is printed.
-const CHANGE: Duration = Duration::from_secs(2);
+const CHANGE_INTERVAL: Duration = Duration::from_secs(2);
 /// If stderr is not a terminal: the maximum time between two lines about a wait.
-const STILL: Duration = Duration::from_secs(30);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// With `--quiet`: how long a wait must last before `quorate` warns that no majority of the masters answers.
-const UNREACHABLE: Duration = Duration::from_secs(5);
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// The spinner on the terminal; `None` while no spinner is shown.
-static MOVING: Mutex<Option<ProgressBar>> = Mutex::new(None);
+static ACTIVE_SPINNER: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Runs `write` so that its output appears above the spinner, if there is one.
-pub(crate) fn above(write: impl FnOnce()) {
-    let moving = MOVING
+pub(crate) fn write_above_spinner(write: impl FnOnce()) {
+    let spinner = ACTIVE_SPINNER
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    match moving {
+    match spinner {
         Some(bar) => bar.suspend(write),
         None => write(),
     }
@@ -44,11 +44,11 @@ pub(crate) struct WaitDisplay {
     resource: String,
     /// The variable `QUORATE_TOKEN`: the token of the lock that the outer `quorate` of this process holds; `None` if
     /// there is no outer `quorate`.
-    ours: Option<OsString>,
+    outer_token: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// The last printed line: when it was printed (since the start of the wait), and its [`key`]. `None` if no line was
-    /// printed.
-    last: Mutex<Option<(Duration, String)>>,
+    /// The last printed line: when it was printed (since the start of the wait), and its [`state_key`]. `None` if no
+    /// line was printed.
+    last_message: Mutex<Option<(Duration, String)>>,
 }
 
 /// Writes how long the wait has lasted; nothing in the first second.
@@ -69,62 +69,86 @@ impl WaitDisplay {
             }
             bar
         });
-        MOVING
+        ACTIVE_SPINNER
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone_from(&bar);
         Self {
-            resource: output::bytes(resource),
-            ours: std::env::var_os("QUORATE_TOKEN").filter(|_| kind::is_nested()),
+            resource: output::printable(resource),
+            outer_token: std::env::var_os("QUORATE_TOKEN").filter(|_| kind::is_nested()),
             bar,
-            last: Mutex::new(None),
+            last_message: Mutex::new(None),
         }
     }
 
-    /// Shows the state `seen` of the wait. On a terminal, updates the spinner; otherwise prints a line if one is due.
-    pub(crate) fn see(&self, seen: &Waiting) {
+    /// Shows the state `waiting` of the wait. On a terminal, updates the spinner; otherwise prints a line if one is
+    /// due.
+    pub(crate) fn update(&self, waiting: &Waiting) {
         if output::is_quiet() {
-            self.warn_if_unreachable(seen);
+            self.warn_if_unreachable(waiting);
             return;
         }
-        let ours = seen.holder.is_some()
-            && seen.holder.as_deref() == self.ours.as_ref().map(|ours| ours.as_bytes());
-        let text = describe(&self.resource, seen, ours);
+        let is_outer = waiting.holder.is_some()
+            && waiting.holder.as_deref()
+                == self
+                    .outer_token
+                    .as_ref()
+                    .map(|is_outer| is_outer.as_bytes());
+        let text = describe(&self.resource, waiting, is_outer);
         if let Some(bar) = &self.bar {
             bar.set_message(output::redact(&text).into_owned());
             bar.enable_steady_tick(Duration::from_millis(100));
             return;
         }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = match &*last {
-            None => seen.waited >= PATIENCE,
-            Some((at, _)) if seen.waited.saturating_sub(*at) >= STILL => true,
-            Some((at, said)) => seen.waited.saturating_sub(*at) >= CHANGE && *said != key(seen),
+        let mut last_message = self
+            .last_message
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_due = match &*last_message {
+            None => waiting.waited >= FIRST_MESSAGE_AFTER,
+            Some((printed_at, _))
+                if waiting.waited.saturating_sub(*printed_at) >= REPEAT_INTERVAL =>
+            {
+                true
+            }
+            Some((printed_at, printed_state)) => {
+                waiting.waited.saturating_sub(*printed_at) >= CHANGE_INTERVAL
+                    && *printed_state != state_key(waiting)
+            }
         };
-        if due {
-            output::mention(format!("{text}, waited {}", human(seen.waited)));
-            *last = Some((seen.waited, key(seen)));
+        if is_due {
+            output::print_notice(format!("{text}, waited {}", human(waiting.waited)));
+            *last_message = Some((waiting.waited, state_key(waiting)));
         }
     }
 }
 
 impl WaitDisplay {
-    /// Prints one warning if the wait has lasted for [`UNREACHABLE`] and no majority of the masters answers.
-    fn warn_if_unreachable(&self, seen: &Waiting) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.majority_answers || last.is_some() || seen.waited < UNREACHABLE {
+    /// Prints one warning if the wait has lasted for [`UNREACHABLE_AFTER`] and no majority of the masters answers.
+    fn warn_if_unreachable(&self, waiting: &Waiting) {
+        let mut last_message = self
+            .last_message
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if waiting.majority_answers || last_message.is_some() || waiting.waited < UNREACHABLE_AFTER
+        {
             return;
         }
-        let text = describe(&self.resource, seen, false);
-        output::say_in_passing(format!("warning: {text}, waited {}", human(seen.waited)));
-        *last = Some((seen.waited, key(seen)));
+        let text = describe(&self.resource, waiting, false);
+        output::print_message_if_writable(format!(
+            "warning: {text}, waited {}",
+            human(waiting.waited)
+        ));
+        *last_message = Some((waiting.waited, state_key(waiting)));
     }
 }
 
 impl Drop for WaitDisplay {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
-            *MOVING.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *ACTIVE_SPINNER
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = None;
             bar.finish_and_clear();
         }
     }
@@ -132,51 +156,55 @@ impl Drop for WaitDisplay {
 
 /// Summarizes the state of a wait: the position in the queue, the holder, and the masters with problems. When this text
 /// changes, a new line is printed.
-fn key(seen: &Waiting) -> String {
-    let trouble = seen.trouble.iter();
+fn state_key(waiting: &Waiting) -> String {
+    let trouble = waiting.trouble.iter();
     let trouble: Vec<_> = trouble
-        .map(|said| (&said.node, said.outcome.as_str()))
+        .map(|report| (&report.node, report.outcome.as_str()))
         .collect();
-    format!("{:?} {:?} {trouble:?}", seen.ahead, seen.holder)
+    format!("{:?} {:?} {trouble:?}", waiting.ahead, waiting.holder)
 }
 
-fn describe(resource: &str, seen: &Waiting, ours: bool) -> String {
+fn describe(resource: &str, waiting: &Waiting, is_outer: bool) -> String {
     let mut text = format!("waiting for '{resource}'");
-    match seen.ahead {
+    match waiting.ahead {
         Some(0) => text.push_str(", next in the queue"),
         Some(ahead) => text.push_str(&format!(", {ahead} ahead in the queue")),
         None => {}
     }
-    if seen.held_here {
+    if waiting.held_here {
         text.push_str(", held by this process");
-    } else if ours {
+    } else if is_outer {
         text.push_str(
             ", held by the outer quorate process, which waits for this inner quorate to end",
         );
-    } else if seen.foreign {
+    } else if waiting.foreign {
         text.push_str(", held by another program");
-    } else if let Some(note) = &seen.note {
+    } else if let Some(note) = &waiting.note {
         text.push_str(&format!(", held by {note}"));
-    } else if let Some(holder) = &seen.holder {
-        let holder = output::bytes(holder);
-        let words = holder_words(&holder);
-        if words == holder {
-            let brief: String = holder.chars().take(8).collect();
-            text.push_str(&format!(", held by {brief}.."));
+    } else if let Some(holder) = &waiting.holder {
+        let holder = output::printable(holder);
+        let holder_name = holder_text(&holder);
+        if holder_name == holder {
+            let start: String = holder.chars().take(8).collect();
+            text.push_str(&format!(", held by {start}.."));
         } else {
-            text.push_str(&format!(", held by {words}"));
+            text.push_str(&format!(", held by {holder_name}"));
         }
     }
-    if let (Some(_), Some(left)) = (&seen.holder, seen.ttl_left) {
+    if let (Some(_), Some(left)) = (&waiting.holder, waiting.ttl_left) {
         text.push_str(&format!(" (ttl left {})", human(left)));
     }
-    if let Some(first) = seen.trouble.first() {
+    if let Some(first) = waiting.trouble.first() {
         text.push_str(&format!(
             ", no vote from {} of {} masters ({first}",
-            seen.trouble.len(),
-            seen.masters
+            waiting.trouble.len(),
+            waiting.masters
         ));
-        text.push_str(if seen.trouble.len() > 1 { "; ..)" } else { ")" });
+        text.push_str(if waiting.trouble.len() > 1 {
+            "; ..)"
+        } else {
+            ")"
+        });
     }
     text
 }
@@ -193,22 +221,27 @@ mod tests {
     async fn waiting_message_shows_queue_position_and_holder() {
         let redlock = Redlock::in_memory(3);
         let guard = redlock.acquire("x").await.expect("the lock must be free");
-        let other = redlock.clone();
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let seen = lines.clone();
+        let second_client = redlock.clone();
+        let messages = Arc::new(Mutex::new(Vec::new()));
+        let pushed_lines = messages.clone();
         let waiting = tokio::spawn(async move {
-            let see = move |waiting: &Waiting| {
-                let line = describe("x", waiting, false);
-                seen.lock().expect("not poisoned").push(line);
+            let update = move |waiting: &Waiting| {
+                let message = describe("x", waiting, false);
+                pushed_lines.lock().expect("not poisoned").push(message);
             };
-            other.lock("x").waiting(see).acquire().await.map(drop)
+            second_client
+                .lock("x")
+                .waiting(update)
+                .acquire()
+                .await
+                .map(drop)
         });
         tokio::time::sleep(Duration::from_millis(50)).await;
         guard.release().await;
         waiting.await.expect("no panic").expect("the lock");
-        let lines = lines.lock().expect("not poisoned");
+        let messages = messages.lock().expect("not poisoned");
         assert_eq!(
-            lines[0],
+            messages[0],
             "waiting for 'x', 1 ahead in the queue, held by this process"
         );
     }

@@ -10,7 +10,7 @@ use quorate::{Leader, Redlock};
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output;
-use crate::status::{NoteStatus, ResourceStatus, no_quorum, wrong_name};
+use crate::status::{NoteStatus, ResourceStatus, invalid_name, no_quorum_failure};
 
 /// The text below the options of `quorate watch --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -57,20 +57,20 @@ pub(crate) fn run(args: WatchArgs) -> CommandResult {
     let redlock = config::redlock(&masters, file.settings.ttl)?;
     let name = args.name.as_bytes();
     let observation = redlock.election(name).observe();
-    let mut observation = observation.map_err(|why| wrong_name(&args.name, why))?;
-    let every = masters.settings().ttl() / LOOKS;
+    let mut observation = observation.map_err(|why| invalid_name(&args.name, why))?;
+    let interval = masters.settings().ttl() / POLLS_PER_TTL;
     config::block_on(async {
-        let mut failed = std::pin::pin!(watch_masters(&redlock, name, every));
+        let mut masters_failure = std::pin::pin!(watch_masters(&redlock, name, interval));
         loop {
             let leader = tokio::select! {
                 leader = observation.next() => leader,
-                failure = &mut failed => return Err(failure),
-                () = output::unread() => return Ok(exit::OK),
+                failure = &mut masters_failure => return Err(failure),
+                () = output::wait_until_unread() => return Ok(exit::OK),
             };
             let line = if args.json {
-                json(name, leader.as_ref())?
+                json_line(name, leader.as_ref())?
             } else {
-                plain(name, leader.as_ref())
+                plain_line(name, leader.as_ref())
             };
             if !output::print_line(&line)? {
                 return Ok(exit::OK);
@@ -80,47 +80,48 @@ pub(crate) fn run(args: WatchArgs) -> CommandResult {
 }
 
 /// How many times per ttl the masters are asked whether a majority of them answers.
-const LOOKS: u32 = 3;
+const POLLS_PER_TTL: u32 = 3;
 
 /// Prints on stderr when fewer than a majority of the masters answer, and when a majority answers again.
 ///
 /// Returns only if the masters refuse this client, because it does not know the current set of masters. Waiting does not
 /// repair this.
-async fn watch_masters(redlock: &Redlock, name: &[u8], every: Duration) -> Failure {
-    let mut troubled = false;
+async fn watch_masters(redlock: &Redlock, name: &[u8], interval: Duration) -> Failure {
+    let mut has_no_quorum = false;
     loop {
         let status = match redlock.status(name).await {
             Ok(status) => ResourceStatus::new(name, &status),
             Err(why) => return Failure::internal(why),
         };
         if status.verdict == "unknown" {
-            let failure = no_quorum(&status);
+            let failure = no_quorum_failure(&status);
             if failure.code == exit::CONFIG {
                 return failure;
             }
-            if !std::mem::replace(&mut troubled, true) {
-                output::say(format!(
+            if !std::mem::replace(&mut has_no_quorum, true) {
+                output::print_message(format!(
                     "{}; no leader is known until a majority answers: {}",
-                    failure.line,
-                    faults(&status)
+                    failure.message,
+                    faults_text(&status)
                 ));
             }
-        } else if std::mem::take(&mut troubled) {
-            output::mention("a majority of the masters answers again");
+        } else if std::mem::take(&mut has_no_quorum) {
+            output::print_notice("a majority of the masters answers again");
         }
-        tokio::time::sleep(every).await;
+        tokio::time::sleep(interval).await;
     }
 }
 
 /// The error of each master that did not answer.
-fn faults(status: &ResourceStatus) -> String {
-    let each = status.masters.iter();
-    let each = each.filter_map(|one| Some(format!("{}: {}", one.master, one.error.as_ref()?)));
-    each.collect::<Vec<_>>().join("; ")
+fn faults_text(status: &ResourceStatus) -> String {
+    let master_errors = status.masters.iter();
+    let master_errors = master_errors
+        .filter_map(|master| Some(format!("{}: {}", master.master, master.error.as_ref()?)));
+    master_errors.collect::<Vec<_>>().join("; ")
 }
 
-fn plain(name: &[u8], leader: Option<&Leader>) -> String {
-    let name = output::bytes(name);
+fn plain_line(name: &[u8], leader: Option<&Leader>) -> String {
+    let name = output::printable(name);
     match leader {
         None => format!("{name}: no leader known"),
         Some(leader) => {
@@ -131,13 +132,13 @@ fn plain(name: &[u8], leader: Option<&Leader>) -> String {
     }
 }
 
-fn json(name: &[u8], leader: Option<&Leader>) -> Result<String, Failure> {
+fn json_line(name: &[u8], leader: Option<&Leader>) -> Result<String, Failure> {
     let note = leader.and_then(|leader| leader.note.as_ref());
-    let line = serde_json::json!({
-        "election": output::name(name),
+    let message = serde_json::json!({
+        "election": output::json_name(name),
         "leader": leader.is_some(),
         "term": leader.map(|leader| leader.term),
         "note": note.map(NoteStatus::new),
     });
-    serde_json::to_string(&line).map_err(Failure::internal)
+    serde_json::to_string(&message).map_err(Failure::internal)
 }

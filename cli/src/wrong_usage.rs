@@ -20,20 +20,20 @@ pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> CommandR
             Ok(exit::USAGE)
         }
         _ => {
-            let line = unknown_word(error, commands)
-                .unwrap_or_else(|| one_line(&error.render().to_string(), origin(error)));
-            Err(Failure::usage(output::redact(&conceal(line))))
+            let message = unknown_word_message(error, commands)
+                .unwrap_or_else(|| one_line(&error.render().to_string(), variable_of(error)));
+            Err(Failure::usage(output::redact(&conceal(message))))
         }
     }
 }
 
 /// Hides what the user has typed, or has set in a variable of quorate, if it may contain a password: the message may
 /// quote any of it, as a whole or a part between commas.
-fn conceal(mut line: String) -> String {
-    let typed = std::env::args_os().skip(1);
+fn conceal(mut message: String) -> String {
+    let arguments = std::env::args_os().skip(1);
     let variables =
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("QUORATE_"));
-    let texts: Vec<String> = typed
+    let texts: Vec<String> = arguments
         .chain(variables.map(|(_, value)| value))
         .map(|text| text.to_string_lossy().into_owned())
         .collect();
@@ -49,10 +49,10 @@ fn conceal(mut line: String) -> String {
     // The longest first, so that no part of a longer text is left.
     parts.sort_by_key(|text| std::cmp::Reverse(text.len()));
     for part in parts {
-        let shown = redact::value(&part);
-        if shown != part {
+        let redacted = redact::value(&part);
+        if redacted != part {
             let escaped = part.escape_debug().to_string();
-            let mut lead = "";
+            let mut option_name = "";
             // Keep the name of an option, which is no secret.
             if let Some((option, _)) = part.split_once('=')
                 && option.starts_with("--")
@@ -60,66 +60,66 @@ fn conceal(mut line: String) -> String {
                     .bytes()
                     .all(|byte| byte == b'-' || byte.is_ascii_lowercase())
             {
-                lead = option;
+                option_name = option;
             }
-            let shown = if lead.is_empty() {
-                shown.into_owned()
+            let redacted = if option_name.is_empty() {
+                redacted.into_owned()
             } else {
-                format!("{lead}=***")
+                format!("{option_name}=***")
             };
             for quoted in [part.as_str(), part.trim(), &escaped] {
-                line = line.replace(quoted, &shown);
+                message = message.replace(quoted, &redacted);
             }
         }
     }
-    line
+    message
 }
 
 /// The message for an unknown option or command, with a suggestion if a known name is similar. `None` for all other
 /// kinds of errors.
-fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String> {
-    let (what, word, meant) = match error.kind() {
+fn unknown_word_message(error: &clap::Error, commands: &clap::Command) -> Option<String> {
+    let (problem, word, suggestion) = match error.kind() {
         ErrorKind::UnknownArgument => {
             let word = text_of(error, ContextKind::InvalidArg)?;
-            let meant = text_of(error, ContextKind::SuggestedArg);
-            let meant = meant.or_else(|| nearest(&word, commands));
-            ("unexpected argument", word, meant)
+            let suggestion = text_of(error, ContextKind::SuggestedArg);
+            let suggestion = suggestion.or_else(|| nearest(&word, commands));
+            ("unexpected argument", word, suggestion)
         }
         ErrorKind::InvalidSubcommand => {
             let word = text_of(error, ContextKind::InvalidSubcommand)?;
-            let meant = text_of(error, ContextKind::SuggestedSubcommand);
+            let suggestion = text_of(error, ContextKind::SuggestedSubcommand);
             (
                 "unrecognized command",
                 word.clone(),
-                renamed(&word).or(meant),
+                current_name(&word).or(suggestion),
             )
         }
         _ => return None,
     };
-    Some(match meant {
-        Some(meant) => format!("{what} '{word}': did you mean {meant}? See --help"),
-        None => format!("{what} '{word}'; see --help"),
+    Some(match suggestion {
+        Some(suggestion) => format!("{problem} '{word}': did you mean {suggestion}? See --help"),
+        None => format!("{problem} '{word}'; see --help"),
     })
 }
 
 /// Former names of commands and subcommands: the parent command, the former name, and the current name. The parent is
 /// empty for commands of `quorate` itself.
-const FORMER: [(&str, &str, &str); 3] = [
+const FORMER_NAMES: [(&str, &str, &str); 3] = [
     ("", "list", "status"),
     ("", "prepare", "prepare-server"),
     ("masters", "prepare", "begin"),
 ];
 
 /// The current name of the command or subcommand that the user typed as `word`; `None` if `word` is not a former name.
-fn renamed(word: &str) -> Option<String> {
+fn current_name(word: &str) -> Option<String> {
     let typed = std::env::args_os().skip(1);
     let typed = typed.filter_map(|word| word.into_string().ok());
-    let above = typed.take_while(|typed| typed != word);
-    let above = above.filter(|word| !word.starts_with('-')).last();
-    let above = above.unwrap_or_default();
-    let mut former = FORMER.iter();
-    let former = former.find(|(of, name, _)| *of == above && *name == word);
-    former.map(|(_, _, now)| (*now).to_owned())
+    let parent_command = typed.take_while(|typed| typed != word);
+    let parent_command = parent_command.filter(|word| !word.starts_with('-')).last();
+    let parent_command = parent_command.unwrap_or_default();
+    let mut former = FORMER_NAMES.iter();
+    let former = former.find(|(parent, name, _)| *parent == parent_command && *name == word);
+    former.map(|(_, _, current)| (*current).to_owned())
 }
 
 /// Returns the text that a parser error stores for `kind`. If there are several texts, returns the last one, which is
@@ -145,18 +145,18 @@ fn nearest(word: &str, commands: &clap::Command) -> Option<String> {
         .filter_map(clap::Arg::get_long)
         .collect();
     for name in typed.iter().filter(|word| !word.starts_with('-')) {
-        let Some(below) = command.find_subcommand(name) else {
+        let Some(subcommand) = command.find_subcommand(name) else {
             break;
         };
-        command = below;
+        command = subcommand;
         options.extend(command.get_arguments().filter_map(clap::Arg::get_long));
     }
-    let meant = variables::nearest_of(word, options.into_iter(), |option| option)?;
-    Some(format!("--{meant}"))
+    let suggestion = variables::nearest_of(word, options.into_iter(), |option| option)?;
+    Some(format!("--{suggestion}"))
 }
 
 /// The environment variable that the wrong value came from; `None` if the value was typed on the command line.
-fn origin(error: &clap::Error) -> Option<String> {
+fn variable_of(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };

@@ -92,8 +92,8 @@ pub(crate) enum Part {
     Only(&'static [&'static str]),
 }
 
-/// A `--quick` run uses only the first `QUICK` entries of `TESTS`.
-const QUICK: usize = 37;
+/// A `--quick` run uses only the first `QUICK_TESTS_COUNT` entries of `TESTS`.
+const QUICK_TESTS_COUNT: usize = 37;
 
 /// Which judges (test programs and sweeps of the simulation) are used.
 #[derive(Clone, Debug, Default)]
@@ -102,23 +102,29 @@ pub(crate) struct Choice {
     pub(crate) quick: bool,
     /// The names of the judges to use; if empty, all judges are used. A name is a test program, `simulation`, or a
     /// module of the tests in `tests/all`.
-    pub(crate) only: Vec<String>,
+    pub(crate) judge_names: Vec<String>,
 }
 
 impl Choice {
     fn includes(&self, program: &str, part: Part) -> bool {
-        let file = |only: &String| match part {
-            Part::Only([name]) => name.strip_suffix("::") == Some(only),
+        let is_file_of = |judge_names: &String| match part {
+            Part::Only([name]) => name.strip_suffix("::") == Some(judge_names),
             _ => false,
         };
-        let named = |only: &String| only == program || (program == "all" && file(only));
-        self.only.is_empty() || self.only.iter().any(named)
+        let is_named = |judge_names: &String| {
+            judge_names == program || (program == "all" && is_file_of(judge_names))
+        };
+        self.judge_names.is_empty() || self.judge_names.iter().any(is_named)
     }
 
     /// Returns the chosen test programs, the cheapest first, each with the part of its tests that runs.
     pub(crate) fn tests(&self) -> impl Iterator<Item = &'static (&'static str, Part)> {
-        let most = if self.quick { QUICK } else { TESTS.len() };
-        TESTS[..most]
+        let count = if self.quick {
+            QUICK_TESTS_COUNT
+        } else {
+            TESTS.len()
+        };
+        TESTS[..count]
             .iter()
             .filter(|(name, part)| self.includes(name, *part))
     }
@@ -173,13 +179,13 @@ mod tests {
                 None => (program, program),
             };
             let choice = Choice {
-                only: vec![name.to_owned()],
+                judge_names: vec![name.to_owned()],
                 ..Choice::default()
             };
-            let known = choice.tests().any(|(judge, _)| *judge == program);
-            let known = known || NO_JUDGES.contains(&name);
+            let is_judge = choice.tests().any(|(judge, _)| *judge == program);
+            let is_known = is_judge || NO_JUDGES.contains(&name);
             assert!(
-                known,
+                is_known,
                 "mutants/src/choice.rs must list {name} in TESTS or in NO_JUDGES"
             );
         }

@@ -27,16 +27,16 @@ pub(crate) fn find(root: &Path) -> Result<Code> {
         constant: BTreeMap::new(),
         mutants: Vec::new(),
     };
-    for (file, text) in targets::deciding(root)? {
+    for (file, text) in targets::mutated_files(root)? {
         if Path::new(&file)
             .extension()
-            .is_some_and(|kind| kind == "lua")
+            .is_some_and(|extension| extension == "lua")
         {
             code.mutants.extend(lua::mutants(&file, &text));
         } else {
-            let found = rust::find(&file, &text)?;
-            code.mutants.extend(found.mutants);
-            code.constant.insert(file.clone(), found.constant);
+            let file_mutants = rust::find(&file, &text)?;
+            code.mutants.extend(file_mutants.mutants);
+            code.constant.insert(file.clone(), file_mutants.constant);
         }
         code.texts.insert(file, text);
     }

@@ -28,11 +28,11 @@ use nix::unistd::Pid;
 
 use crate::choice::{Choice, Part};
 use crate::mutant::Mutant;
-use crate::tree::Built;
+use crate::tree::BuiltPrograms;
 
 /// The runs of the simulation: the simulation's option that selects the scenarios, the first seed, and the number of
 /// seeds.
-const PLAYED: [(&str, u64, u64); 6] = [
+const SIMULATION_RUNS: [(&str, u64, u64); 6] = [
     ("", 0, 400),
     ("--stores", 0, 200),
     ("--changes", 0, 200),
@@ -41,11 +41,11 @@ const PLAYED: [(&str, u64, u64); 6] = [
     ("--changes", 200, 1_300),
 ];
 
-/// The number of entries of `PLAYED` that a `--quick` run uses: the short sweeps.
-const QUICKLY_PLAYED: usize = 3;
+/// The number of entries of `SIMULATION_RUNS` that a `--quick` run uses: the short sweeps.
+const QUICK_SIMULATION_RUNS: usize = 3;
 
-/// The time limit for one run of a judge is `LEAST` plus four times the duration of a run without a mutant.
-const LEAST: Duration = Duration::from_secs(5);
+/// The time limit for one run of a judge is `MIN_LIMIT` plus four times the duration of a run without a mutant.
+const MIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// One judge: a test program or a sweep of the simulation, with its arguments.
 #[derive(Clone, Debug)]
@@ -58,9 +58,9 @@ pub(crate) struct Judge {
     /// The time limit for one run of the judge. A run that takes longer is killed, and the mutant is recorded as hung.
     limit: Duration,
     /// How long a run of the judge takes without a mutant.
-    usual: Duration,
+    usual_time: Duration,
     /// The numbers of the mutants whose code the judge executes.
-    reaches: BTreeSet<usize>,
+    reached_mutants: BTreeSet<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +73,11 @@ enum Kind {
 
 /// The result of one run of a judge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Ran {
+enum RunResult {
     Passed,
     /// A test failed, or a rule of the simulation was violated. The text is the name of the test or rule.
     Failed(String),
-    Overran,
+    TimedOut,
 }
 
 /// The verdict on a mutant.
@@ -94,7 +94,7 @@ pub(crate) enum Fate {
 }
 
 /// Returns the chosen judges: first the test programs, the cheapest first, then the sweeps of the simulation.
-pub(crate) fn judges(built: &Built, choice: &Choice) -> Result<Vec<Judge>> {
+pub(crate) fn judges(built: &BuiltPrograms, choice: &Choice) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
     for (name, part) in choice.tests() {
         let program = built
@@ -102,42 +102,42 @@ pub(crate) fn judges(built: &Built, choice: &Choice) -> Result<Vec<Judge>> {
             .get(*name)
             .context(format!("no test program {name}"))?;
         let mut args: Vec<String> = vec!["--test-threads=4".into()];
-        let mut called = (*name).to_owned();
+        let mut judge_name = (*name).to_owned();
         match part {
             Part::All => {}
             Part::Only(names) => {
                 args.extend(names.iter().map(|name| (*name).to_owned()));
-                called = format!("{name} {}", names.join(" "));
+                judge_name = format!("{name} {}", names.join(" "));
             }
         }
         judges.push(Judge {
-            name: called,
+            name: judge_name,
             program: program.clone(),
             args,
             kind: Kind::Tests,
-            limit: LEAST,
-            usual: LEAST,
-            reaches: BTreeSet::new(),
+            limit: MIN_LIMIT,
+            usual_time: MIN_LIMIT,
+            reached_mutants: BTreeSet::new(),
         });
     }
     let Some(simulation) = &built.simulation else {
         return Ok(judges);
     };
-    let most = if choice.quick {
-        QUICKLY_PLAYED
+    let run_count = if choice.quick {
+        QUICK_SIMULATION_RUNS
     } else {
-        PLAYED.len()
+        SIMULATION_RUNS.len()
     };
-    for (worlds, first, seeds) in &PLAYED[..most] {
-        let words = format!("--first {first} --seeds {seeds} --threads 1 {worlds}");
+    for (worlds, first, seeds) in &SIMULATION_RUNS[..run_count] {
+        let options = format!("--first {first} --seeds {seeds} --threads 1 {worlds}");
         judges.push(Judge {
             name: format!("simulation {worlds} ({seeds} seeds)"),
             program: simulation.clone(),
-            args: words.split_whitespace().map(str::to_owned).collect(),
+            args: options.split_whitespace().map(str::to_owned).collect(),
             kind: Kind::Simulation,
-            limit: LEAST,
-            usual: LEAST,
-            reaches: BTreeSet::new(),
+            limit: MIN_LIMIT,
+            usual_time: MIN_LIMIT,
+            reached_mutants: BTreeSet::new(),
         });
     }
     Ok(judges)
@@ -145,111 +145,115 @@ pub(crate) fn judges(built: &Built, choice: &Choice) -> Result<Vec<Judge>> {
 
 impl Judge {
     /// The path of the file with the numbers of the mutants that this judge reaches.
-    fn trace(&self, copy: &Path) -> PathBuf {
+    fn trace_file(&self, copy: &Path) -> PathBuf {
         let words: String = self.name.chars().filter(|c| c.is_alphanumeric()).collect();
         copy.join(format!("../reached-by-{words}.txt"))
     }
 
     /// The path of the file with the results of a run of this judge without mutants. The first line is the duration of
     /// the run in milliseconds. The other lines are arguments for the judge's program, for example to skip a test.
-    fn notes(&self, copy: &Path) -> PathBuf {
-        self.trace(copy).with_extension("calibrated")
+    fn calibration_file(&self, copy: &Path) -> PathBuf {
+        self.trace_file(copy).with_extension("calibrated")
     }
 
     /// Reads the stored results of an earlier calibration of this judge. Returns false if there are none.
-    fn recall(&mut self, copy: &Path) -> bool {
-        let Ok(notes) = fs::read_to_string(self.notes(copy)) else {
+    fn read_calibration(&mut self, copy: &Path) -> bool {
+        let Ok(calibration_file) = fs::read_to_string(self.calibration_file(copy)) else {
             return false;
         };
-        let mut lines = notes.lines();
-        let Some(usual) = lines.next().and_then(|ms| ms.parse().ok()) else {
+        let mut lines = calibration_file.lines();
+        let Some(usual_time) = lines.next().and_then(|ms| ms.parse().ok()) else {
             return false;
         };
         self.args = lines.map(str::to_owned).collect();
-        self.passes(copy, Duration::from_millis(usual));
+        self.set_times(copy, Duration::from_millis(usual_time));
         true
     }
 
     /// Records that the judge passes without a mutant, how long it takes, and which mutants it reaches.
-    fn passes(&mut self, copy: &Path, usual: Duration) {
-        self.usual = usual;
-        self.limit = LEAST + 4 * usual;
-        let reached = fs::read_to_string(self.trace(copy)).unwrap_or_default();
-        self.reaches = reached.lines().filter_map(|id| id.parse().ok()).collect();
+    fn set_times(&mut self, copy: &Path, usual_time: Duration) {
+        self.usual_time = usual_time;
+        self.limit = MIN_LIMIT + 4 * usual_time;
+        let reached = fs::read_to_string(self.trace_file(copy)).unwrap_or_default();
+        self.reached_mutants = reached.lines().filter_map(|id| id.parse().ok()).collect();
     }
 
     /// Runs the judge without a mutant. Records its duration and which mutants it reaches. Returns the tests that
     /// failed; later runs of the judge skip these tests.
     pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
-        let (trace, notes) = (self.trace(copy), self.notes(copy));
-        let _ = fs::remove_file(&notes);
-        let mut deaf = Vec::new();
-        let mut again = 0;
+        let (trace_file, calibration_file) = (self.trace_file(copy), self.calibration_file(copy));
+        let _ = fs::remove_file(&calibration_file);
+        let mut skipped_tests = Vec::new();
+        let mut retries = 0;
         loop {
-            let _ = fs::remove_file(&trace);
-            let began = Instant::now();
-            let ran = self.run(copy, 0, &[], Some(&trace), 60 * LEAST)?;
-            match ran {
-                Ran::Passed => {
-                    self.passes(copy, began.elapsed());
-                    let usual = self.usual.as_millis().to_string();
-                    let lines = std::iter::once(&usual).chain(&self.args);
+            let _ = fs::remove_file(&trace_file);
+            let started_at = Instant::now();
+            let result = self.run(copy, 0, &[], Some(&trace_file), 60 * MIN_LIMIT)?;
+            match result {
+                RunResult::Passed => {
+                    self.set_times(copy, started_at.elapsed());
+                    let usual_time = self.usual_time.as_millis().to_string();
+                    let lines = std::iter::once(&usual_time).chain(&self.args);
                     let lines: Vec<&str> = lines.map(String::as_str).collect();
-                    fs::write(notes, lines.join("\n"))?;
-                    return Ok(deaf);
+                    fs::write(calibration_file, lines.join("\n"))?;
+                    return Ok(skipped_tests);
                 }
-                Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
+                RunResult::Failed(test) if self.kind == Kind::Tests && skipped_tests.len() < 8 => {
                     // If the failed test passes alone, the machine was only busy. Run all tests of the judge again.
-                    let alone = [test.clone(), "--exact".into()];
-                    if again < 3 && self.run(copy, 0, &alone, None, 60 * LEAST)? == Ran::Passed {
-                        again += 1;
+                    let only_test = [test.clone(), "--exact".into()];
+                    if retries < 3
+                        && self.run(copy, 0, &only_test, None, 60 * MIN_LIMIT)? == RunResult::Passed
+                    {
+                        retries += 1;
                         continue;
                     }
                     let skip = ["--skip".to_owned(), test.clone()];
                     self.args.extend(skip);
-                    deaf.push(test);
+                    skipped_tests.push(test);
                 }
                 other => {
-                    deaf.push(format!(
+                    skipped_tests.push(format!(
                         "all tests of {} (result without any mutant: {other:?})",
                         self.name
                     ));
-                    return Ok(deaf);
+                    return Ok(skipped_tests);
                 }
             }
         }
     }
 
     /// Whether this judge executes the code of the mutant with the number `mutant`.
-    pub(crate) fn reaches(&self, mutant: usize) -> bool {
-        self.reaches.contains(&mutant)
+    pub(crate) fn reached_mutants(&self, mutant: usize) -> bool {
+        self.reached_mutants.contains(&mutant)
     }
 
     /// Runs the judge against a mutant. Returns the verdict on the mutant; `None` if the judge does not notice it.
     pub(crate) fn judge(&self, copy: &Path, mutant: usize) -> Result<Option<Fate>> {
         let name = &self.name;
         match self.run(copy, mutant, &[], None, self.limit)? {
-            Ran::Passed => Ok(None),
-            Ran::Overran => Ok(self.keeps_time(copy)?.then(|| Fate::Hung(name.clone()))),
-            Ran::Failed(test) if self.kind == Kind::Tests => {
-                let alone = [test.clone(), "--exact".into()];
-                let ran = self.run(copy, mutant, &alone, None, self.limit)?;
+            RunResult::Passed => Ok(None),
+            RunResult::TimedOut => Ok(self
+                .is_in_time_without_mutant(copy)?
+                .then(|| Fate::Hung(name.clone()))),
+            RunResult::Failed(test) if self.kind == Kind::Tests => {
+                let only_test = [test.clone(), "--exact".into()];
+                let result = self.run(copy, mutant, &only_test, None, self.limit)?;
                 // The mutant is killed only if the test fails again when it runs alone, and passes without the mutant.
-                let counts = ran != Ran::Passed
-                    && self.run(copy, 0, &alone, None, self.limit)? == Ran::Passed;
-                Ok(counts.then(|| match ran {
-                    Ran::Overran => Fate::Hung(format!("{name}: {test}")),
+                let is_caused_by_mutant = result != RunResult::Passed
+                    && self.run(copy, 0, &only_test, None, self.limit)? == RunResult::Passed;
+                Ok(is_caused_by_mutant.then(|| match result {
+                    RunResult::TimedOut => Fate::Hung(format!("{name}: {test}")),
                     _ => Fate::Killed(format!("{name}: {test}")),
                 }))
             }
-            Ran::Failed(rule) => Ok(Some(Fate::Killed(format!("{name}: {rule}")))),
+            RunResult::Failed(rule) => Ok(Some(Fate::Killed(format!("{name}: {rule}")))),
         }
     }
 
     /// Runs the judge without a mutant. Returns whether it passes within its time limit. If it does not, the machine is
     /// too busy, so a mutant at the time limit may not hang.
-    fn keeps_time(&self, copy: &Path) -> Result<bool> {
-        Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
+    fn is_in_time_without_mutant(&self, copy: &Path) -> Result<bool> {
+        Ok(self.run(copy, 0, &[], None, self.limit)? == RunResult::Passed)
     }
 
     /// Runs the judge once in its own process group. Kills the group at the first failure or at the time limit.
@@ -257,14 +261,14 @@ impl Judge {
         &self,
         copy: &Path,
         mutant: usize,
-        instead: &[String],
-        trace: Option<&Path>,
+        other_args: &[String],
+        trace_file: Option<&Path>,
         limit: Duration,
-    ) -> Result<Ran> {
-        let args = if instead.is_empty() {
+    ) -> Result<RunResult> {
+        let args = if other_args.is_empty() {
             &self.args
         } else {
-            instead
+            other_args
         };
         let mut command = Command::new("nice");
         command
@@ -277,13 +281,13 @@ impl Judge {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .process_group(0);
-        if let Some(trace) = trace {
-            command.env("QUORATE_MUTANTS_REACHED", trace);
+        if let Some(trace_file) = trace_file {
+            command.env("QUORATE_MUTANTS_REACHED", trace_file);
         }
         let mut child = command.spawn().context(self.name.clone())?;
         let group = Pid::from_raw(child.id() as i32);
         let stdout = child.stdout.take().context("the output must be a pipe")?;
-        let (lines, said) = mpsc::channel();
+        let (lines, output_lines) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if lines.send(line).is_err() {
@@ -291,17 +295,17 @@ impl Judge {
                 }
             }
         });
-        let until = Instant::now() + limit;
-        let mut ran = None;
-        while ran.is_none() {
-            match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(line) => ran = self.failure(&line).map(Ran::Failed),
-                Err(RecvTimeoutError::Timeout) => ran = Some(Ran::Overran),
+        let ends_at = Instant::now() + limit;
+        let mut result = None;
+        while result.is_none() {
+            match output_lines.recv_timeout(ends_at.saturating_duration_since(Instant::now())) {
+                Ok(line) => result = self.failure(&line).map(RunResult::Failed),
+                Err(RecvTimeoutError::Timeout) => result = Some(RunResult::TimedOut),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        drop(said);
-        if ran.is_some() {
+        drop(output_lines);
+        if result.is_some() {
             let _ = killpg(group, Signal::SIGKILL);
         }
         let status = child.wait()?;
@@ -309,11 +313,11 @@ impl Judge {
         // open, and the reader thread would not end.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = reader.join();
-        Ok(ran.unwrap_or_else(|| {
+        Ok(result.unwrap_or_else(|| {
             if status.success() {
-                Ran::Passed
+                RunResult::Passed
             } else {
-                Ran::Failed(format!("{status}"))
+                RunResult::Failed(format!("{status}"))
             }
         }))
     }
@@ -326,8 +330,8 @@ impl Judge {
                 Some(test.trim_end_matches(" - should panic").to_owned())
             }
             Kind::Simulation => {
-                let (seed, says) = line.strip_prefix("seed ")?.split_once(": ")?;
-                let rule = says.split([':', ',', ' ']).next().unwrap_or(says);
+                let (seed, message) = line.strip_prefix("seed ")?.split_once(": ")?;
+                let rule = message.split([':', ',', ' ']).next().unwrap_or(message);
                 Some(format!("{rule} at seed {seed}"))
             }
         }
@@ -346,20 +350,20 @@ pub(crate) fn calibrate(
 ) -> Result<Vec<String>> {
     let new = judges.iter_mut();
     let new: Vec<&mut Judge> = new
-        .filter_map(|judge| (!(keep && judge.recall(copy))).then_some(judge))
+        .filter_map(|judge| (!(keep && judge.read_calibration(copy))).then_some(judge))
         .collect();
     let queue = Mutex::new(new.into_iter());
     let results: Vec<Result<Vec<String>>> = std::thread::scope(|scope| {
         let work = || {
-            let mut deaf = Vec::new();
+            let mut skipped_tests = Vec::new();
             loop {
                 let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some(judge) = next else {
-                    return Ok(deaf);
+                    return Ok(skipped_tests);
                 };
                 let tests = judge.calibrate(copy)?;
                 let name = &judge.name;
-                deaf.extend(tests.into_iter().map(|test| format!("{name}: {test}")));
+                skipped_tests.extend(tests.into_iter().map(|test| format!("{name}: {test}")));
             }
         };
         let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
@@ -369,8 +373,8 @@ pub(crate) fn calibrate(
         });
         joined.collect()
     });
-    let all: Result<Vec<Vec<String>>> = results.into_iter().collect();
-    Ok(all?.concat())
+    let per_thread: Result<Vec<Vec<String>>> = results.into_iter().collect();
+    Ok(per_thread?.concat())
 }
 
 /// For each mutated file and each judge: the number of mutants that the judge has killed, and its run time in seconds.
@@ -379,54 +383,56 @@ pub(crate) fn calibrate(
 pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
 
 impl Experience {
-    fn of(&self, file: &str, judge: &Judge) -> f64 {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (kills, seconds) = known
+    fn kill_rate(&self, file: &str, judge: &Judge) -> f64 {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kills, seconds) = entries
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
         // Add a few assumed kills, so that a judge without kills is also tried. Prefer the simulation and the unit
         // tests: they notice early that a mutant hangs, while other tests run until the time limit.
-        let hoped = match judge.kind {
+        let expected_kills = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,
             Kind::Tests => 0.3,
         };
-        (kills + hoped) / (seconds + judge.usual.as_secs_f64())
+        (kills + expected_kills) / (seconds + judge.usual_time.as_secs_f64())
     }
 
-    fn add(&self, file: &str, judge: &Judge, killed: bool, took: Duration) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (kills, seconds) = known
+    fn add(&self, file: &str, judge: &Judge, killed: bool, elapsed: Duration) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kills, seconds) = entries
             .entry((file.to_owned(), judge.name.clone()))
             .or_default();
         *kills += if killed { 1.0 } else { 0.0 };
-        *seconds += took.as_secs_f64();
+        *seconds += elapsed.as_secs_f64();
     }
 }
 
 /// Runs the judges against a mutant until one judge notices the mutant. The judge with the most kills per second so far
 /// runs first. Returns the verdict.
-pub(crate) fn try_all(
+pub(crate) fn judge_mutant(
     judges: &[Judge],
     experience: &Experience,
     copy: &Path,
     mutant: &Mutant,
 ) -> Result<Fate> {
-    let reaching = judges.iter().filter(|judge| judge.reaches(mutant.id));
-    let mut reaching: Vec<(f64, &Judge)> = reaching
-        .map(|judge| (experience.of(&mutant.file, judge), judge))
+    let reaching_judges = judges
+        .iter()
+        .filter(|judge| judge.reached_mutants(mutant.id));
+    let mut reaching_judges: Vec<(f64, &Judge)> = reaching_judges
+        .map(|judge| (experience.kill_rate(&mutant.file, judge), judge))
         .collect();
-    reaching.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    for (_, judge) in &reaching {
-        let began = Instant::now();
+    reaching_judges.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    for (_, judge) in &reaching_judges {
+        let started_at = Instant::now();
         let fate = judge.judge(copy, mutant.id)?;
-        experience.add(&mutant.file, judge, fate.is_some(), began.elapsed());
+        experience.add(&mutant.file, judge, fate.is_some(), started_at.elapsed());
         if let Some(fate) = fate {
             return Ok(fate);
         }
     }
-    Ok(if reaching.is_empty() {
+    Ok(if reaching_judges.is_empty() {
         Fate::Unreached
     } else {
         Fate::Alive
@@ -434,9 +440,9 @@ pub(crate) fn try_all(
 }
 
 /// Returns the number of mutants that each judge reaches.
-pub(crate) fn reach(judges: &[Judge]) -> BTreeMap<&str, usize> {
+pub(crate) fn reach_counts(judges: &[Judge]) -> BTreeMap<&str, usize> {
     let reach = judges
         .iter()
-        .map(|judge| (&*judge.name, judge.reaches.len()));
+        .map(|judge| (&*judge.name, judge.reached_mutants.len()));
     reach.collect()
 }

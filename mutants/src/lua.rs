@@ -3,10 +3,10 @@
 //! A mutated script contains the original lines, and the mutated lines in comments. If a mutant is active, the program
 //! takes its line from the comment and replaces the original line, before the script runs.
 
-use crate::mutant::{Form, Mutant, exchange, short};
+use crate::mutant::{Form, Mutant, describe_exchange, shorten};
 
 /// Words of a Lua script, each with the word that a mutant puts in its place.
-const WORDS: &[(&str, &str)] = &[
+const REPLACEMENTS: &[(&str, &str)] = &[
     (" == ", " ~= "),
     (" ~= ", " == "),
     (" < ", " <= "),
@@ -32,7 +32,7 @@ const WORDS: &[(&str, &str)] = &[
 
 /// Finds the mutants of one script.
 pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
-    let mut found = Vec::new();
+    let mut mutants = Vec::new();
     let name = file.rsplit('/').next().unwrap_or(file);
     let mut start = 0;
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -42,14 +42,14 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
         if code.trim_start().starts_with("--") {
             continue;
         }
-        let mut add = |other: String, change: String| {
+        let mut add = |replacement: String, change: String| {
             // Two different replacements may produce the same line. Add only one mutant for it.
-            let form = Form::Line(other);
-            let twice = |known: &Mutant| known.range == range && known.form == form;
-            if found.iter().any(twice) {
+            let form = Form::Line(replacement);
+            let is_duplicate = |mutant: &Mutant| mutant.range == range && mutant.form == form;
+            if mutants.iter().any(is_duplicate) {
                 return;
             }
-            found.push(Mutant {
+            mutants.push(Mutant {
                 id: 0,
                 file: file.to_owned(),
                 function: name.to_owned(),
@@ -60,67 +60,70 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
                 form,
             });
         };
-        for (word, other) in WORDS {
-            for (at, _) in code.match_indices(word) {
-                let (before, after) = (&code[..at], &code[at + word.len()..]);
-                let mutated = format!("{before}{other}{after}");
-                let change = exchange(code, &mutated);
+        for (word, replacement) in REPLACEMENTS {
+            for (index, _) in code.match_indices(word) {
+                let (before, after) = (&code[..index], &code[index + word.len()..]);
+                let mutated = format!("{before}{replacement}{after}");
+                let change = describe_exchange(code, &mutated);
                 add(mutated, change);
             }
         }
-        for (at, digits) in numbers(code) {
+        for (index, digits) in numbers(code) {
             let Ok(number) = digits.parse::<u64>() else {
                 continue;
             };
-            let (before, after) = (&code[..at], &code[at + digits.len()..]);
+            let (before, after) = (&code[..index], &code[index + digits.len()..]);
             let mutated = format!("{before}{}{after}", number + 1);
-            let change = exchange(code, &mutated);
+            let change = describe_exchange(code, &mutated);
             add(mutated, change);
         }
         if is_a_statement(code) {
-            add(String::new(), format!("without {}", short(code)));
+            add(String::new(), format!("without {}", shorten(code)));
         }
     }
-    found
+    mutants
 }
 
 /// Returns the number literals in a line of code, each with its position in bytes. Omits numbers in strings and numbers
 /// directly after `[`.
 fn numbers(code: &str) -> Vec<(usize, &str)> {
-    let mut found = Vec::new();
-    let mut quoted = false;
+    let mut numbers = Vec::new();
+    let mut is_quoted = false;
     let bytes = code.as_bytes();
-    let mut at = 0;
-    while at < bytes.len() {
-        if bytes[at] == b'\'' {
-            quoted = !quoted;
+    let mut index = 0;
+    while index < bytes.len() {
+        if bytes[index] == b'\'' {
+            is_quoted = !is_quoted;
         }
-        let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit());
+        let digits = bytes[index..]
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit());
         let digits = digits.count();
         if digits > 0 {
-            let part_of_a_word = at > 0
-                && (bytes[at - 1].is_ascii_alphanumeric() || matches!(bytes[at - 1], b'_' | b'['));
-            if !quoted && !part_of_a_word {
-                found.push((at, &code[at..at + digits]));
+            let is_part_of_word = index > 0
+                && (bytes[index - 1].is_ascii_alphanumeric()
+                    || matches!(bytes[index - 1], b'_' | b'['));
+            if !is_quoted && !is_part_of_word {
+                numbers.push((index, &code[index..index + digits]));
             }
         }
-        at += digits.max(1);
+        index += digits.max(1);
     }
-    found
+    numbers
 }
 
 /// Whether a line is a complete statement that a mutant can omit: a call, or an assignment without `local`.
 fn is_a_statement(code: &str) -> bool {
     let code = code.trim();
-    let called = ["call(", "redis.call(", "redis.pcall("]
+    let is_call = ["call(", "redis.call(", "redis.pcall("]
         .iter()
-        .any(|begins| code.starts_with(begins));
-    let assigned = code.split_once(" = ").is_some_and(|(to, _)| {
-        let plain = |c: char| c.is_alphanumeric() || "_[], ".contains(c);
-        !to.starts_with("local ") && !to.starts_with("for ") && to.chars().all(plain)
+        .any(|prefix| code.starts_with(prefix));
+    let is_assignment = code.split_once(" = ").is_some_and(|(target, _)| {
+        let is_plain = |c: char| c.is_alphanumeric() || "_[], ".contains(c);
+        !target.starts_with("local ") && !target.starts_with("for ") && target.chars().all(is_plain)
     });
     let count = |c| code.matches(c).count();
-    (called || assigned) && count('(') == count(')') && !code.ends_with(',')
+    (is_call || is_assignment) && count('(') == count(')') && !code.ends_with(',')
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--ali
 Results are kept in target/mutants/table.txt, and a mutant is tested only once. Delete the file to start again.";
 
 struct Options {
-    what: What,
+    action: Action,
     only: Option<String>,
     mutant: Option<usize>,
     sample: Option<usize>,
@@ -68,16 +68,16 @@ struct Options {
 }
 
 #[derive(PartialEq)]
-enum What {
+enum Action {
     Judge,
     List,
     Build,
     Summary,
 }
 
-fn options() -> Result<Options> {
+fn parse_options() -> Result<Options> {
     let mut options = Options {
-        what: What::Judge,
+        action: Action::Judge,
         only: None,
         mutant: None,
         sample: None,
@@ -100,11 +100,11 @@ fn options() -> Result<Options> {
             "--keep" => options.keep = true,
             "--quick" => options.choice.quick = true,
             "--judges" => {
-                options.choice.only = value()?.split(',').map(str::to_owned).collect();
+                options.choice.judge_names = value()?.split(',').map(str::to_owned).collect();
             }
-            "--list" => options.what = What::List,
-            "--build" => options.what = What::Build,
-            "--summary" => options.what = What::Summary,
+            "--list" => options.action = Action::List,
+            "--build" => options.action = Action::Build,
+            "--summary" => options.action = Action::Summary,
             _ => bail!("unknown argument {arg}"),
         }
     }
@@ -112,7 +112,7 @@ fn options() -> Result<Options> {
 }
 
 fn main() -> ExitCode {
-    let options = match options() {
+    let options = match parse_options() {
         Ok(options) => options,
         Err(error) => {
             eprintln!("{error:#}\n{HELP}");
@@ -134,36 +134,36 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<bool> {
     let root = targets::root();
     let code = find::find(&root)?;
-    let asked = |mutant: &&Mutant| {
+    let is_selected = |mutant: &&Mutant| {
         let only = options.only.as_deref().unwrap_or("");
-        let (not, only): (Vec<&str>, Vec<&str>) =
+        let (excluded, only): (Vec<&str>, Vec<&str>) =
             only.split(',').partition(|part| part.starts_with('-'));
-        let within = |part: &str| mutant.file.contains(part);
-        (only.is_empty() || only.into_iter().any(within))
-            && !not.into_iter().any(|part| within(&part[1..]))
+        let is_in_file = |part: &str| mutant.file.contains(part);
+        (only.is_empty() || only.into_iter().any(is_in_file))
+            && !excluded.into_iter().any(|part| is_in_file(&part[1..]))
             && options.mutant.is_none_or(|id| mutant.id == id)
     };
-    if options.what == What::List {
+    if options.action == Action::List {
         code.mutants
             .iter()
-            .filter(asked)
+            .filter(is_selected)
             .for_each(|mutant| println!("{mutant}"));
         return Ok(true);
     }
-    let explained = survivors::read()?;
-    let is_explained = |mutant: &Mutant| survivors::explains(&explained, mutant);
+    let survivors = survivors::read()?;
+    let is_explained = |mutant: &Mutant| survivors::explains(&survivors, mutant);
     let path = root.join("target/mutants/table.txt");
-    if options.what == What::Summary {
+    if options.action == Action::Summary {
         let mut table = Table::read(path);
         table.retain(&code.mutants);
-        print!("{}", table.summary(&explained, None));
+        print!("{}", table.summary(&survivors, None));
         return Ok(true);
     }
     let mut table = Table::read(path);
     table.retain(&code.mutants);
-    let began = Instant::now();
+    let started_at = Instant::now();
     let (tree, built) = if options.keep {
-        Tree::built(&root, code)?
+        Tree::open_built(&root, code)?
     } else {
         let mut tree = Tree::copy(&root, code)?;
         let built = tree.build(&options.choice)?;
@@ -174,13 +174,13 @@ fn run(options: &Options) -> Result<bool> {
         "{} mutants compile, {} do not; all were built in {:.0} s",
         mutants.len(),
         tree.not_compiled(),
-        began.elapsed().as_secs_f64()
+        started_at.elapsed().as_secs_f64()
     );
-    if options.what == What::Build {
+    if options.action == Action::Build {
         mutants
             .iter()
             .copied()
-            .filter(asked)
+            .filter(is_selected)
             .for_each(|mutant| println!("{mutant}"));
         return Ok(true);
     }
@@ -188,32 +188,40 @@ fn run(options: &Options) -> Result<bool> {
     for test in judge::calibrate(&mut judges, &tree.copy, options.threads, options.keep)? {
         println!("test left out, because it fails without any mutant: {test}");
     }
-    for (judge, count) in judge::reach(&judges) {
+    for (judge, count) in judge::reach_counts(&judges) {
         println!("{count:>6} mutants reached by {judge}");
     }
-    let mut chosen: Vec<&Mutant> = mutants.iter().copied().filter(asked).collect();
-    let of = chosen.len();
-    let drawn = options.sample.map(|sample| {
-        let seed = options.seed.unwrap_or_else(by_chance);
-        chosen.sort_by_key(|mutant| shuffled(mutant.id as u64, seed));
-        chosen.truncate(sample);
-        format!("{} of {of} mutants, drawn with --seed {seed}", chosen.len())
+    let mut selected: Vec<&Mutant> = mutants.iter().copied().filter(is_selected).collect();
+    let total = selected.len();
+    let sample_text = options.sample.map(|sample| {
+        let seed = options.seed.unwrap_or_else(random_seed);
+        selected.sort_by_key(|mutant| shuffle_key(mutant.id as u64, seed));
+        selected.truncate(sample);
+        format!(
+            "{} of {total} mutants, drawn with --seed {seed}",
+            selected.len()
+        )
     });
-    if let Some(drawn) = &drawn {
-        println!("judging {drawn}");
+    if let Some(sample_text) = &sample_text {
+        println!("judging {sample_text}");
     }
-    let asked = chosen.clone();
-    chosen.retain(|mutant| {
+    let is_selected = selected.clone();
+    selected.retain(|mutant| {
         options.mutant.is_some()
-            || (options.alive == table.is_alive(mutant) && (options.alive || !table.knows(mutant)))
+            || (options.alive == table.is_alive(mutant)
+                && (options.alive || !table.contains(mutant)))
     });
-    judge_all(&chosen, &judges, &tree, &mut table, options)?;
-    if let Some(drawn) = &drawn {
-        println!("\n{drawn}");
+    judge_all(&selected, &judges, &tree, &mut table, options)?;
+    if let Some(sample_text) = &sample_text {
+        println!("\n{sample_text}");
     }
-    println!("{}", table.summary(&explained, Some(&asked)));
-    let lives = |mutant: &&Mutant| table.is_alive(mutant) && !is_explained(mutant);
-    let alive: Vec<_> = asked.into_iter().filter(lives).collect();
+    println!("{}", table.summary(&survivors, Some(&is_selected)));
+    let is_unexplained_survivor =
+        |mutant: &&Mutant| table.is_alive(mutant) && !is_explained(mutant);
+    let alive: Vec<_> = is_selected
+        .into_iter()
+        .filter(is_unexplained_survivor)
+        .collect();
     for mutant in &alive {
         println!("ALIVE {mutant}");
     }
@@ -221,62 +229,66 @@ fn run(options: &Options) -> Result<bool> {
 }
 
 /// Returns a random seed, different each time that the command is started.
-fn by_chance() -> u64 {
+fn random_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::from(now.unwrap_or_default().subsec_nanos())
 }
 
 fn judge_all(
-    chosen: &[&Mutant],
+    selected: &[&Mutant],
     judges: &[Judge],
     tree: &Tree,
     table: &mut Table,
     options: &Options,
 ) -> Result<()> {
-    let (next, began) = (AtomicUsize::new(0), Instant::now());
+    let (next, started_at) = (AtomicUsize::new(0), Instant::now());
     let table = Mutex::new(table);
     let experience = judge::Experience::default();
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let work = || {
-            while let Some(mutant) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let fate = judge::try_all(judges, &experience, &tree.copy, mutant)?;
+        let judge_next_mutants = || {
+            while let Some(mutant) = selected.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let fate = judge::judge_mutant(judges, &experience, &tree.copy, mutant)?;
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
                 // Do not record that a mutant survived if only some judges ran: another judge may kill it.
-                let lives = matches!(fate, Fate::Alive | Fate::Unreached);
-                if !lives || options.choice.only.is_empty() {
-                    table.note(mutant, &fate)?;
+                let is_alive = matches!(fate, Fate::Alive | Fate::Unreached);
+                if !is_alive || options.choice.judge_names.is_empty() {
+                    table.record_fate(mutant, &fate)?;
                 }
-                let (done, of) = (next.load(Ordering::Relaxed).min(chosen.len()), chosen.len());
-                let said = match fate {
-                    Fate::Killed(by) => format!("killed by {by}"),
-                    Fate::Hung(by) => format!("hung in {by}"),
+                let (finished, total) = (
+                    next.load(Ordering::Relaxed).min(selected.len()),
+                    selected.len(),
+                );
+                let result_text = match fate {
+                    Fate::Killed(test) => format!("killed by {test}"),
+                    Fate::Hung(test) => format!("hung in {test}"),
                     Fate::Alive => "ALIVE".into(),
                     Fate::Unreached => "UNREACHED".into(),
                 };
-                let took = began.elapsed().as_secs();
-                println!("[{done}/{of} {took} s] {mutant}\n        {said}");
+                let elapsed_s = started_at.elapsed().as_secs();
+                println!("[{finished}/{total} {elapsed_s} s] {mutant}\n        {result_text}");
             }
             Ok(())
         };
         let workers: Vec<_> = (0..options.threads.max(1))
-            .map(|_| scope.spawn(work))
+            .map(|_| scope.spawn(judge_next_mutants))
             .collect();
-        let joined = workers.into_iter().map(|worker| {
-            let panicked = |_| Err(anyhow::anyhow!("a worker thread panicked"));
-            worker.join().unwrap_or_else(panicked)
+        let results_of_workers = workers.into_iter().map(|worker| {
+            let panic_error = |_| Err(anyhow::anyhow!("a worker thread panicked"));
+            worker.join().unwrap_or_else(panic_error)
         });
-        joined.collect()
+        results_of_workers.collect()
     });
     results.into_iter().collect()
 }
 
 /// Returns a sort key that puts mutants into a random order. The order depends on the seed, and is not related to the
 /// order of the mutants in the code.
-fn shuffled(id: u64, seed: u64) -> u64 {
-    let mut x = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(0xD1B5_4A32_D192_ED03);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
+fn shuffle_key(id: u64, seed: u64) -> u64 {
+    let mut hash =
+        id.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    hash ^ (hash >> 31)
 }

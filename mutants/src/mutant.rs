@@ -30,18 +30,21 @@ pub(crate) enum Form {
 
 impl Form {
     /// Returns the texts to insert before and after the mutated code. `id` is the number of the mutant.
-    pub(crate) fn around(&self, id: usize) -> (String, String) {
-        let on = format!("crate::mutant({id})");
+    pub(crate) fn code_around(&self, id: usize) -> (String, String) {
+        let is_active = format!("crate::mutant({id})");
         let (before, after) = match self {
-            Self::Instead(other) => (format!("(if {on} {{ {other} }} else {{ "), " })".into()),
-            Self::Always => (format!("({on} || ("), "))".into()),
-            Self::Never => (format!("(!{on} && ("), "))".into()),
-            Self::Not => (format!("({on} != ("), "))".into()),
-            Self::NoMatch => ("(".into(), format!(") && !{on}")),
-            Self::NoArm => (String::new(), format!(" if !{on}")),
-            Self::Without => (format!("if !{on} {{ "), " }".into()),
-            Self::Only(does) => (format!(" if {on} {{ {does} }} "), String::new()),
-            Self::Line(other) => (String::new(), format!(" --@{id} {}", other.trim())),
+            Self::Instead(replacement) => (
+                format!("(if {is_active} {{ {replacement} }} else {{ "),
+                " })".into(),
+            ),
+            Self::Always => (format!("({is_active} || ("), "))".into()),
+            Self::Never => (format!("(!{is_active} && ("), "))".into()),
+            Self::Not => (format!("({is_active} != ("), "))".into()),
+            Self::NoMatch => ("(".into(), format!(") && !{is_active}")),
+            Self::NoArm => (String::new(), format!(" if !{is_active}")),
+            Self::Without => (format!("if !{is_active} {{ "), " }".into()),
+            Self::Only(statement) => (format!(" if {is_active} {{ {statement} }} "), String::new()),
+            Self::Line(replacement) => (String::new(), format!(" --@{id} {}", replacement.trim())),
         };
         (before, after)
     }
@@ -102,11 +105,11 @@ impl fmt::Display for Mutant {
 
 /// Sets the number of each mutant, and its position among the mutants with the same file, function and change.
 pub(crate) fn number(mutants: &mut [Mutant]) {
-    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut counts: HashMap<String, usize> = HashMap::new();
     for (index, mutant) in mutants.iter_mut().enumerate() {
         mutant.id = index + 1;
         mutant.nth = 1;
-        let count = seen.entry(mutant.name()).or_default();
+        let count = counts.entry(mutant.name()).or_default();
         *count += 1;
         mutant.nth = *count;
     }
@@ -114,32 +117,38 @@ pub(crate) fn number(mutants: &mut [Mutant]) {
 
 /// Describes on one line how `code` is replaced by `other`. If the code has more than 60 characters, shows only the
 /// part that differs.
-pub(crate) fn exchange(code: &str, other: &str) -> String {
-    let line = |code: &str| code.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (code, other): (Vec<char>, Vec<char>) =
-        (line(code).chars().collect(), line(other).chars().collect());
-    let same = code.iter().zip(&other).take_while(|(a, b)| a == b).count();
-    let skip = if code.len() > 60 {
-        same.saturating_sub(25)
+pub(crate) fn describe_exchange(code: &str, mutated: &str) -> String {
+    let one_line = |code: &str| code.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (code, mutated): (Vec<char>, Vec<char>) = (
+        one_line(code).chars().collect(),
+        one_line(mutated).chars().collect(),
+    );
+    let same_length = code
+        .iter()
+        .zip(&mutated)
+        .take_while(|(a, b)| a == b)
+        .count();
+    let skipped = if code.len() > 60 {
+        same_length.saturating_sub(25)
     } else {
         0
     };
-    let cut = |code: &[char]| {
-        let rest: String = code[skip..].iter().collect();
-        format!("{}{}", if skip > 0 { ".. " } else { "" }, short(&rest))
+    let cut_text = |code: &[char]| {
+        let rest: String = code[skipped..].iter().collect();
+        format!("{}{}", if skipped > 0 { ".. " } else { "" }, shorten(&rest))
     };
-    format!("{} -> {}", cut(&code), cut(&other))
+    format!("{} -> {}", cut_text(&code), cut_text(&mutated))
 }
 
 /// Returns code on one line, shortened to about 70 characters so that it fits into a table.
-pub(crate) fn short(code: &str) -> String {
+pub(crate) fn shorten(code: &str) -> String {
     let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
     let code = code.replace('|', "¦");
     if code.chars().count() <= 70 {
         return code;
     }
-    let begins: String = code.chars().take(45).collect();
+    let start: String = code.chars().take(45).collect();
     let skipped = code.chars().count() - 20;
-    let ends: String = code.chars().skip(skipped).collect();
-    format!("{begins} .. {ends}")
+    let end: String = code.chars().skip(skipped).collect();
+    format!("{start} .. {end}")
 }

@@ -24,11 +24,11 @@ use syn::{
     Visibility,
 };
 
-use crate::mutant::{Form, Mutant, exchange, short};
+use crate::mutant::{Form, Mutant, describe_exchange, shorten};
 
 /// The mutants and the `const fn` functions of one file.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FileMutants {
     /// The mutants of the file, in no particular order.
     pub(crate) mutants: Vec<Mutant>,
     /// The `const fn` functions of the file. If such a function has a mutant, the mutated copy omits its `const`: a
@@ -46,14 +46,14 @@ pub(crate) struct Constant {
 }
 
 /// Finds the mutants of one file.
-pub(crate) fn find(file: &str, text: &str) -> Result<Found> {
+pub(crate) fn find(file: &str, text: &str) -> Result<FileMutants> {
     let parsed = syn::parse_file(text).context(file.to_owned())?;
     let mut finder = Finder {
         file,
         text,
         owner: None,
         function: String::new(),
-        found: Found::default(),
+        found: FileMutants::default(),
     };
     finder.visit_file(&parsed);
     Ok(finder.found)
@@ -64,12 +64,12 @@ pub(crate) fn find(file: &str, text: &str) -> Result<Found> {
 pub(crate) fn body_of(text: &str, name: &str) -> Option<Range<usize>> {
     let parsed = syn::parse_file(text).ok()?;
     parsed.items.iter().find_map(|item| match item {
-        Item::Fn(function) if function.sig.ident == name => Some(inside(&function.block)),
+        Item::Fn(function) if function.sig.ident == name => Some(inner_range(&function.block)),
         _ => None,
     })
 }
 
-fn inside(block: &Block) -> Range<usize> {
+fn inner_range(block: &Block) -> Range<usize> {
     let whole = block.span().byte_range();
     whole.start + 1..whole.end - 1
 }
@@ -79,7 +79,7 @@ struct Finder<'a> {
     text: &'a str,
     owner: Option<String>,
     function: String,
-    found: Found,
+    found: FileMutants,
 }
 
 fn is_test(attributes: &[Attribute]) -> bool {
@@ -88,10 +88,10 @@ fn is_test(attributes: &[Attribute]) -> bool {
         path.is_ident("test")
             || (path.is_ident("cfg")
                 && attribute.meta.require_list().is_ok_and(|list| {
-                    let words = list.tokens.to_string();
+                    let text = list.tokens.to_string();
                     // Do not mutate loom models and TLS code, because the judges are built without them.
-                    let unbuilt = words.contains("loom") || words.contains("\"tls-rustls\"");
-                    words == "test" || words.contains("all (test") || unbuilt
+                    let is_not_built = text.contains("loom") || text.contains("\"tls-rustls\"");
+                    text == "test" || text.contains("all (test") || is_not_built
                 }))
     })
 }
@@ -109,15 +109,15 @@ fn is_for_tests(stmt: &Stmt) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
             && attribute.meta.require_list().is_ok_and(|list| {
-                let words = list.tokens.to_string();
-                words.contains("feature = \"testing\"") && !words.contains("not")
+                let text = list.tokens.to_string();
+                text.contains("feature = \"testing\"") && !text.contains("not")
             })
     })
 }
 
 /// Whether an `if` does nothing but write log messages.
-fn only_tells(branch: &syn::ExprIf) -> bool {
-    let traces = |block: &Block| {
+fn only_traces(branch: &syn::ExprIf) -> bool {
+    let has_only_traces = |block: &Block| {
         block.stmts.iter().all(|stmt| match stmt {
             Stmt::Macro(stmt) => {
                 let first = stmt.mac.path.segments.first();
@@ -126,18 +126,22 @@ fn only_tells(branch: &syn::ExprIf) -> bool {
             _ => false,
         })
     };
-    let otherwise = match branch.else_branch.as_ref().map(|(_, other)| &**other) {
+    let else_only_traces = match branch
+        .else_branch
+        .as_ref()
+        .map(|(_, branch_body)| &**branch_body)
+    {
         None => true,
-        Some(Expr::If(other)) => only_tells(other),
-        Some(Expr::Block(other)) => traces(&other.block),
+        Some(Expr::If(branch_body)) => only_traces(branch_body),
+        Some(Expr::Block(branch_body)) => has_only_traces(&branch_body.block),
         Some(_) => false,
     };
-    traces(&branch.then_branch) && otherwise
+    has_only_traces(&branch.then_branch) && else_only_traces
 }
 
 /// For a call such as `Duration::from_secs(1)`, returns the first and the last name in the path of the function
 /// (`Duration`, `from_secs`). Returns `None` for all other expressions.
-fn called(expr: &Expr) -> Option<(String, String)> {
+fn called_function(expr: &Expr) -> Option<(String, String)> {
     match expr {
         Expr::Call(call) => match &*call.func {
             Expr::Path(path) => {
@@ -166,12 +170,12 @@ fn has_parts(expr: &Expr) -> bool {
         Expr::Binary(_) | Expr::Let(_) | Expr::Lit(_) | Expr::Macro(_) => true,
         Expr::Unary(unary) => matches!(unary.op, UnOp::Not(_)),
         Expr::Paren(paren) => has_parts(&paren.expr),
-        Expr::MethodCall(call) => says_yes_or_no(call),
+        Expr::MethodCall(call) => returns_bool(call),
         _ => false,
     }
 }
 
-fn says_yes_or_no(call: &ExprMethodCall) -> bool {
+fn returns_bool(call: &ExprMethodCall) -> bool {
     let name = call.method.to_string();
     name.starts_with("is_") || name.starts_with("contains") || name == "any" || name == "all"
 }
@@ -179,12 +183,12 @@ fn says_yes_or_no(call: &ExprMethodCall) -> bool {
 /// Whether this is a number conversion `T::try_from(x).unwrap_or(y)`. `y` is not mutated, because the conversion never
 /// fails in practice.
 fn converts(call: &ExprMethodCall) -> bool {
-    let tries = called(&call.receiver).is_some_and(|(_, last)| last == "try_from");
+    let tries = called_function(&call.receiver).is_some_and(|(_, last)| last == "try_from");
     tries && call.method == "unwrap_or"
 }
 
 impl Finder<'_> {
-    fn said(&self, range: &Range<usize>) -> &str {
+    fn source(&self, range: &Range<usize>) -> &str {
         &self.text[range.clone()]
     }
 
@@ -202,49 +206,49 @@ impl Finder<'_> {
         });
     }
 
-    fn instead(&mut self, of: &Expr, other: String) {
-        let range = of.span().byte_range();
-        let change = exchange(self.said(&range), &other);
-        self.add(range, change, Form::Instead(other));
+    fn replace(&mut self, expr: &Expr, replacement: String) {
+        let range = expr.span().byte_range();
+        let change = describe_exchange(self.source(&range), &replacement);
+        self.add(range, change, Form::Instead(replacement));
     }
 
     fn text_of(&self, part: &impl Spanned) -> String {
-        self.said(&part.span().byte_range()).to_owned()
+        self.source(&part.span().byte_range()).to_owned()
     }
 
-    fn condition(&mut self, cond: &Expr) {
+    fn mutate_condition(&mut self, cond: &Expr) {
         if !has_parts(cond) {
             let range = cond.span().byte_range();
-            let change = format!("if {} -> if not", short(self.said(&range)));
+            let change = format!("if {} -> if not", shorten(self.source(&range)));
             self.add(range, change, Form::Not);
         }
     }
 
-    fn forgotten(&mut self, part: &Expr, and: bool) {
+    fn without_operand(&mut self, part: &Expr, is_and: bool) {
         if matches!(part, Expr::Let(_)) || (has_let(part)) {
             return;
         }
         let range = part.span().byte_range();
-        let (word, form) = if and {
+        let (operator, form) = if is_and {
             ("and", Form::Always)
         } else {
             ("or", Form::Never)
         };
-        let change = format!("no '{word} {}'", short(self.said(&range)));
+        let change = format!("no '{operator} {}'", shorten(self.source(&range)));
         self.add(range, change, form);
     }
 
     fn body(&mut self, output: &ReturnType, block: &Block) {
-        let lone = match &block.stmts[..] {
+        let is_single_expression = match &block.stmts[..] {
             [] => return,
             [Stmt::Expr(..)] => true,
             _ => false,
         };
-        let at = inside(block).start;
-        let only: &[&str] = match output {
-            ReturnType::Default if lone => &[],
+        let body_start = inner_range(block).start;
+        let statements: &[&str] = match output {
+            ReturnType::Default if is_single_expression => &[],
             ReturnType::Default => &["return;"],
-            ReturnType::Type(_, of) => match &**of {
+            ReturnType::Type(_, return_type) => match &**return_type {
                 Type::Path(path) => match path.path.segments.last() {
                     Some(last) if last.ident == "bool" => &["return true;", "return false;"],
                     Some(last) if last.ident == "Option" => &["return None;"],
@@ -253,9 +257,13 @@ impl Finder<'_> {
                 _ => &[],
             },
         };
-        for does in only {
-            let change = format!("nothing but {}", does.trim_end_matches(';'));
-            self.add(at..at, change, Form::Only((*does).to_owned()));
+        for statement in statements {
+            let change = format!("nothing but {}", statement.trim_end_matches(';'));
+            self.add(
+                body_start..body_start,
+                change,
+                Form::Only((*statement).to_owned()),
+            );
         }
     }
 
@@ -344,8 +352,8 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             let Stmt::Expr(expr, semi) = stmt else {
                 continue;
             };
-            let leaf = match expr {
-                Expr::Call(_) => called(expr).is_some_and(|(first, _)| first != "metrics"),
+            let is_statement = match expr {
+                Expr::Call(_) => called_function(expr).is_some_and(|(first, _)| first != "metrics"),
                 Expr::Binary(binary) => matches!(
                     binary.op,
                     BinOp::AddAssign(_)
@@ -362,9 +370,9 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 | Expr::Continue(_) => true,
                 _ => false,
             };
-            if leaf && semi.is_some() {
+            if is_statement && semi.is_some() {
                 let range = stmt.span().byte_range();
-                let change = format!("without {}", short(self.said(&range)));
+                let change = format!("without {}", shorten(self.source(&range)));
                 self.add(range, change, Form::Without);
             }
         }
@@ -375,7 +383,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         if let Some((_, guard)) = &arm.guard {
             for (form, word) in [(Form::Always, "always"), (Form::Never, "never")] {
                 let range = guard.span().byte_range();
-                let change = format!("arm if {} -> {word}", short(self.said(&range)));
+                let change = format!("arm if {} -> {word}", shorten(self.source(&range)));
                 self.add(range, change, form);
             }
         }
@@ -392,13 +400,13 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             }
             _ => false,
         };
-        if let [others @ .., last] = &expr.arms[..]
+        if let [earlier_arms @ .., last] = &expr.arms[..]
             && catches_all(&last.pat)
             && last.guard.is_none()
         {
-            for arm in others.iter().filter(|arm| arm.guard.is_none()) {
+            for arm in earlier_arms.iter().filter(|arm| arm.guard.is_none()) {
                 let range = arm.pat.span().byte_range();
-                let change = format!("no arm {}", short(self.said(&range)));
+                let change = format!("no arm {}", shorten(self.source(&range)));
                 self.add(range, change, Form::NoArm);
             }
         }
@@ -409,40 +417,40 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         match expr {
             Expr::Binary(binary) => self.binary(expr, binary),
             Expr::Unary(unary) if matches!(unary.op, UnOp::Not(_)) => {
-                let other = self.text_of(&*unary.expr);
-                self.instead(expr, other);
+                let replacement = self.text_of(&*unary.expr);
+                self.replace(expr, replacement);
             }
-            Expr::If(branch) if only_tells(branch) => return,
+            Expr::If(branch) if only_traces(branch) => return,
             Expr::If(branch) => match &*branch.cond {
                 Expr::Let(_) => {}
-                cond => self.condition(cond),
+                cond => self.mutate_condition(cond),
             },
-            Expr::While(branch) => self.condition(&branch.cond),
+            Expr::While(branch) => self.mutate_condition(&branch.cond),
             Expr::Let(matched) => {
                 let range = matched.expr.span().byte_range();
                 let whole = matched.span().byte_range();
-                let change = format!("never {}", short(self.said(&whole)));
+                let change = format!("never {}", shorten(self.source(&whole)));
                 self.add(range, change, Form::NoMatch);
             }
             Expr::Lit(lit) => match &lit.lit {
-                Lit::Bool(value) => self.instead(expr, (!value.value).to_string()),
+                Lit::Bool(value) => self.replace(expr, (!value.value).to_string()),
                 Lit::Int(_) => {
-                    let other = format!("({} + 1)", self.text_of(lit));
-                    self.instead(expr, other);
+                    let replacement = format!("({} + 1)", self.text_of(lit));
+                    self.replace(expr, replacement);
                 }
                 Lit::Float(_) => {
-                    let other = format!("({} * 2.0)", self.text_of(lit));
-                    self.instead(expr, other);
+                    let replacement = format!("({} * 2.0)", self.text_of(lit));
+                    self.replace(expr, replacement);
                 }
                 _ => {}
             },
             Expr::Macro(body) if body.mac.path.is_ident("matches") => {
                 let range = expr.span().byte_range();
-                let change = format!("not {}", short(self.said(&range)));
+                let change = format!("not {}", shorten(self.source(&range)));
                 self.add(range, change, Form::Not);
             }
-            Expr::Call(_) if called(expr).is_some_and(|(first, _)| first == "Some") => {
-                self.instead(expr, "None".into());
+            Expr::Call(_) if called_function(expr).is_some_and(|(first, _)| first == "Some") => {
+                self.replace(expr, "None".into());
             }
             Expr::MethodCall(call) if converts(call) => return self.visit_expr(&call.receiver),
             Expr::MethodCall(call) => self.method(expr, call),
@@ -454,7 +462,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
 
 impl Finder<'_> {
     fn binary(&mut self, expr: &Expr, binary: &syn::ExprBinary) {
-        let others: &[&str] = match binary.op {
+        let operators: &[&str] = match binary.op {
             BinOp::Eq(_) => &["!="],
             BinOp::Ne(_) => &["=="],
             BinOp::Lt(_) => &["<=", ">="],
@@ -467,18 +475,18 @@ impl Finder<'_> {
             _ => &[],
         };
         let (left, right) = (self.text_of(&*binary.left), self.text_of(&*binary.right));
-        for other in others {
-            self.instead(expr, format!("{left} {other} {right}"));
+        for operator in operators {
+            self.replace(expr, format!("{left} {operator} {right}"));
         }
         match binary.op {
-            BinOp::Add(_) | BinOp::Mul(_) | BinOp::Div(_) => self.instead(expr, left),
+            BinOp::Add(_) | BinOp::Mul(_) | BinOp::Div(_) => self.replace(expr, left),
             BinOp::And(_) => {
-                self.forgotten(&binary.left, true);
-                self.forgotten(&binary.right, true);
+                self.without_operand(&binary.left, true);
+                self.without_operand(&binary.right, true);
             }
             BinOp::Or(_) => {
-                self.forgotten(&binary.left, false);
-                self.forgotten(&binary.right, false);
+                self.without_operand(&binary.left, false);
+                self.without_operand(&binary.right, false);
             }
             _ => {}
         }
@@ -487,11 +495,11 @@ impl Finder<'_> {
     fn method(&mut self, expr: &Expr, call: &ExprMethodCall) {
         let name = call.method.to_string();
         let receiver = self.text_of(&*call.receiver);
-        let other = match name.as_str() {
+        let replacement = match name.as_str() {
             "min" | "max" | "saturating_sub" | "saturating_add" | "rev" | "filter" | "or"
             | "or_else" | "clamp" => Some(receiver),
             "push_back" | "push_front" | "pop_back" | "pop_front" | "first" | "last" => {
-                let other = match name.as_str() {
+                let replacement = match name.as_str() {
                     "push_back" => "push_front",
                     "push_front" => "push_back",
                     "pop_back" => "pop_front",
@@ -500,19 +508,19 @@ impl Finder<'_> {
                     _ => "first",
                 };
                 let args: Vec<String> = call.args.iter().map(|arg| self.text_of(arg)).collect();
-                Some(format!("{receiver}.{other}({})", args.join(", ")))
+                Some(format!("{receiver}.{replacement}({})", args.join(", ")))
             }
             _ => None,
         };
-        if let Some(other) = other {
-            self.instead(expr, other);
+        if let Some(replacement) = replacement {
+            self.replace(expr, replacement);
         }
-        if says_yes_or_no(call) {
+        if returns_bool(call) {
             let range = expr.span().byte_range();
-            let change = format!("not {}", short(self.said(&range)));
+            let change = format!("not {}", shorten(self.source(&range)));
             self.add(range, change, Form::Not);
         }
-        let chooses = [
+        let methods_with_predicate = [
             "filter",
             "retain",
             "find",
@@ -524,14 +532,15 @@ impl Finder<'_> {
             "any",
             "all",
         ];
-        if let (true, Some(Expr::Closure(closure))) =
-            (chooses.contains(&name.as_str()), call.args.first())
-        {
+        if let (true, Some(Expr::Closure(closure))) = (
+            methods_with_predicate.contains(&name.as_str()),
+            call.args.first(),
+        ) {
             let body = &closure.body;
             if !matches!(**body, Expr::Block(_)) {
                 for (form, word) in [(Form::Always, "true"), (Form::Never, "false")] {
                     let range = body.span().byte_range();
-                    let change = format!(".{name}({}) -> {word}", short(self.said(&range)));
+                    let change = format!(".{name}({}) -> {word}", shorten(self.source(&range)));
                     self.add(range, change, form);
                 }
             }
@@ -544,8 +553,8 @@ mod tests {
     use super::*;
 
     fn changes(text: &str) -> Vec<String> {
-        let found = find("a.rs", text).expect("the Rust code must parse");
-        found
+        let mutants = find("a.rs", text).expect("the Rust code must parse");
+        mutants
             .mutants
             .into_iter()
             .map(|mutant| mutant.change)

@@ -22,21 +22,21 @@ pub(crate) fn read() -> Result<Vec<Survivor>> {
     let text = std::fs::read_to_string(path).context("survivors.txt")?;
     let mut list: Vec<Survivor> = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let said = line.trim();
-        if said.is_empty() {
+        let trimmed = line.trim();
+        if trimmed.is_empty() {
             continue;
         }
         if line.starts_with(' ') {
-            let last = list
+            let last_survivor = list
                 .last_mut()
                 .context("survivors.txt begins with an indented line: put the name of a mutant above this line")?;
-            if !last.reason.is_empty() {
-                last.reason.push(' ');
+            if !last_survivor.reason.is_empty() {
+                last_survivor.reason.push(' ');
             }
-            last.reason.push_str(said);
+            last_survivor.reason.push_str(trimmed);
         } else {
             list.push(Survivor {
-                name: said.to_owned(),
+                name: trimmed.to_owned(),
                 reason: String::new(),
             });
         }
@@ -58,14 +58,14 @@ mod tests {
 
     /// The largest allowed number of entries in `survivors.txt`. Raise it only for a mutant that does not change the
     /// behaviour of quorate. For any other survivor, write a test.
-    const MOST: usize = 46;
+    const MAX_SURVIVORS: usize = 46;
 
     #[test]
     fn every_mutant_on_the_list_of_survivors_exists_and_has_a_reason() {
         let list = read().expect("survivors.txt must be readable");
         let code = find::find(&targets::root()).expect("the library's code must parse");
         let names: BTreeSet<String> = code.mutants.iter().map(Mutant::name).collect();
-        let mut once = BTreeSet::new();
+        let mut checked_names = BTreeSet::new();
         for Survivor { name, reason } in &list {
             assert!(
                 names.contains(name),
@@ -76,7 +76,7 @@ mod tests {
                 "the list of survivors must give a reason for this mutant: {name}"
             );
             assert!(
-                once.insert(name),
+                checked_names.insert(name),
                 "the list of survivors names this mutant twice: {name}"
             );
         }
@@ -85,8 +85,8 @@ mod tests {
     #[test]
     fn number_of_mutants_on_the_list_of_survivors_does_not_grow() {
         assert!(
-            read().expect("survivors.txt must be readable").len() <= MOST,
-            "the list of survivors has more than {MOST} mutants: write tests that notice the new mutants"
+            read().expect("survivors.txt must be readable").len() <= MAX_SURVIVORS,
+            "the list of survivors has more than {MAX_SURVIVORS} mutants: write tests that notice the new mutants"
         );
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Table {
 
 #[derive(Clone, Debug)]
 struct Row {
-    place: String,
+    location: String,
     fate: String,
 }
 
@@ -35,9 +35,9 @@ impl Table {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let rows = text.lines().filter_map(|line| {
             let (fate, rest) = line.split_once('\t')?;
-            let (place, name) = rest.split_once('\t')?;
-            let (place, fate) = (place.to_owned(), fate.trim_end().to_owned());
-            Some((name.to_owned(), Row { place, fate }))
+            let (location, name) = rest.split_once('\t')?;
+            let (location, fate) = (location.to_owned(), fate.trim_end().to_owned());
+            Some((name.to_owned(), Row { location, fate }))
         });
         Self {
             rows: rows.collect(),
@@ -46,7 +46,7 @@ impl Table {
     }
 
     /// Whether a mutant has been judged already.
-    pub(crate) fn knows(&self, mutant: &Mutant) -> bool {
+    pub(crate) fn contains(&self, mutant: &Mutant) -> bool {
         self.rows.contains_key(&mutant.name())
     }
 
@@ -57,17 +57,17 @@ impl Table {
     }
 
     /// Records the verdict on a mutant, and writes the table.
-    pub(crate) fn note(&mut self, mutant: &Mutant, fate: &Fate) -> Result<()> {
-        let fate = said(fate);
-        let place = format!("{}:{}", mutant.file, mutant.line);
-        self.rows.insert(mutant.name(), Row { place, fate });
+    pub(crate) fn record_fate(&mut self, mutant: &Mutant, fate: &Fate) -> Result<()> {
+        let fate = fate_text(fate);
+        let location = format!("{}:{}", mutant.file, mutant.line);
+        self.rows.insert(mutant.name(), Row { location, fate });
         self.write()
     }
 
     fn write(&self) -> Result<()> {
         let mut text = String::new();
-        for (name, Row { place, fate }) in &self.rows {
-            let _ = writeln!(text, "{fate}\t{place}\t{name}");
+        for (name, Row { location, fate }) in &self.rows {
+            let _ = writeln!(text, "{fate}\t{location}\t{name}");
         }
         Ok(fs::write(&self.path, text)?)
     }
@@ -80,50 +80,57 @@ impl Table {
 
     /// Formats two tables: the verdicts for each file, and the number of mutants that each judge (a test program or the
     /// simulation) killed. If `only` is `Some`, counts only the mutants in `only`.
-    pub(crate) fn summary(&self, explained: &[Survivor], only: Option<&[&Mutant]>) -> String {
-        let explained: BTreeSet<&str> = explained.iter().map(|one| &*one.name).collect();
-        let only: Option<BTreeSet<String>> =
-            only.map(|only| only.iter().map(|mutant| mutant.name()).collect());
+    pub(crate) fn summary(
+        &self,
+        explained: &[Survivor],
+        sampled_names: Option<&[&Mutant]>,
+    ) -> String {
+        let explained: BTreeSet<&str> = explained.iter().map(|survivor| &*survivor.name).collect();
+        let sampled_names: Option<BTreeSet<String>> = sampled_names
+            .map(|sampled_names| sampled_names.iter().map(|mutant| mutant.name()).collect());
         let mut files: BTreeMap<&str, Counts> = BTreeMap::new();
         let mut judges: BTreeMap<String, usize> = BTreeMap::new();
         let rows = self.rows.iter();
-        for (name, row) in rows.filter(|(name, _)| only.as_ref().is_none_or(|o| o.contains(*name)))
-        {
-            let file = row.place.rsplit_once(':').map_or("", |(file, _)| file);
-            let of_file = files.entry(file).or_default();
-            of_file.judged += 1;
-            if let Some(by) = row.fate.strip_prefix("killed by ") {
-                *judges.entry(judge_of(by)).or_default() += 1;
-                of_file.killed += 1;
+        for (name, row) in rows.filter(|(name, _)| {
+            sampled_names
+                .as_ref()
+                .is_none_or(|names| names.contains(*name))
+        }) {
+            let file = row.location.rsplit_once(':').map_or("", |(file, _)| file);
+            let counts_of_file = files.entry(file).or_default();
+            counts_of_file.judged += 1;
+            if let Some(killer) = row.fate.strip_prefix("killed by ") {
+                *judges.entry(judge_of(killer)).or_default() += 1;
+                counts_of_file.killed += 1;
             } else if row.fate.starts_with("hung") {
                 *judges
                     .entry("a judge that did not end in time".into())
                     .or_default() += 1;
-                of_file.hung += 1;
+                counts_of_file.hung += 1;
             } else if explained.contains(&**name) {
-                of_file.explained += 1;
+                counts_of_file.explained += 1;
             } else if row.fate == UNREACHED {
-                of_file.unreached += 1;
+                counts_of_file.unreached += 1;
             } else {
-                of_file.alive += 1;
+                counts_of_file.alive += 1;
             }
         }
         let mut text = format!(
             "{:<34}{:>8}{:>8}{:>6}{:>11}{:>7}{:>11}\n",
             "file", "judged", "killed", "hung", "explained", "ALIVE", "UNREACHED"
         );
-        let mut all = Counts::default();
+        let mut total = Counts::default();
         for (file, counts) in &files {
-            all.add(counts);
-            self::row(&mut text, file, counts);
+            total.add(counts);
+            self::write_row(&mut text, file, counts);
         }
-        self::row(&mut text, "all", &all);
-        let well = all.killed + all.hung + all.explained;
-        let share = 100.0 * well as f64 / all.judged.max(1) as f64;
+        self::write_row(&mut text, "all", &total);
+        let accounted_for = total.killed + total.hung + total.explained;
+        let share = 100.0 * accounted_for as f64 / total.judged.max(1) as f64;
         let _ = writeln!(
             text,
-            "killed, hung or explained: {well} of {} ({share:.1} %); a mutant that no judge reaches counts as alive\n",
-            all.judged
+            "killed, hung or explained: {accounted_for} of {} ({share:.1} %); a mutant that no judge reaches counts as alive\n",
+            total.judged
         );
         let mut judges: Vec<_> = judges.into_iter().collect();
         judges.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -146,33 +153,34 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, other: &Self) {
-        self.judged += other.judged;
-        self.killed += other.killed;
-        self.hung += other.hung;
-        self.explained += other.explained;
-        self.alive += other.alive;
-        self.unreached += other.unreached;
+    fn add(&mut self, counts: &Self) {
+        self.judged += counts.judged;
+        self.killed += counts.killed;
+        self.hung += counts.hung;
+        self.explained += counts.explained;
+        self.alive += counts.alive;
+        self.unreached += counts.unreached;
     }
 }
 
 /// Formats a verdict for the table.
-fn said(fate: &Fate) -> String {
+fn fate_text(fate: &Fate) -> String {
     match fate {
-        Fate::Killed(by) => format!("killed by {by}"),
+        Fate::Killed(killer) => format!("killed by {killer}"),
         Fate::Hung(judge) => format!("hung in {judge}"),
         Fate::Alive => ALIVE.to_owned(),
         Fate::Unreached => UNREACHED.to_owned(),
     }
 }
 
-fn judge_of(by: &str) -> String {
-    by.split_once(": ")
-        .map_or(by, |(judge, _)| judge)
+fn judge_of(killer: &str) -> String {
+    killer
+        .split_once(": ")
+        .map_or(killer, |(judge, _)| judge)
         .to_owned()
 }
 
-fn row(text: &mut String, name: &str, counts: &Counts) {
+fn write_row(text: &mut String, name: &str, counts: &Counts) {
     let Counts {
         judged,
         killed,
@@ -195,12 +203,12 @@ mod tests {
 
     #[test]
     fn summary_of_sampled_mutants_counts_unreached_mutants_as_survivors() {
-        let mut found = lua::mutants("x/a.lua", "return 3\nreturn 4\nreturn 7\nreturn 8\n");
-        number(&mut found);
+        let mut mutants = lua::mutants("x/a.lua", "return 3\nreturn 4\nreturn 7\nreturn 8\n");
+        number(&mut mutants);
         let table = |fates: &[Fate]| {
-            let rows = found.iter().zip(fates).map(|(mutant, fate)| {
-                let (place, fate) = ("x/a.lua:1".to_owned(), said(fate));
-                (mutant.name(), Row { place, fate })
+            let rows = mutants.iter().zip(fates).map(|(mutant, fate)| {
+                let (location, fate) = ("x/a.lua:1".to_owned(), fate_text(fate));
+                (mutant.name(), Row { location, fate })
             });
             Table {
                 path: PathBuf::new(),
@@ -211,10 +219,10 @@ mod tests {
         let fates = [killed(), Fate::Unreached, Fate::Alive, killed()];
         let table = table(&fates);
         let explained = vec![Survivor {
-            name: found[2].name(),
+            name: mutants[2].name(),
             reason: "no matter".into(),
         }];
-        let sample: Vec<&Mutant> = found.iter().take(3).collect();
+        let sample: Vec<&Mutant> = mutants.iter().take(3).collect();
         let text = table.summary(&explained, Some(&sample));
         assert!(
             text.contains("killed, hung or explained: 2 of 3 (66.7 %)"),

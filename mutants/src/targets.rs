@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 /// The files with the code that decides about locks, as git patterns. A pattern that matches no file is an error;
 /// otherwise the mutants of a file that was moved would disappear silently.
-const DECIDING: &[&str] = &[
+const MUTATED_FILES: &[&str] = &[
     "src/protocol/*.rs",
     "src/fence.rs",
     "src/limit.rs",
@@ -61,7 +61,7 @@ const DECIDING: &[&str] = &[
     "src/scripts/**/*.lua",
 ];
 
-/// Files that match [`DECIDING`] but are not mutated, because only tests and simulations use their code.
+/// Files that match [`MUTATED_FILES`] but are not mutated, because only tests and simulations use their code.
 const FOR_TESTS: &[&str] = &[
     "src/node/store/record_access.rs",
     "src/node/store/flaw.rs",
@@ -74,28 +74,28 @@ pub(crate) const ASSEMBLES_SCRIPTS: &str = "with_parts";
 
 /// The root of the checkout.
 pub(crate) fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_path_buf()
 }
 
 /// Returns the files under version control that match one of the patterns.
 pub(crate) fn tracked(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
     let patterns = patterns.iter().map(|pattern| format!(":(glob){pattern}"));
-    let listed = Command::new("git")
+    let output = Command::new("git")
         .arg("-C")
         .arg(root)
         .args(["ls-files", "-z", "--"])
         .args(patterns)
         .output()
         .context("git ls-files")?;
-    ensure!(listed.status.success(), "git ls-files: {}", listed.status);
-    let listed = String::from_utf8(listed.stdout)?;
-    let files = listed.split_terminator('\0').map(str::to_owned);
+    ensure!(output.status.success(), "git ls-files: {}", output.status);
+    let output = String::from_utf8(output.stdout)?;
+    let files = output.split_terminator('\0').map(str::to_owned);
     Ok(files.filter(|file| root.join(file).is_file()).collect())
 }
 
 /// Returns the path and the text of each file that is mutated.
-pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
+pub(crate) fn mutated_files(root: &Path) -> Result<Vec<(String, String)>> {
     let mut files = BTreeMap::new();
     for file in FOR_TESTS {
         ensure!(
@@ -103,7 +103,7 @@ pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
             "the file {file} does not exist: correct its path in mutants/src/targets.rs"
         );
     }
-    for pattern in DECIDING {
+    for pattern in MUTATED_FILES {
         let matching = tracked(root, &[pattern])?;
         ensure!(
             !matching.is_empty(),
@@ -111,8 +111,8 @@ pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
         );
         for file in matching {
             // Skip files with unit tests (`tests.rs`) or loom models (`models.rs`).
-            let tests = file.ends_with("tests.rs") || file.ends_with("models.rs");
-            if !tests && !FOR_TESTS.contains(&&*file) {
+            let is_test_code = file.ends_with("tests.rs") || file.ends_with("models.rs");
+            if !is_test_code && !FOR_TESTS.contains(&&*file) {
                 let text = std::fs::read_to_string(root.join(&file)).context(file.clone())?;
                 files.insert(file, text);
             }

@@ -100,11 +100,11 @@ pub(crate) struct Tree {
     pub(crate) copy: PathBuf,
     code: Code,
     /// The names of the mutants that did not compile in this build or in earlier builds.
-    dropped: BTreeSet<String>,
+    uncompilable: BTreeSet<String>,
 }
 
 /// The built test programs and the built simulation.
-pub(crate) struct Built {
+pub(crate) struct BuiltPrograms {
     /// The test programs by name. `lib` is the program of the unit tests.
     pub(crate) tests: BTreeMap<String, PathBuf>,
     /// The simulation, built with optimizations; `None` if it was not built.
@@ -112,18 +112,18 @@ pub(crate) struct Built {
 }
 
 /// A compiler error: the places in the code that the error names, its error code, and its text.
-struct Complaint {
-    places: Vec<(String, Range<usize>)>,
+struct CompilerError {
+    spans: Vec<(String, Range<usize>)>,
     code: String,
-    says: String,
+    message: String,
 }
 
 impl Tree {
     /// Copies all files under version control to the folder of the copy. A file with unchanged content is not written,
     /// so that cargo does not compile it again.
     pub(crate) fn copy(root: &Path, code: Code) -> Result<Self> {
-        let work = root.join("target/mutants");
-        let copy = work.join("tree");
+        let work_folder = root.join("target/mutants");
+        let copy = work_folder.join("tree");
         let files = targets::tracked(root, &["**"])?;
         for file in &files {
             // The library's source files are written later, with the mutants woven in.
@@ -132,20 +132,20 @@ impl Tree {
             }
         }
         remove_others(&copy, &copy, &files.iter().map(PathBuf::from).collect())?;
-        let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
+        let names = fs::read_to_string(work_folder.join("not-compiled.txt")).unwrap_or_default();
         Ok(Self {
             root: root.to_path_buf(),
             copy,
             code,
-            dropped: known.lines().map(str::to_owned).collect(),
+            uncompilable: names.lines().map(str::to_owned).collect(),
         })
     }
 
     /// Returns the mutants that compile.
     pub(crate) fn mutants(&self) -> impl Iterator<Item = &Mutant> {
-        let dropped = &self.dropped;
+        let uncompilable = &self.uncompilable;
         let mutants = self.code.mutants.iter();
-        mutants.filter(move |mutant| !dropped.contains(&dropped_name(mutant)))
+        mutants.filter(move |mutant| !uncompilable.contains(&name_with_replacement(mutant)))
     }
 
     /// The number of mutants that do not compile.
@@ -155,11 +155,11 @@ impl Tree {
 
     /// Returns the existing copy of the repository and the programs of its last build. Builds nothing, so `code` must
     /// not have changed since that build.
-    pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
+    pub(crate) fn open_built(root: &Path, code: Code) -> Result<(Self, BuiltPrograms)> {
         let work = root.join("target/mutants");
-        let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
-        let built = fs::read_to_string(work.join("built.txt")).context("nothing was built")?;
-        let mut programs: BTreeMap<String, PathBuf> = built
+        let names = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
+        let open_built = fs::read_to_string(work.join("built.txt")).context("nothing was built")?;
+        let mut programs: BTreeMap<String, PathBuf> = open_built
             .lines()
             .filter_map(|line| line.split_once(' '))
             .map(|(name, path)| (name.to_owned(), PathBuf::from(path)))
@@ -168,16 +168,16 @@ impl Tree {
             root: root.to_path_buf(),
             copy: work.join("tree"),
             code,
-            dropped: known.lines().map(str::to_owned).collect(),
+            uncompilable: names.lines().map(str::to_owned).collect(),
         };
         let simulation = programs.remove("simulation");
         let tests = programs;
-        Ok((tree, Built { tests, simulation }))
+        Ok((tree, BuiltPrograms { tests, simulation }))
     }
 
     /// Weaves the mutants into the copy, omits the mutants that do not compile, and builds the test programs and the
     /// simulation.
-    pub(crate) fn build(&mut self, choice: &Choice) -> Result<Built> {
+    pub(crate) fn build(&mut self, choice: &Choice) -> Result<BuiltPrograms> {
         const LIBRARY: &[&str] = &[
             "check",
             "-p",
@@ -198,57 +198,57 @@ impl Tree {
         ];
         for round in 1.. {
             let placed = self.weave()?;
-            let mut complaints = self.cargo(LIBRARY)?.1;
-            if complaints.is_empty() {
-                complaints = self.cargo(WITH_TESTS)?.1;
+            let mut errors = self.cargo(LIBRARY)?.1;
+            if errors.is_empty() {
+                errors = self.cargo(WITH_TESTS)?.1;
             }
-            if complaints.is_empty() {
+            if errors.is_empty() {
                 break;
             }
             ensure!(
                 round < 60,
                 "the copy with the mutants does not compile after {round} attempts"
             );
-            let before = self.dropped.len();
-            for complaint in &complaints {
-                self.drop_for(complaint, &placed);
+            let before = self.uncompilable.len();
+            for error in &errors {
+                self.drop_mutants_at(error, &placed);
             }
             ensure!(
-                self.dropped.len() > before,
+                self.uncompilable.len() > before,
                 "the copy with the mutants does not compile, for a reason other than a mutant: {}",
-                complaints[0].says
+                errors[0].message
             );
             eprintln!(
                 "attempt {round} to compile: {} errors, {} mutants left out",
-                complaints.len(),
-                self.dropped.len() - before
+                errors.len(),
+                self.uncompilable.len() - before
             );
-            let names: Vec<&str> = self.dropped.iter().map(String::as_str).collect();
-            let known = self.root.join("target/mutants/not-compiled.txt");
-            fs::write(known, names.join("\n"))?;
+            let names: Vec<&str> = self.uncompilable.iter().map(String::as_str).collect();
+            let file = self.root.join("target/mutants/not-compiled.txt");
+            fs::write(file, names.join("\n"))?;
         }
-        let mut words = vec!["test", "--no-run", "-p", "quorate", "--features", "metrics"];
+        let mut cargo_args = vec!["test", "--no-run", "-p", "quorate", "--features", "metrics"];
         for program in choice.programs() {
             match program {
-                "lib" => words.push("--lib"),
-                name => words.extend(["--test", name]),
+                "lib" => cargo_args.push("--lib"),
+                name => cargo_args.extend(["--test", name]),
             }
         }
-        let (tests, complaints) = self.cargo(&words)?;
-        if let Some(complaint) = complaints.first() {
+        let (tests, errors) = self.cargo(&cargo_args)?;
+        if let Some(error) = errors.first() {
             bail!(
                 "the tests of the copy with the mutants do not compile: {}",
-                complaint.says
+                error.message
             );
         }
         let mut simulation = None;
         if choice.simulation() {
             let build = ["build", "--release", "-p", "quorate-simulation"];
-            let (mut programs, complaints) = self.cargo(&build)?;
-            if let Some(complaint) = complaints.first() {
+            let (mut programs, errors) = self.cargo(&build)?;
+            if let Some(error) = errors.first() {
                 bail!(
                     "the simulation of the copy with the mutants does not compile: {}",
-                    complaint.says
+                    error.message
                 );
             }
             simulation = programs.remove("quorate-simulation");
@@ -261,15 +261,15 @@ impl Tree {
                 _ => (name, path),
             })
             .collect();
-        let mut built = String::new();
+        let mut open_built = String::new();
         for (name, path) in &tests {
-            writeln!(built, "{name} {}", path.display())?;
+            writeln!(open_built, "{name} {}", path.display())?;
         }
         if let Some(path) = &simulation {
-            writeln!(built, "simulation {}", path.display())?;
+            writeln!(open_built, "simulation {}", path.display())?;
         }
-        fs::write(self.root.join("target/mutants/built.txt"), built)?;
-        Ok(Built { tests, simulation })
+        fs::write(self.root.join("target/mutants/built.txt"), open_built)?;
+        Ok(BuiltPrograms { tests, simulation })
     }
 
     /// Writes the library's source files to the copy, with the mutants woven in. Returns the positions of the mutants
@@ -278,7 +278,7 @@ impl Tree {
         let mut placed = BTreeMap::new();
         let mut wraps: BTreeMap<&str, Vec<Wrap>> = BTreeMap::new();
         for mutant in self.mutants() {
-            let (before, after) = mutant.form.around(mutant.id);
+            let (before, after) = mutant.form.code_around(mutant.id);
             wraps.entry(&mutant.file).or_default().push(Wrap {
                 id: Some(mutant.id),
                 range: mutant.range.clone(),
@@ -301,14 +301,14 @@ impl Tree {
                 }
             }
         }
-        let mut assembled = 0;
+        let mut assembler_count = 0;
         for file in targets::tracked(&self.root, &["src/**/*.rs", "src/**/*.lua"])? {
-            let wanted = wraps.remove(file.as_str());
+            let file_wraps = wraps.remove(file.as_str());
             let mut text = fs::read_to_string(self.root.join(&file))?;
-            let mut wanted = wanted.unwrap_or_default();
+            let mut file_wraps = file_wraps.unwrap_or_default();
             if let Some(body) = rust::body_of(&text, targets::ASSEMBLES_SCRIPTS) {
-                assembled += 1;
-                wanted.push(Wrap {
+                assembler_count += 1;
+                file_wraps.push(Wrap {
                     id: None,
                     range: body,
                     before: " crate::mutated_script({ ".into(),
@@ -319,74 +319,76 @@ impl Tree {
                 let count = (self.code.mutants.len() + 1).to_string();
                 text.push_str(&SWITCH.replace("{count}", &count));
             }
-            let (text, stand) = weave(&text, wanted);
+            let (text, positions) = weave(&text, file_wraps);
             write(&self.copy.join(&file), text.as_bytes())?;
-            placed.insert(file, stand);
+            placed.insert(file, positions);
         }
         ensure!(
-            assembled == 1,
-            "src contains {assembled} functions named {}, but must contain one: correct the name in \
+            assembler_count == 1,
+            "src contains {assembler_count} functions named {}, but must contain one: correct the name in \
              mutants/src/targets.rs",
             targets::ASSEMBLES_SCRIPTS
         );
         Ok(placed)
     }
 
-    /// Adds to `dropped` the mutants that caused a compiler error.
-    fn drop_for(&mut self, complaint: &Complaint, placed: &BTreeMap<String, Vec<Placed>>) {
-        let mut blamed = BTreeSet::new();
-        for (file, range) in &complaint.places {
-            let around = placed.get(file).into_iter().flatten().filter(|placed| {
+    /// Adds to `uncompilable` the mutants that caused a compiler error.
+    fn drop_mutants_at(&mut self, error: &CompilerError, placed: &BTreeMap<String, Vec<Placed>>) {
+        let mut blamed_ids = BTreeSet::new();
+        for (file, range) in &error.spans {
+            let enclosing = placed.get(file).into_iter().flatten().filter(|placed| {
                 placed.whole.start <= range.start && range.end <= placed.whole.end
             });
             // If the error lies inside several nested mutants, the innermost one has caused it.
-            if let Some(placed) = around.min_by_key(|placed| placed.whole.len()) {
-                blamed.insert(placed.id);
+            if let Some(placed) = enclosing.min_by_key(|placed| placed.whole.len()) {
+                blamed_ids.insert(placed.id);
                 // The compiler names the main place of an error first, so the other places are not needed.
                 break;
             }
         }
-        let uncallable = complaint.code == "E0015";
+        let is_not_const = error.code == "E0015";
         for mutant in &self.code.mutants {
-            let named = uncallable && complaint.says.contains(&format!("{}`", mutant.function));
-            if named || blamed.contains(&mutant.id) {
-                self.dropped.insert(dropped_name(mutant));
-                blamed.insert(mutant.id);
+            let is_named = is_not_const && error.message.contains(&format!("{}`", mutant.function));
+            if is_named || blamed_ids.contains(&mutant.id) {
+                self.uncompilable.insert(name_with_replacement(mutant));
+                blamed_ids.insert(mutant.id);
             }
         }
-        if !blamed.is_empty() {
+        if !blamed_ids.is_empty() {
             return;
         }
         // No mutant contains the error. Usually a mutant that omits `return` or `break` causes it. The error's range
         // can contain mutants: drop those that omit a statement. If there are none, drop all mutants in this range.
-        let Some((file, _)) = complaint.places.first() else {
+        let Some((file, _)) = error.spans.first() else {
             return;
         };
-        let here = complaint.places.iter().filter(|(other, _)| other == file);
-        let start = here.clone().map(|(_, range)| range.start).min();
-        let end = here.map(|(_, range)| range.end).max();
+        let spans_in_file = error.spans.iter().filter(|(other, _)| other == file);
+        let start = spans_in_file.clone().map(|(_, range)| range.start).min();
+        let end = spans_in_file.map(|(_, range)| range.end).max();
         let (Some(start), Some(end)) = (start, end) else {
             return;
         };
-        let within = placed
+        let placed_within = placed
             .get(file)
             .into_iter()
             .flatten()
             .filter(|placed| start <= placed.whole.start && placed.whole.end <= end);
-        let within: Vec<&Mutant> = within
+        let placed_within: Vec<&Mutant> = placed_within
             .filter_map(|placed| self.code.mutants.get(placed.id - 1))
             .collect();
-        let goes_on = |mutant: &&Mutant| matches!(mutant.form, Form::Without);
-        let some = within.iter().any(goes_on);
-        let names = within.iter().filter(|mutant| !some || goes_on(mutant));
-        let names: Vec<String> = names.map(|mutant| dropped_name(mutant)).collect();
-        self.dropped.extend(names);
+        let continues = |mutant: &&Mutant| matches!(mutant.form, Form::Without);
+        let has_continuing = placed_within.iter().any(continues);
+        let names = placed_within
+            .iter()
+            .filter(|mutant| !has_continuing || continues(mutant));
+        let names: Vec<String> = names.map(|mutant| name_with_replacement(mutant)).collect();
+        self.uncompilable.extend(names);
     }
 
     /// Runs cargo in the copy, with its own build folder. Returns the built programs by name, and the compiler errors.
-    fn cargo(&self, args: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<Complaint>)> {
+    fn cargo(&self, args: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<CompilerError>)> {
         eprintln!("cargo {}", args.join(" "));
-        let ran = Command::new("nice")
+        let output = Command::new("nice")
             .arg("cargo")
             .args(args)
             .args(["--locked", "--message-format=json"])
@@ -396,8 +398,8 @@ impl Tree {
             .output()
             .context("cargo")?;
         let mut programs = BTreeMap::new();
-        let mut complaints = Vec::new();
-        for line in String::from_utf8_lossy(&ran.stdout).lines() {
+        let mut errors = Vec::new();
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
             let Ok(message) = serde_json::from_str::<Value>(line) else {
                 continue;
             };
@@ -405,21 +407,25 @@ impl Tree {
                 let name = message["target"]["name"].as_str().unwrap_or_default();
                 programs.insert(name.to_owned(), PathBuf::from(program));
             }
-            let said = &message["message"];
-            if said["level"] == "error" && said["spans"].as_array().is_some_and(|s| !s.is_empty()) {
-                complaints.push(complaint(said));
+            let diagnostic = &message["message"];
+            if diagnostic["level"] == "error"
+                && diagnostic["spans"]
+                    .as_array()
+                    .is_some_and(|s| !s.is_empty())
+            {
+                errors.push(compiler_error(diagnostic));
             }
         }
-        if complaints.is_empty() && !ran.status.success() {
-            bail!("cargo: {}", String::from_utf8_lossy(&ran.stderr));
+        if errors.is_empty() && !output.status.success() {
+            bail!("cargo: {}", String::from_utf8_lossy(&output.stderr));
         }
-        Ok((programs, complaints))
+        Ok((programs, errors))
     }
 }
 
 /// Returns the mutant's name in `not-compiled.txt`: [`Mutant::name`] and the whole new expression. [`Mutant::name`]
 /// alone can belong to two mutants, because it shortens the expression.
-fn dropped_name(mutant: &Mutant) -> String {
+fn name_with_replacement(mutant: &Mutant) -> String {
     let kind = match &mutant.form {
         Form::Instead(other) => other.split_whitespace().collect::<Vec<_>>().join(" "),
         _ => String::new(),
@@ -427,19 +433,25 @@ fn dropped_name(mutant: &Mutant) -> String {
     format!("{} {kind}", mutant.name())
 }
 
-fn complaint(said: &Value) -> Complaint {
-    let spans = said["spans"].as_array().cloned().unwrap_or_default();
-    let place = |span: &Value| {
-        let at = |name: &str| span[name].as_u64().unwrap_or_default() as usize;
+fn compiler_error(diagnostic: &Value) -> CompilerError {
+    let spans = diagnostic["spans"].as_array().cloned().unwrap_or_default();
+    let span_of = |span: &Value| {
+        let offset_of = |name: &str| span[name].as_u64().unwrap_or_default() as usize;
         let file = span["file_name"].as_str().unwrap_or_default().to_owned();
-        (file, at("byte_start")..at("byte_end"))
+        (file, offset_of("byte_start")..offset_of("byte_end"))
     };
-    let (first, others): (Vec<_>, Vec<_>) =
+    let (primary, others): (Vec<_>, Vec<_>) =
         spans.iter().partition(|span| span["is_primary"] == true);
-    Complaint {
-        places: first.into_iter().chain(others).map(place).collect(),
-        code: said["code"]["code"].as_str().unwrap_or_default().to_owned(),
-        says: said["rendered"].as_str().unwrap_or_default().to_owned(),
+    CompilerError {
+        spans: primary.into_iter().chain(others).map(span_of).collect(),
+        code: diagnostic["code"]["code"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+        message: diagnostic["rendered"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
     }
 }
 
@@ -455,7 +467,7 @@ fn is_root_module(file: &str) -> bool {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    if fs::read(path).is_ok_and(|old| old == bytes) {
+    if fs::read(path).is_ok_and(|current| current == bytes) {
         return Ok(());
     }
     if let Some(folder) = path.parent() {
@@ -465,12 +477,12 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Removes the files of the copy that no longer exist in the original repository.
-fn remove_others(folder: &Path, copy: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
+fn remove_others(folder: &Path, copy: &Path, kept_files: &BTreeSet<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            remove_others(&path, copy, wanted)?;
-        } else if !wanted.contains(path.strip_prefix(copy)?) {
+            remove_others(&path, copy, kept_files)?;
+        } else if !kept_files.contains(path.strip_prefix(copy)?) {
             fs::remove_file(path)?;
         }
     }

@@ -29,45 +29,45 @@ pub(crate) struct Placed {
 /// one in the list is the outer one.
 pub(crate) fn weave(text: &str, mut wraps: Vec<Wrap>) -> (String, Vec<Placed>) {
     wraps.sort_by_key(|wrap| (wrap.range.start, Reverse(wrap.range.end)));
-    let mut woven = Woven {
+    let mut weaver = Weaver {
         text,
-        out: String::with_capacity(2 * text.len()),
+        woven_text: String::with_capacity(2 * text.len()),
         placed: Vec::new(),
     };
-    woven.part(0..text.len(), &wraps);
-    (woven.out, woven.placed)
+    weaver.weave_range(0..text.len(), &wraps);
+    (weaver.woven_text, weaver.placed)
 }
 
-struct Woven<'a> {
+struct Weaver<'a> {
     text: &'a str,
-    out: String,
+    woven_text: String,
     placed: Vec<Placed>,
 }
 
-impl Woven<'_> {
-    fn part(&mut self, range: Range<usize>, mut wraps: &[Wrap]) {
-        let mut at = range.start;
+impl Weaver<'_> {
+    fn weave_range(&mut self, range: Range<usize>, mut wraps: &[Wrap]) {
+        let mut position = range.start;
         while let [wrap, rest @ ..] = wraps {
             let Range { start, end } = wrap.range;
-            self.out.push_str(&self.text[at..start]);
-            let inner = if start == end {
+            self.woven_text.push_str(&self.text[position..start]);
+            let inner_wraps = if start == end {
                 0
             } else {
                 rest.partition_point(|other| other.range.start < end)
             };
-            let (inner, rest) = rest.split_at(inner);
-            let begins = self.out.len();
-            self.out.push_str(&wrap.before);
-            self.part(start..end, inner);
-            self.out.push_str(&wrap.after);
+            let (inner_wraps, rest) = rest.split_at(inner_wraps);
+            let placed_start = self.woven_text.len();
+            self.woven_text.push_str(&wrap.before);
+            self.weave_range(start..end, inner_wraps);
+            self.woven_text.push_str(&wrap.after);
             self.placed.extend(wrap.id.map(|id| Placed {
                 id,
-                whole: begins..self.out.len(),
+                whole: placed_start..self.woven_text.len(),
             }));
-            at = end;
+            position = end;
             wraps = rest;
         }
-        self.out.push_str(&self.text[at..range.end]);
+        self.woven_text.push_str(&self.text[position..range.end]);
     }
 }
 

@@ -53,7 +53,7 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
     pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
         self.judged += 1;
         let open = self.open.entry(resource).or_default();
-        open.retain(|one| one.until > belief.from);
+        open.retain(|other_belief| other_belief.until > belief.from);
         let overlaps = overlaps(open, &belief);
         open.push(belief);
         overlaps
@@ -65,18 +65,21 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         let Some(open) = self.open.get_mut(resource) else {
             return Vec::new();
         };
-        let Some(one) = open.iter_mut().find(|one| one.who == who) else {
+        let Some(own_belief) = open.iter_mut().find(|own_belief| own_belief.who == who) else {
             return Vec::new();
         };
-        one.until = until;
-        let from_now = Belief { from: now, ..*one };
+        own_belief.until = until;
+        let from_now = Belief {
+            from: now,
+            ..*own_belief
+        };
         overlaps(open, &from_now)
     }
 
     /// Records that `who` has stopped believing that it holds `resource`, e.g. because it sent the release.
     pub fn ends(&mut self, resource: &R, who: I) {
         if let Some(open) = self.open.get_mut(resource) {
-            open.retain(|one| one.who != who);
+            open.retain(|other_belief| other_belief.who != who);
         }
     }
 
@@ -87,12 +90,15 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
 }
 
 fn overlaps<I: Copy + Eq>(open: &[Belief<I>], belief: &Belief<I>) -> Vec<Overlap<I>> {
-    let both = |one: &Belief<I>| Overlap {
-        other: one.who,
+    let overlap_with = |other_belief: &Belief<I>| Overlap {
+        other: other_belief.who,
         from: belief.from,
-        to: one.until.min(belief.until),
+        to: other_belief.until.min(belief.until),
     };
-    let others = open.iter().filter(|one| one.who != belief.who).map(both);
+    let others = open
+        .iter()
+        .filter(|other_belief| other_belief.who != belief.who)
+        .map(overlap_with);
     others.filter(|overlap| overlap.to > overlap.from).collect()
 }
 
@@ -114,12 +120,18 @@ mod tests {
             [],
             "a client that obtains the lock exactly when the validity of another client ends must not be reported"
         );
-        let both = |other, from, to| Overlap { other, from, to };
-        assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);
+        let overlap = |other, from, to| Overlap { other, from, to };
+        assert_eq!(
+            exclusion.begins("a", belief(4, 39, 60)),
+            [overlap(3, 39, 40)]
+        );
         exclusion.ends(&"a", 3);
         assert_eq!(exclusion.begins("a", belief(5, 60, 70)), []);
         // Client 5 holds the resource until 70, and client 6 obtains it at 65.
-        assert_eq!(exclusion.begins("a", belief(6, 65, 66)), [both(5, 65, 66)]);
+        assert_eq!(
+            exclusion.begins("a", belief(6, 65, 66)),
+            [overlap(5, 65, 66)]
+        );
         exclusion.ends(&"a", 5);
         assert_eq!(exclusion.begins("a", belief(7, 66, 90)), []);
         assert_eq!(exclusion.moves(&"a", 7, 70, 95), []);

@@ -26,11 +26,11 @@ impl LossNotice {
     /// - `until`: the end of the lock's validity.
     /// - `now`: the time of the notification, or the current time if the holder has not been notified yet.
     /// - `kept`: how long the holder's process did not run (e.g. was suspended) between `until` and `now`.
-    pub fn judge(&mut self, until: u64, now: u64, kept: u64) -> Option<u64> {
+    pub fn judge(&mut self, until: u64, now: u64, excused_time: u64) -> Option<u64> {
         self.judged += 1;
-        let late = now.saturating_sub(until).saturating_sub(kept);
-        self.worst = self.worst.max(late);
-        (late > self.slack).then_some(late)
+        let delay = now.saturating_sub(until).saturating_sub(excused_time);
+        self.worst = self.worst.max(delay);
+        (delay > self.slack).then_some(delay)
     }
 
     /// The longest delay of any notification that was checked, in the unit of the times that were passed to `judge`.

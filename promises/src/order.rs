@@ -26,19 +26,19 @@ impl<I: Ord + Clone> Line<I> {
 
     /// Records that the client `who` has obtained the lock or has stopped waiting.
     pub fn leaves(&mut self, who: &I) {
-        self.waiting.retain(|(_, one)| one != who);
+        self.waiting.retain(|(_, client)| client != who);
     }
 
     /// Returns the client that has been queued for the longest time, and the time from which it was certainly queued;
     /// `None` if no client is queued.
     pub fn first(&self) -> Option<(u64, &I)> {
-        self.waiting.first().map(|(since, one)| (*since, one))
+        self.waiting.first().map(|(since, client)| (*since, client))
     }
 
-    /// Like [`first`](Self::first), but considers only the clients for which `is` returns true.
-    pub fn first_of(&self, is: impl Fn(&I) -> bool) -> Option<(u64, &I)> {
-        let first = self.waiting.iter().find(|(_, one)| is(one));
-        first.map(|(since, one)| (*since, one))
+    /// Like [`first`](Self::first), but considers only the clients for which `is_matching` returns true.
+    pub fn first_of(&self, is_matching: impl Fn(&I) -> bool) -> Option<(u64, &I)> {
+        let first = self.waiting.iter().find(|(_, client)| is_matching(client));
+        first.map(|(since, client)| (*since, client))
     }
 
     /// Checks whether a client that obtained the lock has overtaken a queued client. If so, returns the client that has
@@ -68,7 +68,7 @@ mod tests {
             "an attempt that began exactly when the waiter was queued must not count as overtaking the waiter"
         );
         assert_eq!(line.passed(15), Some(&1));
-        assert_eq!(line.first_of(|one| *one != 1), Some((20, &2)));
+        assert_eq!(line.first_of(|client| *client != 1), Some((20, &2)));
         line.leaves(&1);
         assert_eq!(line.passed(15), None);
         assert_eq!(line.passed(21), Some(&2));

@@ -34,13 +34,13 @@ pub enum Breach<I> {
 /// Checks the fencing tokens on each resource.
 #[derive(Debug)]
 pub struct Tokens<R, I> {
-    given: HashMap<R, Given<I>>,
+    given_tokens: HashMap<R, GivenTokens<I>>,
     judged: u64,
 }
 
 #[derive(Debug)]
-struct Given<I> {
-    all: HashMap<u64, Obtained<I>>,
+struct GivenTokens<I> {
+    by_token: HashMap<u64, Obtained<I>>,
     /// The holds whose token was larger than the tokens of all holds obtained before them, in the order of
     /// [`Obtained::at`].
     records: Vec<Obtained<I>>,
@@ -49,7 +49,7 @@ struct Given<I> {
 impl<R, I> Default for Tokens<R, I> {
     fn default() -> Self {
         Self {
-            given: HashMap::new(),
+            given_tokens: HashMap::new(),
             judged: 0,
         }
     }
@@ -74,19 +74,26 @@ impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
         is_compatible: impl Fn(&I) -> bool,
     ) -> Option<Breach<I>> {
         self.judged += 1;
-        let given = self.given.entry(resource).or_insert_with(|| Given {
-            all: HashMap::new(),
-            records: Vec::new(),
-        });
-        let same = given.all.insert(new.token, new);
-        if let Some(other) = same.filter(|other| !is_compatible(&other.who)) {
+        let given_tokens = self
+            .given_tokens
+            .entry(resource)
+            .or_insert_with(|| GivenTokens {
+                by_token: HashMap::new(),
+                records: Vec::new(),
+            });
+        let previous_holder = given_tokens.by_token.insert(new.token, new);
+        if let Some(other) = previous_holder.filter(|other| !is_compatible(&other.who)) {
             return Some(Breach::Twice(other));
         }
-        let before = given.records.partition_point(|one| one.at < new.began);
-        let largest = before.checked_sub(1).map(|last| given.records[last]);
-        let last = given.records.last();
+        let earlier_count = given_tokens
+            .records
+            .partition_point(|record| record.at < new.began);
+        let largest = earlier_count
+            .checked_sub(1)
+            .map(|last| given_tokens.records[last]);
+        let last = given_tokens.records.last();
         if last.is_none_or(|last| last.token < new.token) {
-            given.records.push(new);
+            given_tokens.records.push(new);
         }
         largest
             .filter(|largest| largest.token > new.token)
@@ -106,7 +113,7 @@ mod tests {
     #[test]
     fn checker_reports_repeated_tokens_and_smaller_tokens_of_later_attempts() {
         let mut tokens = Tokens::default();
-        let mut give = |resource, (began, at), token| {
+        let mut obtain = |resource, (began, at), token| {
             let who = at;
             tokens.obtained(
                 resource,
@@ -118,40 +125,40 @@ mod tests {
                 },
             )
         };
-        assert_eq!(give("a", (0, 10), 7), None);
+        assert_eq!(obtain("a", (0, 10), 7), None);
         assert_eq!(
-            give("b", (0, 10), 7),
+            obtain("b", (0, 10), 7),
             None,
             "the same token on another resource must be allowed"
         );
         assert_eq!(
-            give("a", (9, 12), 5),
+            obtain("a", (9, 12), 5),
             None,
             "if an attempt began before another client obtained the lock, a smaller token must be accepted"
         );
         assert_eq!(
-            give("a", (10, 13), 6),
+            obtain("a", (10, 13), 6),
             None,
             "if an attempt began exactly when another client obtained the lock, a smaller token must be accepted"
         );
-        let smaller = give("a", (13, 14), 4);
+        let smaller = obtain("a", (13, 14), 4);
         assert!(matches!(
             smaller,
             Some(Breach::Smaller(Obtained { who: 10, .. }))
         ));
-        let twice = give("a", (15, 16), 7);
+        let twice = obtain("a", (15, 16), 7);
         assert!(matches!(
             twice,
             Some(Breach::Twice(Obtained { who: 10, .. }))
         ));
-        assert_eq!(give("a", (15, 17), 8), None);
+        assert_eq!(obtain("a", (15, 17), 8), None);
         assert_eq!(tokens.judged(), 7);
     }
     #[test]
     fn shared_holds_may_have_equal_tokens_but_not_smaller_ones() {
         let mut tokens = Tokens::default();
         // Two clients with even numbers may share the lock, and so may two clients with odd numbers.
-        let mut give = |who: u64, (began, at), token| {
+        let mut obtain = |who: u64, (began, at), token| {
             let new = Obtained {
                 who,
                 began,
@@ -160,18 +167,18 @@ mod tests {
             };
             tokens.obtained_among("a", new, |other| other % 2 == who % 2)
         };
-        assert_eq!(give(2, (0, 10), 7), None);
+        assert_eq!(obtain(2, (0, 10), 7), None);
         assert_eq!(
-            give(4, (11, 12), 7),
+            obtain(4, (11, 12), 7),
             None,
             "equal tokens of holds that share a lock must be accepted"
         );
-        let twice = give(5, (11, 13), 7);
+        let twice = obtain(5, (11, 13), 7);
         assert!(matches!(
             twice,
             Some(Breach::Twice(Obtained { who: 4, .. }))
         ));
-        let smaller = give(6, (14, 15), 6);
+        let smaller = obtain(6, (14, 15), 6);
         assert!(matches!(
             smaller,
             Some(Breach::Smaller(Obtained { who: 2, .. }))

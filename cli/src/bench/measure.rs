@@ -22,20 +22,20 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    pub(super) fn of(mut nanos: Vec<u64>) -> Self {
+    pub(super) fn from_nanos(mut nanos: Vec<u64>) -> Self {
         nanos.sort_unstable();
-        let at = |share: f64| quantile(&nanos, share) / 1e3;
+        let micros_at = |share: f64| quantile(&nanos, share) / 1e3;
         Self {
-            p50: at(0.5),
-            p99: at(0.99),
-            p999: at(0.999),
+            p50: micros_at(0.5),
+            p99: micros_at(0.99),
+            p999: micros_at(0.999),
             samples: nanos.len(),
         }
     }
 }
 
 /// The results of a measurement in which many tasks acquired and released locks concurrently.
-pub(super) struct Crowd {
+pub(super) struct Throughput {
     pub(super) per_second: f64,
     pub(super) client_us: f64,
     /// Processor time that the servers used for one acquire and release, in microseconds. NaN if it is unknown, because
@@ -67,48 +67,49 @@ pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure
 
 /// Acquires and releases the same lock repeatedly with one client, until `time` has elapsed or `cycles` cycles of
 /// acquire and release are done.
-pub(super) async fn alone(
+pub(super) async fn measure_alone(
     redlock: &Redlock,
     setting: Setting,
     name: &str,
     time: Duration,
-    cycles: usize,
-    seen: &mut Samples,
+    max_cycles: usize,
+    samples: &mut Samples,
 ) {
     let resource = format!("quorate-bench:{name}:alone");
-    let began = Instant::now();
-    let mut done = 0;
-    while began.elapsed() < time && done < cycles {
-        done += 1;
-        let acquire = take(redlock, setting, &resource);
-        seen.cycle(acquire, Held::release).await;
+    let started_at = Instant::now();
+    let mut cycles_done = 0;
+    while started_at.elapsed() < time && cycles_done < max_cycles {
+        cycles_done += 1;
+        let acquire = acquire_for_setting(redlock, setting, &resource);
+        samples.cycle(acquire, AnyGuard::release).await;
     }
 }
 
 /// Runs `tasks` concurrent tasks for `time`. Each task repeatedly acquires and releases a lock of its own.
-pub(super) async fn crowd(
+pub(super) async fn measure_throughput(
     redlock: &Redlock,
     setting: Setting,
     time: Duration,
     tasks: usize,
     servers: Option<&[Server]>,
     running_tasks: &Arc<()>,
-) -> Crowd {
-    let done = Arc::new(AtomicU64::new(0));
+) -> Throughput {
+    let cycles_done = Arc::new(AtomicU64::new(0));
     let failed = Arc::new(AtomicU64::new(0));
-    let work = async {
-        let began = Instant::now();
-        let mut running = tokio::task::JoinSet::new();
+    let workload = async {
+        let started_at = Instant::now();
+        let mut join_set = tokio::task::JoinSet::new();
         for task in 0..tasks {
-            let (redlock, done, failed) = (redlock.clone(), done.clone(), failed.clone());
+            let (redlock, cycles_done, failed) =
+                (redlock.clone(), cycles_done.clone(), failed.clone());
             let running_task = running_tasks.clone();
             let resource = format!("quorate-bench:{}:{task}", setting.name());
-            running.spawn(async move {
-                while began.elapsed() < time {
-                    let counter = match take(&redlock, setting, &resource).await {
+            join_set.spawn(async move {
+                while started_at.elapsed() < time {
+                    let counter = match acquire_for_setting(&redlock, setting, &resource).await {
                         Some(guard) => {
                             guard.release().await;
-                            &done
+                            &cycles_done
                         }
                         None => &failed,
                     };
@@ -117,18 +118,18 @@ pub(super) async fn crowd(
                 drop(running_task);
             });
         }
-        while running.join_next().await.is_some() {}
+        while join_set.join_next().await.is_some() {}
     };
-    let ((), usage) = Usage::of(servers.unwrap_or_default(), work).await;
-    let done = done.load(Ordering::Relaxed) as f64;
-    let each = |time: Duration| time.as_secs_f64() * 1e6 / done;
-    Crowd {
-        per_second: done / usage.took.as_secs_f64(),
-        client_us: each(usage.client),
+    let ((), usage) = Usage::of(servers.unwrap_or_default(), workload).await;
+    let cycles_done = cycles_done.load(Ordering::Relaxed) as f64;
+    let micros_per_cycle = |time: Duration| time.as_secs_f64() * 1e6 / cycles_done;
+    Throughput {
+        per_second: cycles_done / usage.took.as_secs_f64(),
+        client_us: micros_per_cycle(usage.client),
         server_us: if usage.servers.is_zero() {
             f64::NAN
         } else {
-            each(usage.servers)
+            micros_per_cycle(usage.servers)
         },
         failed: failed.load(Ordering::Relaxed),
     }
@@ -136,30 +137,34 @@ pub(super) async fn crowd(
 
 /// Acquires one lock; returns `None` on failure. Waits at most one second for the lock, or at most the client's default
 /// waiting time with [`Setting::Owner`].
-async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Held> {
+async fn acquire_for_setting(
+    redlock: &Redlock,
+    setting: Setting,
+    resource: &str,
+) -> Option<AnyGuard> {
     let wait = Wait::For(Duration::from_secs(1));
-    let parts = |count| (0..count).map(|part| format!("{resource}:{part}"));
+    let part_names = |count| (0..count).map(|part| format!("{resource}:{part}"));
     let request = match setting {
         Setting::Classic | Setting::Fenced | Setting::Default => redlock.lock(resource),
         Setting::Reader => redlock.lock(resource).shared(),
-        Setting::Two => redlock.lock_all(parts(2)),
-        Setting::Four => redlock.lock_all(parts(4)),
+        Setting::Two => redlock.lock_all(part_names(2)),
+        Setting::Four => redlock.lock_all(part_names(4)),
         Setting::Permit => redlock.semaphore(resource, 4),
         Setting::Owner => {
             let owner = redlock.owner("quorate-bench").ok()?;
-            return owner.acquire(resource).await.ok().map(Held::Owned);
+            return owner.acquire(resource).await.ok().map(AnyGuard::Owned);
         }
     };
-    request.wait(wait).acquire().await.ok().map(Held::Lock)
+    request.wait(wait).acquire().await.ok().map(AnyGuard::Lock)
 }
 
 /// The guard of an acquired lock, for each kind of lock that the benchmark measures.
-pub(super) enum Held {
+pub(super) enum AnyGuard {
     Lock(LockGuard),
     Owned(OwnedGuard),
 }
 
-impl Held {
+impl AnyGuard {
     pub(super) async fn release(self) {
         match self {
             Self::Lock(guard) => drop(guard.release().await),

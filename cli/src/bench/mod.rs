@@ -5,12 +5,12 @@
 //! temporary load on the machine affects all results about equally. The ratios of results can be compared between
 //! machines; absolute times cannot.
 
+mod environment;
 mod far;
-mod ground;
 mod measure;
 mod noise;
-mod party;
 mod plot;
+mod quorum;
 mod report;
 mod results;
 mod setting;
@@ -27,10 +27,10 @@ use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output;
 use crate::process::Signals;
 use crate::progress::Progress;
-use ground::Ground;
-use noise::{Look, Noise};
-use party::Kinds;
-use results::{Results, Row, Wide};
+use environment::Environment;
+use noise::{CpuSample, Noise};
+use quorum::KindList;
+use results::{FarResults, Results, Row};
 
 /// The text below the options of `quorate bench --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -120,7 +120,7 @@ pub(crate) struct BenchArgs {
         value_delimiter = ' ',
         conflicts_with = "sizes"
     )]
-    nodes: Vec<Kinds>,
+    nodes: Vec<KindList>,
 
     /// Compare kinds of locks (plain, reader, two and four resources, permit, owner), not settings of the plain lock
     #[arg(long, env = "QUORATE_KINDS", value_parser = clap::builder::BoolishValueParser::new())]
@@ -148,7 +148,7 @@ pub(crate) struct BenchArgs {
 
 /// Runs the benchmark, prints the results, and writes the report if `--out` is given.
 pub(crate) fn run(args: BenchArgs) -> CommandResult {
-    let began = Instant::now();
+    let started_at = Instant::now();
     if args.tasks == 0 {
         return Err(Failure::usage("--tasks 0: give at least 1"));
     }
@@ -159,32 +159,32 @@ pub(crate) fn run(args: BenchArgs) -> CommandResult {
     }
     if let Some(dir) = &args.out {
         // Create the directory before the measurement, so that an error about its path comes immediately.
-        std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
+        std::fs::create_dir_all(dir).map_err(|error| write_failure(dir, &error))?;
     }
-    let Measured {
-        ground,
+    let Measurement {
+        environment,
         noise,
         sizes,
         wide,
-    } = config::block_on(measured(&args))?;
+    } = config::block_on(measure_all(&args))?;
     if let Some(warning) = noise.warning() {
-        output::say(format!("warning: {warning}"));
+        output::print_message(format!("warning: {warning}"));
     }
     let results = Results {
         version: env!("CARGO_PKG_VERSION"),
         when: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        server: ground.server.clone(),
-        spawned: ground.is_spawned(),
+        server: environment.server.clone(),
+        spawned: environment.is_spawned(),
         processors: std::thread::available_parallelism().map_or(0, usize::from),
         tasks: args.tasks,
-        took_ms: began.elapsed().as_millis() as u64,
+        took_ms: started_at.elapsed().as_millis() as u64,
         noise,
-        settings: ground.settings,
+        settings: environment.settings,
         sizes,
         wide,
     };
     if let Some(dir) = &args.out {
-        write(dir, &results)?;
+        write_report(dir, &results)?;
     }
     if args.json {
         output::print_json(&results)?;
@@ -195,72 +195,75 @@ pub(crate) fn run(args: BenchArgs) -> CommandResult {
 }
 
 /// The measurements, and the masters on which they were made.
-struct Measured {
-    ground: Ground,
+struct Measurement {
+    environment: Environment,
     noise: Noise,
     sizes: Vec<Row>,
-    wide: Option<Wide>,
+    wide: Option<FarResults>,
 }
 
-async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
+async fn measure_all(args: &BenchArgs) -> Result<Measurement, Failure> {
     // Receive signals before servers are started, so that a signal stops the servers in an orderly way.
     let mut signals = Signals::receive().map_err(Failure::internal)?;
-    let ground = if !args.nodes.is_empty() {
-        Ground::spawn_kinds(&args.nodes).await?
+    let environment = if !args.nodes.is_empty() {
+        Environment::spawn_kinds(&args.nodes).await?
     } else if args.spawn {
-        Ground::spawn(args.sizes.clone(), far::MASTERS)?
+        Environment::spawn(args.sizes.clone(), far::MASTERS)?
     } else {
-        Ground::find(args.sizes.clone(), args.masters.clone())?
+        Environment::from_options(args.sizes.clone(), args.masters.clone())?
     };
-    output::say(format!(
+    output::print_message(format!(
         "measuring {} for about {}",
-        ground.words(),
+        environment.description(),
         output::human(args.time)
     ));
-    let sizes = ground.parties.iter().map(|party| party.urls.len());
-    for size in sizes.filter(|size| !ground.is_by_kind() && size % 2 == 0) {
-        output::say(format!(
+    let sizes = environment.quorums.iter().map(|quorum| quorum.urls.len());
+    for size in sizes.filter(|size| !environment.is_by_kind() && size % 2 == 0) {
+        output::print_message(format!(
             "{size} masters survive no more failures than {} masters: use an odd number of masters",
             size - 1
         ));
     }
-    let ground = ground.by_kinds_of_locks(args.kinds);
-    let progress = Progress::of(sizes::turns(&ground) + 1, "turns");
-    let all = async {
+    let environment = environment.with_kinds_of_locks(args.kinds);
+    let progress = Progress::with_unit(sizes::turn_count(&environment) + 1, "turns");
+    let measurement = async {
         // The last tenth of the total time is for the measurement with long round trips.
         let time = args.time.mul_f64(0.9);
-        let servers = ground.spawned.as_deref();
-        let before = Look::now(servers.unwrap_or_default());
-        let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
-        let after = Look::now(servers.unwrap_or_default());
+        let servers = environment.spawned.as_deref();
+        let before = CpuSample::now(servers.unwrap_or_default());
+        let sizes = sizes::measure(&environment, time, args.tasks, &progress).await?;
+        let after = CpuSample::now(servers.unwrap_or_default());
         // Without `--spawn`, the share of other processes is unknown: it would include the masters' processor time.
-        let others = servers.and_then(|_| before.others_since(&after));
-        let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
+        let others_share = servers.and_then(|_| before.share_of_others(&after));
+        let spreads = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {
             None
         } else {
             progress.step("masters far apart");
-            far::measure(&ground, args.time.saturating_sub(time)).await?
+            far::measure(&environment, args.time.saturating_sub(time)).await?
         };
-        Ok((Noise::of(others, apart), sizes, wide))
+        Ok((Noise::new(others_share, spreads), sizes, wide))
     };
     let measured = tokio::select! {
-        measured = all => Ok(measured),
-        sig = signals.next_that_ends() => Err(sig),
+        measured = measurement => Ok(measured),
+        sig = signals.next_ending_signal() => Err(sig),
     };
     progress.finish();
     // Wait for the replies of all masters to the releases: `release` already returns when a majority of the masters
     // has replied.
-    let locks = if ground.clear().await {
+    let locks_text = if environment.wait_for_releases().await {
         "the locks of quorate bench are released"
     } else {
         "some locks of quorate bench may stay held until their ttl ends"
     };
     let (noise, sizes, wide) = measured.map_err(|sig| {
-        Failure::cut_short(sig, format!("the measurement was interrupted; {locks}"))
+        Failure::interrupted(
+            sig,
+            format!("the measurement was interrupted; {locks_text}"),
+        )
     })??;
-    Ok(Measured {
-        ground,
+    Ok(Measurement {
+        environment,
         noise,
         sizes,
         wide,
@@ -268,19 +271,19 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
 }
 
 /// Writes the report, its plots and `result.json` to the directory of `--out`.
-fn write(dir: &Path, results: &Results) -> Result<(), Failure> {
+fn write_report(dir: &Path, results: &Results) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(results).map_err(Failure::internal)?;
     let mut files = vec![("report.html".to_owned(), report::html(results))];
-    files.extend(report::pictures(results));
+    files.extend(report::svg_files(results));
     files.push(("result.json".to_owned(), json + "\n"));
     for (name, text) in files {
         let path = dir.join(name);
-        std::fs::write(&path, text).map_err(|error| unwritable(&path, &error))?;
-        output::say(format!("wrote {}", path.display()));
+        std::fs::write(&path, text).map_err(|error| write_failure(&path, &error))?;
+        output::print_message(format!("wrote {}", path.display()));
     }
     Ok(())
 }
 
-fn unwritable(path: &Path, error: &io::Error) -> Failure {
+fn write_failure(path: &Path, error: &io::Error) -> Failure {
     Failure::internal(format!("cannot write {}: {error}", path.display()))
 }

@@ -8,10 +8,10 @@ use quorate_testbed::measure::number;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 16.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 46.0;
+const LEFT_MARGIN: f64 = 64.0;
+const RIGHT_MARGIN: f64 = 16.0;
+const TOP_MARGIN: f64 = 14.0;
+const BOTTOM_MARGIN: f64 = 46.0;
 
 /// The values of one line of a plot, or of the bars of one colour.
 pub(super) struct Series {
@@ -44,39 +44,39 @@ struct Axis {
 }
 
 impl Axis {
-    fn over(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
+    fn for_values(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.filter(|v| v.is_finite() && *v > 0.0).collect();
-        let most = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-        let least = values.iter().copied().fold(most, f64::min);
+        let max = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let min = values.iter().copied().fold(max, f64::min);
         match scale {
             Scale::Linear => {
-                let step = step(most);
+                let step = tick_step(max);
                 Self {
                     scale,
                     low: 0.0,
-                    high: (most / step).ceil() * step,
+                    high: (max / step).ceil() * step,
                 }
             }
             Scale::Log => Self {
                 scale,
-                low: below(least),
-                high: above(most),
+                low: nice_below(min),
+                high: nice_above(max),
             },
         }
     }
 
-    fn y(&self, value: f64) -> f64 {
+    fn y_of(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => value / self.high,
             Scale::Log => (value / self.low).ln() / (self.high / self.low).ln(),
         };
-        HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - TOP - BOTTOM)
+        HEIGHT - BOTTOM_MARGIN - share.clamp(0.0, 1.0) * (HEIGHT - TOP_MARGIN - BOTTOM_MARGIN)
     }
 
     fn ticks(&self) -> Vec<f64> {
         match self.scale {
             Scale::Linear => {
-                let step = step(self.high);
+                let step = tick_step(self.high);
                 let count = (self.high / step).round() as usize;
                 (0..=count).map(|n| n as f64 * step).collect()
             }
@@ -97,8 +97,8 @@ impl Axis {
 
 /// The distance between two tick marks of an axis: a round number, so that an axis from 0 to `most` has about five tick
 /// marks.
-fn step(most: f64) -> f64 {
-    let rough = most / 5.0;
+fn tick_step(max: f64) -> f64 {
+    let rough = max / 5.0;
     let decade = 10_f64.powf(rough.log10().floor());
     let nice = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade);
     nice.into_iter()
@@ -106,13 +106,13 @@ fn step(most: f64) -> f64 {
         .unwrap_or(rough)
 }
 
-fn below(value: f64) -> f64 {
+fn nice_below(value: f64) -> f64 {
     let decade = 10_f64.powf(value.log10().floor());
     let nice = [5.0, 2.0, 1.0].map(|n| n * decade);
     nice.into_iter().find(|n| *n <= value).unwrap_or(decade)
 }
 
-fn above(value: f64) -> f64 {
+fn nice_above(value: f64) -> f64 {
     let decade = 10_f64.powf(value.log10().floor());
     let nice = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade);
     nice.into_iter()
@@ -121,191 +121,207 @@ fn above(value: f64) -> f64 {
 }
 
 /// Formats a number for an axis: short, with thousands as `k`.
-fn label(value: f64) -> String {
+fn tick_label(value: f64) -> String {
     if value >= 10_000.0 {
-        format!("{}k", trim(value / 1e3))
+        format!("{}k", trimmed_number(value / 1e3))
     } else {
-        trim(value)
+        trimmed_number(value)
     }
 }
 
 /// Formats a number with at most two decimals and without trailing zeros.
-pub(super) fn trim(value: f64) -> String {
+pub(super) fn trimmed_number(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn frame(
+fn chart_frame(
     axis: &Axis,
-    places: &[String],
+    x_labels: &[String],
     x_title: &str,
     y_title: &str,
-    marks: &str,
-    what: &str,
+    shapes: &str,
+    aria_label: &str,
 ) -> String {
-    let mut svg =
-        format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{what}\">\n");
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{aria_label}\">\n"
+    );
     for tick in axis.ticks() {
-        let y = axis.y(tick);
+        let y = axis.y_of(tick);
         svg += &format!(
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+            "<line class=\"grid\" x1=\"{LEFT_MARGIN}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
              <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
+            WIDTH - RIGHT_MARGIN,
+            LEFT_MARGIN - 8.0,
             y + 4.0,
-            label(tick)
+            tick_label(tick)
         );
     }
-    for (n, place) in places.iter().enumerate() {
+    for (n, x_label) in x_labels.iter().enumerate() {
         svg += &format!(
-            "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{place}</text>\n",
-            x(n, places.len()),
-            HEIGHT - BOTTOM + 18.0
+            "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{x_label}</text>\n",
+            x_center(n, x_labels.len()),
+            HEIGHT - BOTTOM_MARGIN + 18.0
         );
     }
     svg += &format!(
         "<text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{x_title}</text>\n\
          <text class=\"axis\" transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">{y_title}</text>\n",
-        f64::midpoint(LEFT, WIDTH - RIGHT),
+        f64::midpoint(LEFT_MARGIN, WIDTH - RIGHT_MARGIN),
         HEIGHT - 6.0,
-        f64::midpoint(TOP, HEIGHT - BOTTOM)
+        f64::midpoint(TOP_MARGIN, HEIGHT - BOTTOM_MARGIN)
     );
-    svg + marks + "</svg>\n"
+    svg + shapes + "</svg>\n"
 }
 
-/// The x coordinate of the middle of position `n` (from 0). `places` is the number of positions on the x axis.
-fn x(n: usize, places: usize) -> f64 {
-    LEFT + (WIDTH - LEFT - RIGHT) * (n as f64 + 0.5) / places as f64
+/// The x coordinate of the middle of position `n` (from 0). `count` is the number of positions on the x axis.
+fn x_center(n: usize, count: usize) -> f64 {
+    LEFT_MARGIN + (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) * (n as f64 + 0.5) / count as f64
 }
 
 /// A plot of lines, each with an optional band above it.
-pub(super) fn lines(
+pub(super) fn line_chart(
     scale: Scale,
-    places: &[String],
-    series: &[Series],
+    x_labels: &[String],
+    all_series: &[Series],
     x_title: &str,
     y_title: &str,
-    what: &str,
+    aria_label: &str,
 ) -> String {
-    let all = series.iter().flat_map(|one| {
-        let upper = one.upper.iter().flatten();
-        one.values.iter().chain(upper).copied()
+    let all_values = all_series.iter().flat_map(|series| {
+        let upper = series.upper.iter().flatten();
+        series.values.iter().chain(upper).copied()
     });
-    let axis = Axis::over(scale, all);
-    let points = |values: &[f64]| -> Vec<String> {
+    let axis = Axis::for_values(scale, all_values);
+    let to_points = |values: &[f64]| -> Vec<String> {
         let values = values.iter().enumerate();
         values
-            .map(|(n, value)| format!("{:.1},{:.1}", x(n, places.len()), axis.y(*value)))
+            .map(|(n, value)| {
+                format!(
+                    "{:.1},{:.1}",
+                    x_center(n, x_labels.len()),
+                    axis.y_of(*value)
+                )
+            })
             .collect()
     };
-    let mut marks = String::new();
-    for one in series {
-        if let Some(upper) = &one.upper {
-            let edge = points(upper);
-            let mut around = points(&one.values);
-            around.extend(edge.iter().rev().cloned());
-            let class = one.class;
-            marks += &format!(
+    let mut shapes = String::new();
+    for series in all_series {
+        if let Some(upper) = &series.upper {
+            let upper_edge = to_points(upper);
+            let mut band = to_points(&series.values);
+            band.extend(upper_edge.iter().rev().cloned());
+            let class = series.class;
+            shapes += &format!(
                 "<polygon class=\"band {class}\" points=\"{}\"/>\n",
-                around.join(" ")
+                band.join(" ")
             );
-            let edge = edge.join(" ");
-            marks += &format!("<polyline class=\"edge {class}\" points=\"{edge}\"/>\n");
+            let upper_edge = upper_edge.join(" ");
+            shapes += &format!("<polyline class=\"edge {class}\" points=\"{upper_edge}\"/>\n");
         }
     }
-    for one in series {
-        let points = points(&one.values);
-        let class = one.class;
-        marks += &format!(
+    for series in all_series {
+        let to_points = to_points(&series.values);
+        let class = series.class;
+        shapes += &format!(
             "<polyline class=\"line {class}\" points=\"{}\"/>\n",
-            points.join(" ")
+            to_points.join(" ")
         );
-        for (n, value) in one.values.iter().enumerate() {
-            let upper = one.upper.as_ref().and_then(|upper| upper.get(n));
+        for (n, value) in series.values.iter().enumerate() {
+            let upper = series.upper.as_ref().and_then(|upper| upper.get(n));
             let upper = upper.map_or(String::new(), |upper| format!(", p99 {}", number(*upper)));
-            marks += &format!(
+            shapes += &format!(
                 "<circle class=\"dot {class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>{} at {}: {}{upper}</title></circle>\n",
-                x(n, places.len()),
-                axis.y(*value),
-                one.name,
-                places[n],
+                x_center(n, x_labels.len()),
+                axis.y_of(*value),
+                series.name,
+                x_labels[n],
                 number(*value)
             );
         }
     }
-    frame(&axis, places, x_title, y_title, &marks, what)
+    chart_frame(&axis, x_labels, x_title, y_title, &shapes, aria_label)
 }
 
 /// A plot with bars side by side at every x position. Each value in `upper` is stacked on top of its bar.
-pub(super) fn bars(
-    places: &[String],
-    series: &[Series],
+pub(super) fn bar_chart(
+    x_labels: &[String],
+    all_series: &[Series],
     x_title: &str,
     y_title: &str,
-    what: &str,
+    aria_label: &str,
 ) -> String {
-    let total =
-        |one: &Series, n: usize| one.values[n] + one.upper.as_ref().map_or(0.0, |upper| upper[n]);
-    let tops = series
+    let total = |series: &Series, n: usize| {
+        series.values[n] + series.upper.as_ref().map_or(0.0, |upper| upper[n])
+    };
+    let tops = all_series
         .iter()
-        .flat_map(|one| (0..places.len()).map(move |n| total(one, n)));
-    let axis = Axis::over(Scale::Linear, tops);
-    let room = (WIDTH - LEFT - RIGHT) / places.len() as f64;
-    let width = (room * 0.78 / series.len() as f64).min(54.0);
-    let mut marks = String::new();
-    for (at, one) in series.iter().enumerate() {
-        let class = one.class;
-        for (n, place) in places.iter().enumerate() {
-            let value = one.values[n];
-            let left = x(n, places.len()) + (at as f64 - series.len() as f64 / 2.0) * width;
-            let (top, floor) = (axis.y(value), axis.y(0.0));
-            let more = one.upper.as_ref().map(|upper| upper[n]);
-            let words = more.map_or(String::new(), |more| format!(" + {}", number(more)));
+        .flat_map(|series| (0..x_labels.len()).map(move |n| total(series, n)));
+    let axis = Axis::for_values(Scale::Linear, tops);
+    let slot_width = (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) / x_labels.len() as f64;
+    let width = (slot_width * 0.78 / all_series.len() as f64).min(54.0);
+    let mut shapes = String::new();
+    for (index, series) in all_series.iter().enumerate() {
+        let class = series.class;
+        for (n, x_label) in x_labels.iter().enumerate() {
+            let value = series.values[n];
+            let left = x_center(n, x_labels.len())
+                + (index as f64 - all_series.len() as f64 / 2.0) * width;
+            let (top, baseline) = (axis.y_of(value), axis.y_of(0.0));
+            let upper_value = series.upper.as_ref().map(|upper| upper[n]);
+            let upper_text = upper_value.map_or(String::new(), |upper_value| {
+                format!(" + {}", number(upper_value))
+            });
             let title = format!(
-                "<title>{} at {place}: {}{words}</title>",
-                one.name,
+                "<title>{} at {x_label}: {}{upper_text}</title>",
+                series.name,
                 number(value)
             );
-            marks += &format!(
+            shapes += &format!(
                 "<rect class=\"bar {class}\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\">{title}</rect>\n",
                 left + 1.0,
                 width - 2.0,
-                floor - top
+                baseline - top
             );
-            let mut above = top;
-            if let Some(more) = more {
-                above = axis.y(value + more);
-                marks += &format!(
-                    "<rect class=\"bar more {class}\" x=\"{:.1}\" y=\"{above:.1}\" width=\"{:.1}\" height=\"{:.1}\">{title}</rect>\n",
+            let mut label_y = top;
+            if let Some(upper_value) = upper_value {
+                label_y = axis.y_of(value + upper_value);
+                shapes += &format!(
+                    "<rect class=\"bar more {class}\" x=\"{:.1}\" y=\"{label_y:.1}\" width=\"{:.1}\" height=\"{:.1}\">{title}</rect>\n",
                     left + 1.0,
                     width - 2.0,
-                    top - above
+                    top - label_y
                 );
             }
             if width >= 24.0 {
-                marks += &format!(
+                shapes += &format!(
                     "<text class=\"value\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
                     left + width / 2.0,
-                    above - 5.0,
-                    number(total(one, n))
+                    label_y - 5.0,
+                    number(total(series, n))
                 );
             }
         }
     }
-    frame(&axis, places, x_title, y_title, &marks, what)
+    chart_frame(&axis, x_labels, x_title, y_title, &shapes, aria_label)
 }
 
 /// The legend of a plot: the name and the colour of each series.
-pub(super) fn legend(series: &[Series]) -> String {
-    let keys: Vec<String> = series
+pub(super) fn legend(all_series: &[Series]) -> String {
+    let keys: Vec<String> = all_series
         .iter()
-        .map(|one| format!("<span class=\"key {}\">{}</span>", one.class, one.name))
+        .map(|series| {
+            format!(
+                "<span class=\"key {}\">{}</span>",
+                series.class, series.name
+            )
+        })
         .collect();
     format!("<p class=\"legend\">{}</p>\n", keys.join(" "))
 }
 
 /// Colours for a plot outside the report. They are readable on a white and on a black background.
-const ALONE: &str = "text { fill: #6e7781; font: 12px system-ui, sans-serif; } .title { font-weight: 600; \
+const STANDALONE_STYLE: &str = "text { fill: #6e7781; font: 12px system-ui, sans-serif; } .title { font-weight: 600; \
 font-size: 15px; } .grid { stroke: #8b949e; stroke-opacity: .3; } .line { fill: none; stroke: var(--c); \
 stroke-width: 2.2; } .band { fill: var(--c); opacity: .12; } .edge { fill: none; stroke: var(--c); \
 stroke-width: .8; } .dot, .bar { fill: var(--c); } .bar.more { opacity: .45; } .theory { --c: #cf4a42; } .theory.line { stroke-width: 8; \
@@ -313,29 +329,34 @@ opacity: .35; stroke-linejoin: round; } .theory.dot { opacity: 0; } .s0 { --c: #
 .s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }";
 
 /// Makes a complete SVG file from a plot, with title and legend.
-pub(super) fn standalone(title: &str, caption: &str, series: &[Series], svg: &str) -> String {
-    let marks = svg.split_once('\n').map_or("", |(_, marks)| marks);
-    let marks = marks.trim_end().trim_end_matches("</svg>");
-    let above = 64.0;
+pub(super) fn standalone_svg(
+    title: &str,
+    caption: &str,
+    all_series: &[Series],
+    svg: &str,
+) -> String {
+    let shapes = svg.split_once('\n').map_or("", |(_, shapes)| shapes);
+    let shapes = shapes.trim_end().trim_end_matches("</svg>");
+    let header_height = 64.0;
     let mut keys = String::new();
-    let mut left = LEFT;
-    for one in series {
+    let mut left = LEFT_MARGIN;
+    for series in all_series {
         keys += &format!(
             "<rect class=\"bar {}\" x=\"{left:.1}\" y=\"-23\" width=\"10\" height=\"10\" rx=\"2\"/>\
              <text x=\"{:.1}\" y=\"-14\">{}</text>\n",
-            one.class,
+            series.class,
             left + 15.0,
-            one.name
+            series.name
         );
-        left += 40.0 + 7.0 * one.name.len() as f64;
+        left += 40.0 + 7.0 * series.name.len() as f64;
     }
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 -{above} {WIDTH} {}\" width=\"{WIDTH}\" \
-         height=\"{}\" role=\"img\" aria-label=\"{title}: {caption}\">\n<style>{ALONE}</style>\n\
-         <text class=\"title\" x=\"{LEFT}\" y=\"-46\">{title}</text>\n\
-         <text x=\"{LEFT}\" y=\"-30\">{caption}</text>\n{keys}{marks}</svg>\n",
-        HEIGHT + above,
-        HEIGHT + above
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 -{header_height} {WIDTH} {}\" width=\"{WIDTH}\" \
+         height=\"{}\" role=\"img\" aria-label=\"{title}: {caption}\">\n<style>{STANDALONE_STYLE}</style>\n\
+         <text class=\"title\" x=\"{LEFT_MARGIN}\" y=\"-46\">{title}</text>\n\
+         <text x=\"{LEFT_MARGIN}\" y=\"-30\">{caption}</text>\n{keys}{shapes}</svg>\n",
+        HEIGHT + header_height,
+        HEIGHT + header_height
     )
 }
 
@@ -345,25 +366,25 @@ mod tests {
 
     #[test]
     fn axis_ticks_are_round_and_enclose_the_values() {
-        let linear = Axis::over(Scale::Linear, [3.0, 87.0].into_iter());
+        let linear = Axis::for_values(Scale::Linear, [3.0, 87.0].into_iter());
         assert_eq!(linear.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
-        let log = Axis::over(Scale::Log, [130.0, 4_100.0].into_iter());
+        let log = Axis::for_values(Scale::Log, [130.0, 4_100.0].into_iter());
         assert_eq!(
             log.ticks(),
             [100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0]
         );
-        assert_eq!(label(20_000.0), "20k");
+        assert_eq!(tick_label(20_000.0), "20k");
     }
 
     #[test]
     fn plot_without_values_is_valid_svg() {
-        let none = Series {
+        let empty_series = Series {
             name: "classic",
             class: "s0",
             values: vec![f64::NAN],
             upper: None,
         };
-        let svg = lines(Scale::Log, &["1".into()], &[none], "", "", "");
+        let svg = line_chart(Scale::Log, &["1".into()], &[empty_series], "", "", "");
         assert!(
             svg.starts_with("<svg") && svg.ends_with("</svg>\n"),
             "{svg}"

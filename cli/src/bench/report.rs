@@ -1,6 +1,6 @@
 //! Writes `report.html`, which is one self-contained page with the results, and its plots as separate pictures.
 
-use super::plot::{Scale, Series, bars, legend, lines, standalone, trim};
+use super::plot::{Scale, Series, bar_chart, legend, line_chart, standalone_svg, trimmed_number};
 use super::results::{Results, Row};
 use super::setting::Setting;
 
@@ -65,9 +65,13 @@ pub(super) fn html(results: &Results) -> String {
             legend(&figure.series),
             figure.svg
         );
-        page += &section(figure.title, &figure.words, &body);
+        page += &section(figure.title, &figure.description, &body);
     }
-    page += &section("All numbers", "Times in microseconds.", &table(results));
+    page += &section(
+        "All numbers",
+        "Times in microseconds.",
+        &html_table(results),
+    );
     page + "<p class=\"soft\">Settings of the plain lock: classic (SET NX PX only), fenced (with fencing tokens), \
             default (with fencing tokens, first come first served).<br>Other kinds of locks, with the settings of \
             default: reader, two and four (one lock on two or four resources), permit (one of four permits), owner \
@@ -79,38 +83,39 @@ pub(super) fn html(results: &Results) -> String {
 struct Figure {
     file: &'static str,
     title: &'static str,
-    /// A short caption for the SVG file of this plot. The page `report.html` shows the longer text `words` instead.
+    /// A short caption for the SVG file of this plot. The page `report.html` shows the longer text `description`
+    /// instead.
     caption: String,
-    words: String,
+    description: String,
     series: Vec<Series>,
     svg: String,
 }
 
 fn figures(results: &Results) -> Vec<Figure> {
-    let places = sizes(results);
-    let mut all = vec![
-        latency(results, &places),
-        throughput(results, &places),
-        cost(results, &places),
+    let x_labels = size_labels(results);
+    let mut figures = vec![
+        latency_figure(results, &x_labels),
+        throughput_figure(results, &x_labels),
+        cost_figure(results, &x_labels),
     ];
-    all.extend(far(results));
-    all
+    figures.extend(far_figure(results));
+    figures
 }
 
 /// The plots as separate files: pairs of file name and content.
-pub(super) fn pictures(results: &Results) -> Vec<(String, String)> {
-    let picture = |figure: Figure| {
-        let svg = standalone(figure.title, &figure.caption, &figure.series, &figure.svg);
+pub(super) fn svg_files(results: &Results) -> Vec<(String, String)> {
+    let svg_file = |figure: Figure| {
+        let svg = standalone_svg(figure.title, &figure.caption, &figure.series, &figure.svg);
         (format!("{}.svg", figure.file), svg)
     };
-    figures(results).into_iter().map(picture).collect()
+    figures(results).into_iter().map(svg_file).collect()
 }
 
-fn section(title: &str, words: &str, body: &str) -> String {
-    format!("<section>\n<h2>{title}</h2>\n<p class=\"soft\">{words}</p>\n{body}</section>\n")
+fn section(title: &str, description: &str, body: &str) -> String {
+    format!("<section>\n<h2>{title}</h2>\n<p class=\"soft\">{description}</p>\n{body}</section>\n")
 }
 
-fn sizes(results: &Results) -> Vec<String> {
+fn size_labels(results: &Results) -> Vec<String> {
     results
         .sizes
         .iter()
@@ -119,7 +124,7 @@ fn sizes(results: &Results) -> Vec<String> {
         .collect()
 }
 
-fn series(
+fn series_per_setting(
     results: &Results,
     value: impl Fn(&Row) -> f64,
     upper: Option<&dyn Fn(&Row) -> f64>,
@@ -140,14 +145,21 @@ fn series(
         .collect()
 }
 
-fn latency(results: &Results, places: &[String]) -> Figure {
-    let all = series(
+fn latency_figure(results: &Results, x_labels: &[String]) -> Figure {
+    let series = series_per_setting(
         results,
         |row| row.cycle_us.p50,
         Some(&|row| row.cycle_us.p99),
     );
-    let what = "Latency of an acquire and release, by number of masters";
-    let svg = lines(Scale::Log, places, &all, "masters", "microseconds", what);
+    let aria_label = "Latency of an acquire and release, by number of masters";
+    let svg = line_chart(
+        Scale::Log,
+        x_labels,
+        &series,
+        "masters",
+        "microseconds",
+        aria_label,
+    );
     Figure {
         file: "latency",
         title: if results.is_by_kind() {
@@ -156,23 +168,23 @@ fn latency(results: &Results, places: &[String]) -> Figure {
             "Latency by number of masters"
         },
         caption: "one client; one acquire and release; line: median; band: median to p99; log scale".to_owned(),
-        words: "One client acquires and releases one lock repeatedly. Line: median time of one acquire and release. Band: from the median to the 99th percentile. The scale is logarithmic."
+        description: "One client acquires and releases one lock repeatedly. Line: median time of one acquire and release. Band: from the median to the 99th percentile. The scale is logarithmic."
             .to_owned(),
-        series: all,
+        series: series,
         svg,
     }
 }
 
-fn throughput(results: &Results, places: &[String]) -> Figure {
-    let all = series(results, |row| row.cycles_per_s, None);
-    let what = "Acquires and releases per second, by number of masters";
-    let svg = lines(
+fn throughput_figure(results: &Results, x_labels: &[String]) -> Figure {
+    let series = series_per_setting(results, |row| row.cycles_per_s, None);
+    let aria_label = "Acquires and releases per second, by number of masters";
+    let svg = line_chart(
         Scale::Linear,
-        places,
-        &all,
+        x_labels,
+        &series,
         "masters",
         "cycles a second",
-        what,
+        aria_label,
     );
     Figure {
         file: "throughput",
@@ -185,23 +197,27 @@ fn throughput(results: &Results, places: &[String]) -> Figure {
             "{} tasks in one thread, each with its own lock",
             results.tasks
         ),
-        words: format!(
+        description: format!(
             "{} tasks in one thread, each with a lock of its own.",
             results.tasks
         ),
-        series: all,
+        series: series,
         svg,
     }
 }
 
-fn cost(results: &Results, places: &[String]) -> Figure {
-    let servers = |row: &Row| row.server_cpu_us.unwrap_or(0.0);
-    let stacked = results.sizes.iter().any(|row| row.server_cpu_us.is_some());
-    let upper: Option<&dyn Fn(&Row) -> f64> = if stacked { Some(&servers) } else { None };
-    let all = series(results, |row| row.client_cpu_us, upper);
-    let what = "Processor time of an acquire and release, by number of masters";
-    let svg = bars(places, &all, "masters", "microseconds", what);
-    let (caption, words) = if stacked {
+fn cost_figure(results: &Results, x_labels: &[String]) -> Figure {
+    let server_micros = |row: &Row| row.server_cpu_us.unwrap_or(0.0);
+    let is_stacked = results.sizes.iter().any(|row| row.server_cpu_us.is_some());
+    let upper: Option<&dyn Fn(&Row) -> f64> = if is_stacked {
+        Some(&server_micros)
+    } else {
+        None
+    };
+    let series = series_per_setting(results, |row| row.client_cpu_us, upper);
+    let aria_label = "Processor time of an acquire and release, by number of masters";
+    let svg = bar_chart(x_labels, &series, "masters", "microseconds", aria_label);
+    let (caption, description) = if is_stacked {
         (
             "processor time: client (full colour) and all servers together (pale, on top)",
             "Processor time of one acquire and release: client (full colour) and all servers together (pale, on top).",
@@ -216,47 +232,65 @@ fn cost(results: &Results, places: &[String]) -> Figure {
         file: "cost",
         title: "Cost of a cycle",
         caption: caption.to_owned(),
-        words: words.to_owned(),
-        series: all,
+        description: description.to_owned(),
+        series: series,
         svg,
     }
 }
 
 /// The figure with the expected and the measured time of an acquire on masters that are far apart. `None` if the
 /// benchmark made no such measurement.
-fn far(results: &Results) -> Option<Figure> {
-    let wide = results.wide.as_ref()?;
+fn far_figure(results: &Results) -> Option<Figure> {
+    let far_results = results.wide.as_ref()?;
     // Draw the expected times first, as pale, wide lines. The measured lines are drawn over them.
-    let mut all = vec![Series {
+    let mut series = vec![Series {
         name: "theory",
         class: "theory",
-        values: wide.sizes.iter().map(|size| size.theory_ms).collect(),
+        values: far_results
+            .sizes
+            .iter()
+            .map(|size| size.theory_ms)
+            .collect(),
         upper: None,
     }];
-    for (n, (setting, class)) in Setting::ALL.into_iter().zip(CLASSES).enumerate() {
-        let measured = wide.sizes.iter().map(|size| size.measured[n].acquire_ms);
-        all.push(Series {
+    for (n, (setting, class)) in Setting::PLAIN_LOCK.into_iter().zip(CLASSES).enumerate() {
+        let measured = far_results
+            .sizes
+            .iter()
+            .map(|size| size.measured[n].acquire_ms);
+        series.push(Series {
             name: setting.name(),
             class,
             values: measured.collect(),
             upper: None,
         });
     }
-    let trips: Vec<String> = wide.round_trips_ms.iter().map(|ms| trim(*ms)).collect();
-    let places: Vec<String> = wide
+    let round_trips: Vec<String> = far_results
+        .round_trips_ms
+        .iter()
+        .map(|ms| trimmed_number(*ms))
+        .collect();
+    let x_labels: Vec<String> = far_results
         .sizes
         .iter()
         .map(|size| size.masters.to_string())
         .collect();
     let title = format!(
         "number of masters (round trip of each master, in ms: {})",
-        trips.join(", ")
+        round_trips.join(", ")
     );
-    let what = "Time of an acquire, compared with the time in which a majority can reply";
-    let svg = lines(Scale::Linear, &places, &all, &title, "milliseconds", what);
-    let words = format!(
+    let aria_label = "Time of an acquire, compared with the time in which a majority can reply";
+    let svg = line_chart(
+        Scale::Linear,
+        &x_labels,
+        &series,
+        &title,
+        "milliseconds",
+        aria_label,
+    );
+    let description = format!(
         "In theory, an acquire takes one round trip of the q-th fastest master (q: the size of a majority). {}",
-        if wide.simulated {
+        if far_results.simulated {
             "quorate has started these masters, and proxies delay their replies to simulate the round trips."
         } else {
             "The round trip of a master is the median time of an acquire on this master alone."
@@ -267,21 +301,21 @@ fn far(results: &Results) -> Option<Figure> {
         title: "Masters far apart",
         caption: "an acquire takes about one round trip of the q-th fastest master (q: the size of a majority)"
             .to_owned(),
-        words,
-        series: all,
+        description,
+        series: series,
         svg,
     })
 }
 
-fn table(results: &Results) -> String {
+fn html_table(results: &Results) -> String {
     let mut text = "<div class=\"scroll\"><table>\n<tr>".to_owned();
     for (heading, ..) in results.columns() {
         text += &format!("<th>{heading}</th>");
     }
     text += "</tr>\n";
     for row in &results.sizes {
-        let first = results.settings.first() == Some(&row.setting);
-        text += if first {
+        let is_first = results.settings.first() == Some(&row.setting);
+        text += if is_first {
             "<tr class=\"first\">"
         } else {
             "<tr>"

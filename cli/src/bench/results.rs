@@ -22,7 +22,7 @@ pub(super) struct Row {
     pub(super) cycle_us: Latency,
     /// The times of the fastest and the slowest round, in microseconds. The time of a round is its median time for one
     /// acquire and release.
-    pub(super) rounds_us: Apart,
+    pub(super) rounds_us: RoundSpread,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
@@ -41,15 +41,15 @@ pub(super) struct Row {
 
 /// The smallest and the largest value of a measurement over the rounds of the benchmark.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Apart {
+pub(super) struct RoundSpread {
     pub(super) least: f64,
     pub(super) most: f64,
     /// The difference between `most` and `least`, divided by the median of all rounds: 0.1 means 10 %.
     pub(super) share: f64,
 }
 
-impl Apart {
-    pub(super) fn of(spread: Spread) -> Self {
+impl RoundSpread {
+    pub(super) fn new(spread: Spread) -> Self {
         let Spread {
             median,
             least,
@@ -71,24 +71,24 @@ impl Row {
 /// How long an acquire takes on masters with long round trips. `sizes` has one entry for each measured number of
 /// masters.
 #[derive(Debug, Serialize)]
-pub(super) struct Wide {
+pub(super) struct FarResults {
     pub(super) round_trips_ms: Vec<f64>,
     pub(super) simulated: bool,
-    pub(super) sizes: Vec<WideSize>,
+    pub(super) sizes: Vec<FarSize>,
 }
 
 /// How long an acquire takes on this number of masters: the expected and the measured time.
 #[derive(Debug, Serialize)]
-pub(super) struct WideSize {
+pub(super) struct FarSize {
     pub(super) masters: usize,
     /// The expected time of an acquire, in milliseconds. An acquire waits for a majority, so this is the longest round
     /// trip among the fastest majority of the masters.
     pub(super) theory_ms: f64,
-    pub(super) measured: Vec<WideTime>,
+    pub(super) measured: Vec<FarTime>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct WideTime {
+pub(super) struct FarTime {
     pub(super) setting: Setting,
     pub(super) acquire_ms: f64,
 }
@@ -108,7 +108,7 @@ pub(super) struct Results {
     #[serde(skip)]
     pub(super) settings: &'static [Setting],
     pub(super) sizes: Vec<Row>,
-    pub(super) wide: Option<Wide>,
+    pub(super) wide: Option<FarResults>,
 }
 
 /// One column of the results:
@@ -177,49 +177,53 @@ impl Results {
 
     /// The columns of the results, without the ratios that this benchmark does not compute.
     pub(super) fn columns(&self) -> impl Iterator<Item = &'static Column> {
-        let by_kind = self.is_by_kind();
-        let locks = self.sizes.iter().any(|row| row.over_lock.is_some());
+        let is_by_kind = self.is_by_kind();
+        let has_lock_kinds = self.sizes.iter().any(|row| row.over_lock.is_some());
         COLUMNS.iter().filter(move |(name, ..)| match *name {
-            OVER_FIRST => by_kind,
-            OVER_CLASSIC => !locks,
-            OVER_LOCK => locks,
+            OVER_FIRST => is_by_kind,
+            OVER_CLASSIC => !has_lock_kinds,
+            OVER_LOCK => has_lock_kinds,
             _ => true,
         })
     }
 
     /// The results as a table to print on the terminal.
     pub(super) fn table(&self) -> String {
-        let shown = || {
+        let terminal_columns = || {
             self.columns()
                 .filter_map(|(_, heading, cell)| Some((*heading.as_ref()?, cell)))
         };
-        let heading: Vec<&str> = shown().map(|(heading, _)| heading).collect();
+        let heading: Vec<&str> = terminal_columns().map(|(heading, _)| heading).collect();
         let rows = self.sizes.iter();
         let rows: Vec<Vec<Cell>> = rows
-            .map(|row| shown().map(|(_, cell)| cell(row).into()).collect())
+            .map(|row| {
+                terminal_columns()
+                    .map(|(_, cell)| cell(row).into())
+                    .collect()
+            })
             .collect();
         let mut text = output::table(&heading, &rows);
         if let Some(wide) = &self.wide {
-            let trips: Vec<String> = wide
+            let round_trips: Vec<String> = wide
                 .round_trips_ms
                 .iter()
-                .map(|ms| plot::trim(*ms))
+                .map(|ms| plot::trimmed_number(*ms))
                 .collect();
             text += &format!(
                 "\nRound trips of the masters, in ms: {}. A row with n MASTERS uses the first n masters. THEORY is \
                  the round trip of the q-th fastest of these masters (q: the size of a majority):\n",
-                trips.join(", ")
+                round_trips.join(", ")
             );
             let mut heading = vec!["MASTERS", "THEORY ms"];
-            heading.extend(Setting::ALL.iter().map(|setting| setting.name()));
+            heading.extend(Setting::PLAIN_LOCK.iter().map(|setting| setting.name()));
             let rows: Vec<Vec<Cell>> = wide
                 .sizes
                 .iter()
                 .map(|size| {
-                    let measured = size.measured.iter().map(|far| far.acquire_ms);
+                    let measured = size.measured.iter().map(|far_time| far_time.acquire_ms);
                     let mut row = vec![
                         Cell::from(size.masters.to_string()),
-                        plot::trim(size.theory_ms).into(),
+                        plot::trimmed_number(size.theory_ms).into(),
                     ];
                     row.extend(measured.map(|ms| Cell::from(number(ms))));
                     row

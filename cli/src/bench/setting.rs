@@ -22,10 +22,10 @@ pub(super) enum Setting {
 }
 
 impl Setting {
-    pub(super) const ALL: [Self; 3] = [Self::Classic, Self::Fenced, Self::Default];
+    pub(super) const PLAIN_LOCK: [Self; 3] = [Self::Classic, Self::Fenced, Self::Default];
 
     /// The kinds of locks that `--kinds` compares, the plain lock first.
-    pub(super) const KINDS: [Self; 6] = [
+    pub(super) const LOCK_KINDS: [Self; 6] = [
         Self::Default,
         Self::Reader,
         Self::Two,

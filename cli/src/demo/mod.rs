@@ -4,7 +4,7 @@
 //! number minus one. Without the lock, two workers could read the same number and sell the same prize. Progress is
 //! printed on stderr, and the result on stdout.
 
-mod stage;
+mod masters;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output::{self, Cell, GREEN, RED, human};
 use crate::process::Signals;
 use crate::{config, progress::Progress};
-use stage::Stage;
+use masters::DemoMasters;
 
 /// The text below the options of `quorate demo --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -86,7 +86,7 @@ pub(crate) struct DemoArgs {
 struct Summary {
     masters: String,
     #[serde(skip)]
-    cast: String,
+    masters_text: String,
     prizes_sold: usize,
     acquisitions: usize,
     overlaps: usize,
@@ -102,40 +102,45 @@ struct Summary {
 /// The shop that all workers share. It has no lock of its own, only counters that detect errors.
 struct Shop {
     /// The number of prizes left. Workers read it and write it in two separate steps.
-    left: Mutex<usize>,
-    inside: AtomicUsize,
+    remaining_prizes: Mutex<usize>,
+    workers_inside: AtomicUsize,
     overlaps: AtomicUsize,
     acquisitions: AtomicUsize,
-    refused: AtomicUsize,
+    refused_writes: AtomicUsize,
     sales: Mutex<Vec<Sale>>,
-    /// Two values:
-    ///
-    /// - when the last release of the lock began; `None` before the first release, and while a worker holds the lock
-    /// - the longest time so far from the beginning of a release to the end of the next acquire
-    gap: Mutex<(Option<Instant>, Duration)>,
-    sold_one: Notify,
-    started: Instant,
+    gap: Mutex<Gap>,
+    sale_notify: Notify,
+    started_at: Instant,
+}
+
+/// The times without a holder of the lock.
+#[derive(Default)]
+struct Gap {
+    /// When the last release of the lock began; `None` before the first release, and while a worker holds the lock.
+    begun_at: Option<Instant>,
+    /// The longest time so far from the beginning of a release to the end of the next acquire.
+    longest: Duration,
 }
 
 struct Sale {
     worker: usize,
     token: u64,
-    at: Duration,
+    sold_after: Duration,
 }
 
 /// Runs the demo, and prints its result.
 pub(crate) fn run(args: DemoArgs) -> CommandResult {
-    let stage = Arc::new(Stage::set(args.nodes.as_deref())?);
-    output::say(format!(
+    let masters = Arc::new(DemoMasters::start(args.nodes.as_deref())?);
+    output::print_message(format!(
         "{}; {WORKERS} workers sell {PRIZES} prizes under one lock",
-        stage.describe()
+        masters.describe()
     ));
-    let progress = Arc::new(Progress::new(PRIZES));
+    let progress = Arc::new(Progress::of_sales(PRIZES));
     let summary = config::block_on(async {
         let mut signals = Signals::receive().map_err(Failure::internal)?;
         tokio::select! {
-            summary = sell_out(&stage, &progress) => summary,
-            sig = signals.next_that_ends() => Err(Failure::cut_short(sig, "the demo was interrupted, and its masters were stopped")),
+            summary = sell_all(&masters, &progress) => summary,
+            sig = signals.next_ending_signal() => Err(Failure::interrupted(sig, "the demo was interrupted, and its masters were stopped")),
         }
     })?;
     progress.finish();
@@ -144,7 +149,7 @@ pub(crate) fn run(args: DemoArgs) -> CommandResult {
     } else {
         output::print(&summary.table())?;
     }
-    if summary.is_right() {
+    if summary.is_correct() {
         Ok(exit::OK)
     } else {
         Err(Failure::internal(
@@ -153,25 +158,32 @@ pub(crate) fn run(args: DemoArgs) -> CommandResult {
     }
 }
 
-async fn sell_out(stage: &Arc<Stage>, progress: &Arc<Progress>) -> Result<Summary, Failure> {
-    stage.prepare().await?;
-    let shop = Arc::new(Shop::open());
+async fn sell_all(
+    masters: &Arc<DemoMasters>,
+    progress: &Arc<Progress>,
+) -> Result<Summary, Failure> {
+    masters.prepare().await?;
+    let shop = Arc::new(Shop::new());
     let mut workers = tokio::task::JoinSet::new();
     for worker in 1..=WORKERS {
-        let redlock = stage.redlock()?;
+        let redlock = masters.redlock()?;
         let (shop, progress) = (shop.clone(), progress.clone());
-        workers.spawn(async move { work(worker, &redlock, &shop, &progress).await });
+        workers.spawn(async move { run_worker(worker, &redlock, &shop, &progress).await });
     }
-    let faults = tokio::spawn(trouble(stage.clone(), shop.clone(), progress.clone()));
+    let faults = tokio::spawn(cause_faults(
+        masters.clone(),
+        shop.clone(),
+        progress.clone(),
+    ));
     while let Some(worker) = workers.join_next().await {
         worker.map_err(Failure::internal)??;
     }
     faults.await.map_err(Failure::internal)??;
-    Ok(shop.close(stage).await)
+    Ok(shop.summarize(masters).await)
 }
 
 /// Runs one worker: acquires the lock, sells a prize, and releases the lock, until no prize is left.
-async fn work(
+async fn run_worker(
     worker: usize,
     redlock: &Redlock,
     shop: &Shop,
@@ -182,15 +194,17 @@ async fn work(
             Ok(guard) => guard,
             // Too few masters voted for this worker in time: try again.
             Err(error @ (AcquireError::NoQuorum(_) | AcquireError::TooLate(_))) => {
-                progress.line(&shop.stamp(&format!("worker {worker}: {}", error.details())));
+                progress.print_message(
+                    &shop.with_time(&format!("worker {worker}: {}", error.details())),
+                );
                 continue;
             }
             Err(error) => return Err(Failure::internal(error.details())),
         };
-        let more = shop.sell(worker, &guard, progress).await;
-        shop.gap.lock().await.0 = Some(Instant::now());
+        let is_any_left = shop.sell(worker, &guard, progress).await;
+        shop.gap.lock().await.begun_at = Some(Instant::now());
         guard.release().await;
-        if !more {
+        if !is_any_left {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(5 + worker as u64)).await;
@@ -198,20 +212,20 @@ async fn work(
 }
 
 /// Kills and restarts masters. Each event of the stage begins when `event.sold` prizes have been sold.
-async fn trouble(
-    stage: Arc<Stage>,
+async fn cause_faults(
+    masters: Arc<DemoMasters>,
     shop: Arc<Shop>,
     progress: Arc<Progress>,
 ) -> Result<(), Failure> {
-    for &event in stage.events() {
-        while shop.sales.lock().await.len() < event.sold {
+    for &event in masters.events() {
+        while shop.sales.lock().await.len() < event.sales_before {
             // Check the number of sales again after at most 20 ms, in case a notification was missed.
-            let notice = shop.sold_one.notified();
+            let notice = shop.sale_notify.notified();
             let _ = tokio::time::timeout(Duration::from_millis(20), notice).await;
         }
-        progress.line(&shop.stamp(&stage.words(event)));
-        let stage = stage.clone();
-        tokio::task::spawn_blocking(move || stage.happen(event))
+        progress.print_message(&shop.with_time(&masters.event_text(event)));
+        let masters = masters.clone();
+        tokio::task::spawn_blocking(move || masters.cause(event))
             .await
             .map_err(Failure::internal)??;
     }
@@ -219,17 +233,17 @@ async fn trouble(
 }
 
 impl Shop {
-    fn open() -> Self {
+    fn new() -> Self {
         Self {
-            left: Mutex::new(PRIZES),
-            inside: AtomicUsize::new(0),
+            remaining_prizes: Mutex::new(PRIZES),
+            workers_inside: AtomicUsize::new(0),
             overlaps: AtomicUsize::new(0),
             acquisitions: AtomicUsize::new(0),
-            refused: AtomicUsize::new(0),
+            refused_writes: AtomicUsize::new(0),
             sales: Mutex::new(Vec::new()),
-            gap: Mutex::new((None, Duration::ZERO)),
-            sold_one: Notify::new(),
-            started: Instant::now(),
+            gap: Mutex::default(),
+            sale_notify: Notify::new(),
+            started_at: Instant::now(),
         }
     }
 
@@ -239,87 +253,97 @@ impl Shop {
         self.acquisitions.fetch_add(1, Ordering::Relaxed);
         {
             let mut gap = self.gap.lock().await;
-            if let Some(since) = gap.0.take() {
-                gap.1 = gap.1.max(since.elapsed());
+            if let Some(since) = gap.begun_at.take() {
+                gap.longest = gap.longest.max(since.elapsed());
             }
         }
-        if self.inside.fetch_add(1, Ordering::SeqCst) > 0 {
+        if self.workers_inside.fetch_add(1, Ordering::SeqCst) > 0 {
             self.overlaps.fetch_add(1, Ordering::Relaxed);
         }
-        let left = *self.left.lock().await;
-        if left > 0 {
+        let remaining_prizes = *self.remaining_prizes.lock().await;
+        if remaining_prizes > 0 {
             tokio::time::sleep(Duration::from_millis(120 + 30 * worker as u64)).await;
-            self.write(
+            self.write_sale(
                 worker,
                 guard.fencing_token().unwrap_or(0),
-                left - 1,
+                remaining_prizes - 1,
                 progress,
             )
             .await;
         }
-        self.inside.fetch_sub(1, Ordering::SeqCst);
-        left > 0
+        self.workers_inside.fetch_sub(1, Ordering::SeqCst);
+        remaining_prizes > 0
     }
 
     /// Writes the number of prizes left. Refuses the write if a holder with a larger fencing token has already written.
-    async fn write(&self, worker: usize, token: u64, left: usize, progress: &Progress) {
+    async fn write_sale(
+        &self,
+        worker: usize,
+        token: u64,
+        remaining_prizes: usize,
+        progress: &Progress,
+    ) {
         let mut sales = self.sales.lock().await;
         if sales.last().is_some_and(|last| last.token >= token) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            progress.line(&self.stamp(&format!(
+            self.refused_writes.fetch_add(1, Ordering::Relaxed);
+            progress.print_message(&self.with_time(&format!(
                 "worker {worker}: write refused, because a later holder of the lock has already written"
             )));
             return;
         }
-        *self.left.lock().await = left;
+        *self.remaining_prizes.lock().await = remaining_prizes;
         sales.push(Sale {
             worker,
             token,
-            at: self.started.elapsed(),
+            sold_after: self.started_at.elapsed(),
         });
-        progress.advance(&self.stamp(&format!(
+        progress.advance(&self.with_time(&format!(
             "worker {worker} sold prize {} of {PRIZES} (fencing token {token})",
             sales.len()
         )));
-        self.sold_one.notify_one();
+        self.sale_notify.notify_one();
     }
 
-    fn stamp(&self, line: &str) -> String {
-        format!("{:6.2}s  {line}", self.started.elapsed().as_secs_f64())
+    fn with_time(&self, text: &str) -> String {
+        format!("{:6.2}s  {text}", self.started_at.elapsed().as_secs_f64())
     }
 
-    async fn close(&self, stage: &Stage) -> Summary {
+    async fn summarize(&self, masters: &DemoMasters) -> Summary {
         let sales = self.sales.lock().await;
         let tokens: Vec<u64> = sales.iter().map(|sale| sale.token).collect();
         Summary {
-            masters: stage.kinds(),
-            cast: stage.cast(),
+            masters: masters.kinds(),
+            masters_text: masters.masters_text(),
             prizes_sold: sales.len(),
             acquisitions: self.acquisitions.load(Ordering::Relaxed),
             overlaps: self.overlaps.load(Ordering::Relaxed),
-            stale_writes_refused: self.refused.load(Ordering::Relaxed),
+            stale_writes_refused: self.refused_writes.load(Ordering::Relaxed),
             tokens_rising: tokens.is_sorted_by(|a, b| a < b),
             fencing_tokens: tokens,
             workers: sales.iter().map(|sale| sale.worker).collect(),
-            longest_gap_ms: self.gap.lock().await.1.as_millis() as u64,
-            took_ms: sales.last().map_or(0, |sale| sale.at.as_millis() as u64),
+            longest_gap_ms: self.gap.lock().await.longest.as_millis() as u64,
+            took_ms: sales
+                .last()
+                .map_or(0, |sale| sale.sold_after.as_millis() as u64),
         }
     }
 }
 
 impl Summary {
-    fn is_right(&self) -> bool {
+    fn is_correct(&self) -> bool {
         self.prizes_sold == PRIZES && self.overlaps == 0 && self.tokens_rising
     }
 
     fn table(&self) -> String {
-        let ok = |right: bool, text: String| Cell::styled(text, if right { GREEN } else { RED });
+        let coloured = |is_correct: bool, text: String| {
+            Cell::styled(text, if is_correct { GREEN } else { RED })
+        };
         let ms = |ms| human(Duration::from_millis(ms));
         let mut rows: Vec<Vec<Cell>> = vec![
-            vec!["masters".into(), self.cast.clone().into()],
+            vec!["masters".into(), self.masters_text.clone().into()],
             vec![
                 "prizes sold".into(),
-                ok(
+                coloured(
                     self.prizes_sold == PRIZES,
                     format!("{} of {PRIZES}", self.prizes_sold),
                 ),
@@ -327,7 +351,7 @@ impl Summary {
             vec!["acquisitions".into(), self.acquisitions.to_string().into()],
             vec![
                 "overlaps seen".into(),
-                ok(self.overlaps == 0, self.overlaps.to_string()),
+                coloured(self.overlaps == 0, self.overlaps.to_string()),
             ],
             vec![
                 "stale writes refused".into(),
@@ -335,7 +359,7 @@ impl Summary {
             ],
             vec![
                 "fencing tokens".into(),
-                ok(
+                coloured(
                     self.tokens_rising,
                     if self.tokens_rising {
                         "increasing"

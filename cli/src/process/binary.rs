@@ -8,7 +8,7 @@ use std::process::Command;
 const OWN_BINARY: &str = "/proc/self/exe";
 
 /// Creates a command that starts the binary of this process.
-pub(super) fn own() -> Command {
+pub(super) fn own_command() -> Command {
     if Path::new(OWN_BINARY).exists() {
         return Command::new(OWN_BINARY);
     }
@@ -20,7 +20,7 @@ pub(super) fn own() -> Command {
 /// # Errors
 ///
 /// If `/proc` is not mounted. The message says how to mount it.
-pub(crate) fn ready() -> io::Result<()> {
+pub(crate) fn check_ready() -> io::Result<()> {
     if cfg!(target_os = "linux") && !Path::new(OWN_BINARY).exists() {
         return Err(io::Error::other(format!(
             "{OWN_BINARY} does not exist: /proc is not mounted, but quorate needs /proc to supervise a command; \

@@ -6,12 +6,12 @@ use std::process::Command;
 
 /// The output of the command (stdout and stderr), in two temporary files that have no name.
 #[derive(Debug)]
-pub(crate) struct Captured {
+pub(crate) struct CapturedOutput {
     out: File,
     err: File,
 }
 
-impl Captured {
+impl CapturedOutput {
     /// Creates the files in the directory for temporary files.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Captured {
 
     /// Prints the command's stdout on stdout, and its stderr on stderr. Ignores I/O errors.
     pub(crate) fn print(mut self) {
-        let printed = [
+        let results = [
             self.out
                 .rewind()
                 .and_then(|()| io::copy(&mut self.out, &mut io::stdout())),
@@ -41,6 +41,6 @@ impl Captured {
                 .rewind()
                 .and_then(|()| io::copy(&mut self.err, &mut io::stderr())),
         ];
-        drop(printed);
+        drop(results);
     }
 }

@@ -9,7 +9,7 @@ use rustix::process::{WaitOptions, WaitStatus};
 /// one of a container, the child may be an orphan that this process has adopted.
 ///
 /// This function may reap any child. So no other code of this process may wait for a child at the same time.
-pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
+pub(super) fn next_change() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
         // Use `wait` of rustix, because `wait` of nix returns an error if a real-time signal ended the child.
         match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -24,5 +24,5 @@ pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
 
 /// Reaps all children that have ended, and ignores their exit codes.
 pub(super) fn reap_orphans() {
-    while let Ok(Some(_)) = changed() {}
+    while let Ok(Some(_)) = next_change() {}
 }

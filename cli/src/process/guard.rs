@@ -32,19 +32,19 @@ use super::{binary, helper};
 #[derive(Debug)]
 pub(super) struct Guard {
     child: Child,
-    orders: Option<ChildStdin>,
-    word: Option<ChildStdout>,
+    orders_pipe: Option<ChildStdin>,
+    report_pipe: Option<ChildStdout>,
     group: Option<Pid>,
-    acted: bool,
+    has_acted: bool,
     /// Whether the guard has ended and was reaped. Then no signal may be sent to its pid, because the pid may belong to
     /// another process.
-    gone: bool,
+    is_reaped: bool,
 }
 
 impl Guard {
-    /// Starts a guard. It watches no process group until [`watch`](Self::watch) is called.
+    /// Starts a guard. It watches no process group until [`watch_group`](Self::watch_group) is called.
     pub(super) fn start() -> io::Result<Self> {
-        let mut child = binary::own()
+        let mut child = binary::own_command()
             .arg0("quorate")
             .arg(helper::GUARD)
             .stdin(Stdio::piped())
@@ -55,70 +55,70 @@ impl Guard {
             .current_dir("/")
             .process_group(0)
             .spawn()?;
-        let orders = child.stdin.take();
-        if let Some(pipe) = &orders {
+        let orders_pipe = child.stdin.take();
+        if let Some(pipe) = &orders_pipe {
             // Writes to the guard must never block this process, not even if the guard is stopped and the pipe is full.
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
-        let word = child.stdout.take();
-        if let Some(pipe) = &word {
+        let report_pipe = child.stdout.take();
+        if let Some(pipe) = &report_pipe {
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
         Ok(Self {
             child,
-            orders,
-            word,
+            orders_pipe,
+            report_pipe,
             group: None,
-            acted: false,
-            gone: false,
+            has_acted: false,
+            is_reaped: false,
         })
     }
 
     /// Makes the guard watch the process group `group`.
-    pub(super) fn watch(&mut self, group: Pid) -> io::Result<()> {
+    pub(super) fn watch_group(&mut self, group: Pid) -> io::Result<()> {
         self.group = Some(group);
-        self.send(&helper::group_order(group))
+        self.send_order(&helper::group_order(group))
     }
 
     /// Sends new deadlines to the guard. The guard sends SIGTERM to the process group at `now + terminate`, and SIGKILL
     /// at `now + kill`.
-    pub(super) fn until(
+    pub(super) fn set_deadlines(
         &mut self,
         now: Duration,
         terminate: Duration,
         kill: Duration,
     ) -> io::Result<()> {
         let order = helper::until_order(now + terminate, now + kill);
-        if self.send(&order).is_ok() {
+        if self.send_order(&order).is_ok() {
             return Ok(());
         }
         // The send fails if the guard is dead or suspended. Replace the guard, and copy its state.
-        let (group, acted) = (self.group, self.acted());
+        let (group, has_acted) = (self.group, self.has_acted());
         *self = Self::start()?;
-        self.acted = acted;
+        self.has_acted = has_acted;
         if let Some(group) = group {
-            self.watch(group)?;
+            self.watch_group(group)?;
         }
-        self.send(&order)
+        self.send_order(&order)
     }
 
     /// Whether the guard has reported that it signals the process group. If so, `quorate` must report a lost lock: a
     /// later renewal does not stop the end of the command.
-    pub(super) fn acted(&mut self) -> bool {
-        if let Some(pipe) = &mut self.word {
-            self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
+    pub(super) fn has_acted(&mut self) -> bool {
+        if let Some(pipe) = &mut self.report_pipe {
+            self.has_acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
         }
-        self.acted
+        self.has_acted
     }
 
     /// Records that the guard has ended, if `pid` is its pid. The supervisor must call this for every process that it
     /// reaps.
-    pub(super) fn reaped(&mut self, pid: Pid) {
-        self.gone |= pid.as_raw() == self.child.id().cast_signed();
+    pub(super) fn note_reaped(&mut self, pid: Pid) {
+        self.is_reaped |= pid.as_raw() == self.child.id().cast_signed();
     }
 
-    fn send(&mut self, order: &str) -> io::Result<()> {
-        match &mut self.orders {
+    fn send_order(&mut self, order: &str) -> io::Result<()> {
+        match &mut self.orders_pipe {
             Some(pipe) => pipe.write_all(order.as_bytes()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         }
@@ -128,10 +128,10 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         // Kill the guard first: a living guard kills the command when its pipe closes.
-        if !self.gone {
+        if !self.is_reaped {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-        self.orders = None;
+        self.orders_pipe = None;
     }
 }

@@ -51,23 +51,23 @@ use rustix::process::WaitStatus;
 
 use crate::deadline::{Action, Deadline};
 use crate::{exit, output};
-pub(crate) use binary::ready;
-pub(crate) use captured::Captured;
+pub(crate) use binary::check_ready;
+pub(crate) use captured::CapturedOutput;
 use group::Group;
 pub(crate) use group::Members;
 use guard::Guard;
 pub(crate) use helper::die_of;
 use interrupts::Interrupts;
-pub(crate) use program::look_for;
-pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
+pub(crate) use program::check_program;
+pub(crate) use signals::{Signals, interruptible, repair_inherited};
 use terminal::Terminal;
 
 /// Longest time between two checks of the lock's validity. Timers do not count the time for which the machine sleeps.
 /// With this limit, a check follows soon after the machine wakes up.
-const TICK: Duration = Duration::from_millis(250);
+const MAX_PAUSE: Duration = Duration::from_millis(250);
 /// After the command has ended, `quorate` waits at most this long for the end of the other processes in the command's
 /// group. A message then names those that still run.
-const AFTERMATH: Duration = Duration::from_millis(100);
+const SURVIVOR_GRACE: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`, before it is reported as still running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -89,12 +89,12 @@ pub(crate) struct Job<'a> {
     /// Environment variables to set (`Some`) or to remove (`None`).
     pub(crate) env: &'a [(&'a str, Option<OsString>)],
     /// Files that receive the output of the command; `None` if the command inherits stdout and stderr of this process.
-    pub(crate) output: Option<&'a Captured>,
+    pub(crate) output: Option<&'a CapturedOutput>,
 }
 
 /// How a supervised command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum CommandOutcome {
     /// The command ended while the lock was still valid.
     ByItself {
         /// The exit code of the command, as a shell shows it.
@@ -109,7 +109,7 @@ pub(crate) enum Ended {
         signal: Option<Signal>,
         /// Other processes of the command's group that are still running; `None` if there are none. `quorate` does not
         /// stop them.
-        left: Option<Members>,
+        survivors: Option<Members>,
     },
     /// The command was ended because the lock was lost or was about to expire.
     Lost {
@@ -132,8 +132,9 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// The fate of a command after [`Watch::stop`]. `survivors` are the processes that still run; `None` if all ended.
-    fn of(survivors: Option<Members>) -> Self {
+    /// The fate of a command after [`Supervisor::stop`]. `survivors` are the processes that still run; `None` if all
+    /// ended.
+    fn from_survivors(survivors: Option<Members>) -> Self {
         survivors.map_or(Self::Killed, Self::StillRunning)
     }
 }
@@ -155,41 +156,41 @@ impl fmt::Display for Fate {
 /// Runs the command `job` under the lock `lease`, and ends the command before the lock expires.
 ///
 /// If this future panics or is dropped, the command is killed before the lock is released: the future borrows `lease`,
-/// so it drops its [`Watch`] before the caller can drop the guard of the lock.
+/// so it drops its [`Supervisor`] before the caller can drop the guard of the lock.
 ///
 /// # Errors
 ///
 /// If a helper process cannot be started or watched. A command that is missing or not executable is not an error: the
-/// result is [`Ended::ByItself`] with exit code 127 or 126, and the trampoline prints the reason.
+/// result is [`CommandOutcome::ByItself`] with exit code 127 or 126, and the trampoline prints the reason.
 pub(crate) async fn supervise(
     job: Job<'_>,
     lease: &impl Lease,
-    plan: Deadline,
+    deadline: Deadline,
     signals: &mut Signals,
-) -> io::Result<Ended> {
+) -> io::Result<CommandOutcome> {
     let guard = Guard::start()?;
-    let terminal = Terminal::find();
+    let terminal = Terminal::open();
     // Nothing may fail between the start of the command and the watch, which kills the command when it is dropped.
     let pid = start(&job)?;
-    let mut watch = Watch {
+    let mut supervisor = Supervisor {
         pid,
         group: Group(pid),
         guard,
-        plan,
+        deadline,
         terminal,
-        running: false,
-        terminated: None,
-        late: false,
+        is_running: false,
+        terminated_at: None,
+        is_termination_due: false,
         end: None,
-        received: SigSet::empty(),
+        received_signals: SigSet::empty(),
         interrupts: Interrupts::default(),
-        denied: false,
-        over: false,
-        pending: Vec::new(),
+        runs_as_other_user: false,
+        is_finished: false,
+        pending_signals: Vec::new(),
     };
-    let outcome = watch.until_the_end(lease, signals).await;
-    watch.over = outcome.is_ok();
-    outcome.map_err(|error| match watch.stop() {
+    let result = supervisor.supervise_to_end(lease, signals).await;
+    supervisor.is_finished = result.is_ok();
+    result.map_err(|error| match supervisor.stop() {
         None => error,
         Some(survivors) => io::Error::new(
             error.kind(),
@@ -201,7 +202,7 @@ pub(crate) async fn supervise(
 /// Starts the trampoline in a process group of its own. The trampoline stops itself and waits for SIGCONT before it
 /// runs the command.
 fn start(job: &Job<'_>) -> io::Result<Pid> {
-    let mut command = binary::own();
+    let mut command = binary::own_command();
     command
         .arg0("quorate")
         .arg(helper::TRAMPOLINE)
@@ -217,7 +218,8 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
             None => command.env_remove(name),
         };
     }
-    // Keep only the pid. Wait with [`children::changed`], because `Child` does not report that a child was suspended.
+    // Keep only the pid. Wait with [`children::next_change`], because `Child` does not report that a child was
+    // suspended.
     let child = command.spawn()?;
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
@@ -226,43 +228,44 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
 #[derive(Debug, Clone, Copy)]
 struct CommandEnd {
     code: u8,
-    /// The signal by which `quorate` must end itself; `None` if it must exit with `code` (see [`Ended::ByItself`]).
+    /// The signal by which `quorate` must end itself; `None` if it must exit with `code` (see
+    /// [`CommandOutcome::ByItself`]).
     signal: Option<Signal>,
-    at: Instant,
+    ended_at: Instant,
 }
 
 /// One running command. Dropping this value before the command has ended kills the process group.
-struct Watch {
+struct Supervisor {
     pid: Pid,
     group: Group,
     guard: Guard,
-    plan: Deadline,
+    deadline: Deadline,
     terminal: Terminal,
     /// Whether the command has been started. Before that, its process is the trampoline.
-    running: bool,
+    is_running: bool,
     /// When the supervisor or the guard sent `SIGTERM` because the lock was about to expire; `None` if neither did.
-    terminated: Option<Instant>,
+    terminated_at: Option<Instant>,
     /// Whether the last check found that it is time for `SIGTERM`. Only the next check sends it.
-    late: bool,
+    is_termination_due: bool,
     /// How the command's own process ended; `None` while it runs.
     end: Option<CommandEnd>,
     /// The signals that `quorate` has received so far.
-    received: SigSet,
+    received_signals: SigSet,
     interrupts: Interrupts,
     /// Whether the user was warned that this process lacks the right to signal the command.
-    denied: bool,
+    runs_as_other_user: bool,
     /// Whether the command has ended or was killed. If false, dropping this value kills the group.
-    over: bool,
+    is_finished: bool,
     /// Signals to forward to the command, after the next check of the lock.
-    pending: Vec<Signal>,
+    pending_signals: Vec<Signal>,
 }
 
-impl Watch {
-    async fn until_the_end(
+impl Supervisor {
+    async fn supervise_to_end(
         &mut self,
         lease: &impl Lease,
         signals: &mut Signals,
-    ) -> io::Result<Ended> {
+    ) -> io::Result<CommandOutcome> {
         let mut lost = std::pin::pin!(lease.lost());
         loop {
             // Create this future before the check of the lock, so that a renewal after the check ends the pause. The
@@ -270,47 +273,51 @@ impl Watch {
             // renewal, the guard would end the command by the old deadlines.
             let extended = lease.extended();
             self.reap()?;
-            if let Some(ended) = self.ended(lease) {
-                return Ok(ended);
+            if let Some(outcome) = self.outcome_if_ended(lease) {
+                return Ok(outcome);
             }
-            let Some(nap) = self.check_validity(lease)? else {
-                let fate = Fate::of(self.stop());
-                let cause = Self::finish(lost.as_mut()).await;
-                return Ok(Ended::Lost { cause, fate });
+            let Some(pause) = self.check_validity(lease)? else {
+                let fate = Fate::from_survivors(self.stop());
+                let cause = Self::cause_of_loss(lost.as_mut()).await;
+                return Ok(CommandOutcome::Lost { cause, fate });
             };
-            for sig in std::mem::take(&mut self.pending) {
-                self.pass_on(sig);
+            for sig in std::mem::take(&mut self.pending_signals) {
+                self.forward(sig);
             }
-            if self.end.is_none() && self.interrupts.must_kill(self.plan.grace(), Instant::now()) {
+            if self.end.is_none()
+                && self
+                    .interrupts
+                    .must_kill(self.deadline.grace(), Instant::now())
+            {
                 let _ = self.group.signal(Signal::SIGKILL);
             }
             tokio::select! {
                 cause = &mut lost => {
-                    let fate = Fate::of(self.stop());
-                    return Ok(Ended::Lost { cause, fate });
+                    let fate = Fate::from_survivors(self.stop());
+                    return Ok(CommandOutcome::Lost { cause, fate });
                 }
                 sig = signals.next() => {
                     if sig != Signal::SIGCHLD {
-                        self.received.add(sig);
-                        self.pending.push(sig);
+                        self.received_signals.add(sig);
+                        self.pending_signals.push(sig);
                     }
                 }
                 () = extended => {}
-                () = tokio::time::sleep(nap.min(self.tick())) => {}
+                () = tokio::time::sleep(pause.min(self.tick())) => {}
             }
         }
     }
 
-    /// The longest time until the next check of the command. Usually, it is [`TICK`]. It is 10 ms in these cases:
+    /// The longest time until the next check of the command. Usually, it is [`MAX_PAUSE`]. It is 10 ms in these cases:
     ///
     /// - The command has not been started yet.
     /// - The command has ended, but other processes of its group may still run. No signal reports the end of those
     ///   processes.
     fn tick(&self) -> Duration {
-        if self.end.is_some() || !self.running {
+        if self.end.is_some() || !self.is_running {
             Duration::from_millis(10)
         } else {
-            TICK
+            MAX_PAUSE
         }
     }
 
@@ -318,49 +325,52 @@ impl Watch {
     ///
     /// Returns the time until the next check, or `None` if the command must be killed now.
     fn check_validity(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
-        let now = helper::now(); // read this first, so that the guard's deadlines are early rather than late
+        let now = helper::boot_time(); // read this first, so that the guard's deadlines are early rather than late
         let remaining = lease.remaining();
-        self.check_the_guard();
-        self.look_at_its_user();
-        let since = self.terminated.map(|at| at.elapsed());
-        let action = self.plan.decide(remaining, since);
-        let (mut terminate, end) = self.plan.backstop();
+        self.note_guard_action();
+        self.warn_about_other_user();
+        let since_sigterm = self.terminated_at.map(|at| at.elapsed());
+        let action = self.deadline.decide(remaining, since_sigterm);
+        let (mut terminate_before, kill_before) = self.deadline.guard_process_times();
         match action {
             Action::Kill => return Ok(None),
-            Action::Terminate(nap) if since.is_none() && !self.late => {
+            Action::Terminate(pause) if since_sigterm.is_none() && !self.is_termination_due => {
                 // If this process got no CPU time until now, the replies to a renewal may have arrived, but were not
                 // read yet. Read them, and decide again.
-                self.late = true;
-                return Ok(Some(nap.min(helper::SECOND_LOOK)));
+                self.is_termination_due = true;
+                return Ok(Some(pause.min(helper::CONFIRM_AFTER)));
             }
-            Action::Terminate(_) if since.is_none() => {
-                self.terminated = Some(Instant::now());
+            Action::Terminate(_) if since_sigterm.is_none() => {
+                self.terminated_at = Some(Instant::now());
                 let _ = self.group.signal(Signal::SIGTERM);
                 // Continue the command if it is stopped, because a stopped command cannot handle SIGTERM.
                 let _ = self.group.signal(Signal::SIGCONT);
             }
             _ => {}
         }
-        self.late &= self.terminated.is_some();
-        if self.terminated.is_some() {
-            terminate = end; // SIGTERM was sent already, so the guard only has to kill
+        self.is_termination_due &= self.terminated_at.is_some();
+        if self.terminated_at.is_some() {
+            terminate_before = kill_before; // SIGTERM was sent already, so the guard only has to kill
         }
-        self.guard.until(
+        self.guard.set_deadlines(
             now,
-            remaining.saturating_sub(terminate),
-            remaining.saturating_sub(end),
+            remaining.saturating_sub(terminate_before),
+            remaining.saturating_sub(kill_before),
         )?;
-        let (Action::KeepRunning(nap) | Action::Terminate(nap)) = action else {
+        let (Action::KeepRunning(pause) | Action::Terminate(pause)) = action else {
             return Ok(None);
         };
-        Ok(Some(nap))
+        Ok(Some(pause))
     }
 
     /// Prints a warning if this process lacks the right to signal the command.
-    fn look_at_its_user(&mut self) {
-        if self.end.is_none() && !self.denied && kill(self.pid, None) == Err(Errno::EPERM) {
-            self.denied = true;
-            output::say_in_passing(
+    fn warn_about_other_user(&mut self) {
+        if self.end.is_none()
+            && !self.runs_as_other_user
+            && kill(self.pid, None) == Err(Errno::EPERM)
+        {
+            self.runs_as_other_user = true;
+            output::print_message_if_writable(
                 "the command now runs as another user (sudo, su, set-uid): quorate cannot stop it, not even when \
                  the lock expires; start quorate as that user instead: sudo quorate run ..",
             );
@@ -369,7 +379,7 @@ impl Watch {
 
     /// Returns the reason why the lock is lost, as `lost` reports it. If `lost` takes more than 50 ms, returns a
     /// general reason.
-    async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
+    async fn cause_of_loss(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
             .unwrap_or_else(|_| {
@@ -379,48 +389,58 @@ impl Watch {
 
     /// How the command ended. `None` if the command still runs, or if the supervisor must wait for other processes of
     /// the command's group.
-    fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
-        let CommandEnd { code, signal, at } = self.end?;
-        self.check_the_guard();
-        if self.terminated.is_some() {
-            // The group got SIGTERM because the lock was about to end. Wait until the whole group has ended.
-            return self.group.alive().is_none().then(|| Ended::Lost {
-                cause: "the lock could not be renewed in time".to_owned(),
-                // Exit code 137 means that SIGKILL ended the command.
-                fate: if code == exit::signalled(Signal::SIGKILL as i32) {
-                    Fate::Killed
-                } else {
-                    Fate::EndedOnSigterm
-                },
-            });
-        }
-        if lease.remaining().is_zero() {
-            return Some(Ended::Lost {
-                cause: "the lock expired while quorate was suspended".to_owned(),
-                fate: Fate::of(self.stop()),
-            });
-        }
-        let left = self.group.alive();
-        // Wait for [`AFTERMATH`] before reporting other processes of the group, because they often end shortly after
-        // the command.
-        (left.is_none() || at.elapsed() >= AFTERMATH).then_some(Ended::ByItself {
+    fn outcome_if_ended(&mut self, lease: &impl Lease) -> Option<CommandOutcome> {
+        let CommandEnd {
             code,
             signal,
-            left,
-        })
+            ended_at,
+        } = self.end?;
+        self.note_guard_action();
+        if self.terminated_at.is_some() {
+            // The group got SIGTERM because the lock was about to end. Wait until the whole group has ended.
+            return self
+                .group
+                .living_members()
+                .is_none()
+                .then(|| CommandOutcome::Lost {
+                    cause: "the lock could not be renewed in time".to_owned(),
+                    // Exit code 137 means that SIGKILL ended the command.
+                    fate: if code == exit::code_of_signal(Signal::SIGKILL as i32) {
+                        Fate::Killed
+                    } else {
+                        Fate::EndedOnSigterm
+                    },
+                });
+        }
+        if lease.remaining().is_zero() {
+            return Some(CommandOutcome::Lost {
+                cause: "the lock expired while quorate was suspended".to_owned(),
+                fate: Fate::from_survivors(self.stop()),
+            });
+        }
+        let survivors = self.group.living_members();
+        // Wait for [`SURVIVOR_GRACE`] before reporting other processes of the group, because they often end shortly
+        // after the command.
+        (survivors.is_none() || ended_at.elapsed() >= SURVIVOR_GRACE).then_some(
+            CommandOutcome::ByItself {
+                code,
+                signal,
+                survivors,
+            },
+        )
     }
 
     /// If the guard process has signalled the group, records that the group has got a signal because of the lock.
-    fn check_the_guard(&mut self) {
-        if self.terminated.is_none() && self.guard.acted() {
-            self.terminated = Some(Instant::now());
+    fn note_guard_action(&mut self) {
+        if self.terminated_at.is_none() && self.guard.has_acted() {
+            self.terminated_at = Some(Instant::now());
         }
     }
 
     /// Handles every child process that has ended or stopped since the last call.
     fn reap(&mut self) -> io::Result<()> {
         loop {
-            let (pid, status) = match children::changed() {
+            let (pid, status) = match children::next_change() {
                 Ok(Some(change)) => change,
                 Ok(None) => return Ok(()),
                 // No child is left: the command was reaped earlier.
@@ -428,47 +448,47 @@ impl Watch {
                 Err(error) => return Err(error),
             };
             if pid == self.pid {
-                self.note(status)?;
+                self.record_status(status)?;
             } else if !status.stopped() {
-                self.guard.reaped(pid);
+                self.guard.note_reaped(pid);
             }
         }
     }
 
-    fn note(&mut self, status: WaitStatus) -> io::Result<()> {
+    fn record_status(&mut self, status: WaitStatus) -> io::Result<()> {
         if let Some(sig) = status.stopping_signal() {
-            return self.stopped(sig);
+            return self.handle_stop(sig);
         }
         let had_the_keyboard = self.terminal.take_back();
         let ended_by = status.terminating_signal();
         let code = match ended_by {
-            Some(n) => exit::signalled(n),
+            Some(n) => exit::code_of_signal(n),
             None => status.exit_status().unwrap_or_default() as u8,
         };
         let sig = ended_by.and_then(|n| Signal::try_from(n).ok());
-        let typed =
+        let is_typed =
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
-        if let Some(sig) = sig.filter(typed) {
+        if let Some(sig) = sig.filter(is_typed) {
             // The terminal sent this signal only to the command's group. Send it to the group of `quorate` as well,
             // which may contain the script that started `quorate`.
             let _ = kill(Pid::from_raw(0), sig);
         }
-        let interrupted = self.interrupts.stopped().then_some(Signal::SIGINT);
+        let interrupted = self.interrupts.has_terminated().then_some(Signal::SIGINT);
         self.end = Some(CommandEnd {
             code,
             signal: sig
-                .filter(|sig| self.received.contains(*sig) || typed(sig))
+                .filter(|sig| self.received_signals.contains(*sig) || is_typed(sig))
                 .or(sig.and(interrupted)),
-            at: Instant::now(),
+            ended_at: Instant::now(),
         });
         Ok(())
     }
 
-    fn stopped(&mut self, sig: i32) -> io::Result<()> {
-        if !self.running {
+    fn handle_stop(&mut self, sig: i32) -> io::Result<()> {
+        if !self.is_running {
             // The trampoline has stopped itself. Let the guard watch the group before the command starts.
-            self.guard.watch(self.pid)?;
-            self.running = true;
+            self.guard.watch_group(self.pid)?;
+            self.is_running = true;
             self.group.signal(Signal::SIGCONT)?;
             return Ok(());
         }
@@ -481,10 +501,12 @@ impl Watch {
             }
             Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU if self.terminal.is_lent() => {
                 self.terminal.take_back();
-                self.stop_with_it();
+                self.stop_with_command();
             }
             // The command used the terminal from the background. Suspend `quorate` too, until the user types `fg`.
-            Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => self.stop_with_it(),
+            Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => {
+                self.stop_with_command()
+            }
             // Another process suspended the command and may continue it. Keep the lock.
             _ => {}
         }
@@ -495,64 +517,64 @@ impl Watch {
     ///
     /// A suspended `quorate` does not renew the lock. Shortly before the lock expires, the guard process ends the
     /// command, even if `quorate` is still suspended.
-    fn stop_with_it(&mut self) {
+    fn stop_with_command(&mut self) {
         if terminal::has_job_control() {
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
         }
-        self.pending.push(Signal::SIGCONT);
+        self.pending_signals.push(Signal::SIGCONT);
     }
 
-    fn pass_on(&mut self, sig: Signal) {
-        if !self.running {
-            self.pending.push(sig);
+    fn forward(&mut self, sig: Signal) {
+        if !self.is_running {
+            self.pending_signals.push(sig);
             return;
         }
         let sig = match sig {
-            Signal::SIGINT => self.interrupts.forwarded(Instant::now()),
+            Signal::SIGINT => self.interrupts.signal_to_forward(Instant::now()),
             sig => sig,
         };
-        if sig == Signal::SIGTERM && self.interrupts.stopped() {
-            output::say_in_passing("second Ctrl-C: stopping the command");
+        if sig == Signal::SIGTERM && self.interrupts.has_terminated() {
+            output::print_message_if_writable("second Ctrl-C: stopping the command");
             // Continue the command if it is stopped, because a stopped command cannot handle SIGTERM.
             let _ = self.group.signal(Signal::SIGCONT);
         }
         if self.group.signal(sig).is_err() {
-            output::say_in_passing(format!(
+            output::print_message_if_writable(format!(
                 "cannot forward {sig}: the command runs as another user; the lock is still held"
             ));
         }
         if sig == Signal::SIGTSTP {
-            self.stop_with_it();
+            self.stop_with_command();
         }
     }
 
     /// Kills the group and waits up to [`KILL_TIMEOUT`] until all its processes have ended. Returns the processes that
     /// are still running; `None` if all ended. Blocks the thread.
     fn stop(&mut self) -> Option<Members> {
-        self.over = true;
+        self.is_finished = true;
         // Ignore errors here: the loop below finds the processes that are still running.
         let _ = self.group.signal(Signal::SIGKILL);
-        let patience = Instant::now() + KILL_TIMEOUT;
+        let give_up_at = Instant::now() + KILL_TIMEOUT;
         loop {
-            let gone = self.reap().is_err() || self.end.is_some();
-            let alive = self.group.alive();
-            if gone && alive.is_none() {
+            let has_ended = self.reap().is_err() || self.end.is_some();
+            let living_members = self.group.living_members();
+            if has_ended && living_members.is_none() {
                 return None;
             }
-            if Instant::now() >= patience {
-                return alive;
+            if Instant::now() >= give_up_at {
+                return living_members;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-impl Drop for Watch {
+impl Drop for Supervisor {
     fn drop(&mut self) {
-        if !self.over
+        if !self.is_finished
             && let Some(survivors) = self.stop()
         {
-            output::say(format!("the command could NOT be stopped: {survivors}"));
+            output::print_message(format!("the command could NOT be stopped: {survivors}"));
         }
     }
 }

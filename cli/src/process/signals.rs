@@ -11,7 +11,7 @@ use super::children;
 use crate::exit::Failure;
 
 /// The signals to receive: SIGCHLD, and all signals that `quorate` forwards to the command.
-const RECEIVED: [Signal; 11] = [
+const HANDLED: [Signal; 11] = [
     Signal::SIGCHLD,
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -29,10 +29,10 @@ const RECEIVED: [Signal; 11] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Whether [`next_that_ends`](Self::next_that_ends) reaps ended children.
-    reaps: bool,
+    /// Whether [`next_ending_signal`](Self::next_ending_signal) reaps ended children.
+    reaps_orphans: bool,
     /// The first received SIGTERM, SIGINT or SIGQUIT; `None` if none was received.
-    end: Option<Signal>,
+    end_signal: Option<Signal>,
 }
 
 impl Signals {
@@ -40,30 +40,30 @@ impl Signals {
     ///
     /// Must be called within a tokio runtime with the I/O driver enabled.
     pub(crate) fn receive() -> io::Result<Self> {
-        let ignored = ignored();
-        let mut streams = Vec::with_capacity(RECEIVED.len());
-        for sig in RECEIVED {
+        let ignored_mask = ignored_mask();
+        let mut streams = Vec::with_capacity(HANDLED.len());
+        for sig in HANDLED {
             // Always receive SIGCHLD, even if the parent process ignored it. SIGCHLD reports the end of a child.
-            if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
+            if sig == Signal::SIGCHLD || !is_ignored(ignored_mask, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
             }
         }
         Ok(Self {
             streams,
-            reaps: false,
-            end: None,
+            reaps_orphans: false,
+            end_signal: None,
         })
     }
 
-    /// Like [`receive`](Self::receive), but [`next_that_ends`](Self::next_that_ends) also reaps ended children.
+    /// Like [`receive`](Self::receive), but [`next_ending_signal`](Self::next_ending_signal) also reaps ended children.
     ///
     /// The exit code of a child that was reaped here is lost. So use this only if no code except
     /// [`supervise`](super::supervise) waits for children.
     pub(crate) fn receive_and_reap() -> io::Result<Self> {
-        let received = Self::receive()?;
+        let signals = Self::receive()?;
         Ok(Self {
-            reaps: true,
-            ..received
+            reaps_orphans: true,
+            ..signals
         })
     }
 
@@ -79,24 +79,24 @@ impl Signals {
         });
         let sig = next.await;
         if matches!(sig, Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT) {
-            self.end.get_or_insert(sig);
+            self.end_signal.get_or_insert(sig);
         }
         sig
     }
 
     /// The first received SIGTERM, SIGINT or SIGQUIT; `None` if none was received. SIGHUP is no request to end, because
     /// many commands reload their configuration at SIGHUP.
-    pub(crate) fn asked_to_end(&self) -> Option<Signal> {
-        self.end
+    pub(crate) fn end_signal(&self) -> Option<Signal> {
+        self.end_signal
     }
 
     /// Waits for the next signal that asks this process to end. During the wait, SIGTSTP suspends this process.
     ///
     /// Use this only while no command runs.
-    pub(crate) async fn next_that_ends(&mut self) -> Signal {
+    pub(crate) async fn next_ending_signal(&mut self) -> Signal {
         loop {
             match self.next().await {
-                Signal::SIGCHLD if self.reaps => children::reap_orphans(),
+                Signal::SIGCHLD if self.reaps_orphans => children::reap_orphans(),
                 Signal::SIGCHLD | Signal::SIGWINCH | Signal::SIGCONT => {}
                 Signal::SIGTSTP => {
                     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
@@ -109,14 +109,14 @@ impl Signals {
 
 /// Runs `work`. If a signal that asks this process to end arrives first, drops `work` and fails with the message
 /// `line`.
-pub(crate) async fn unless_asked_to_end<T>(
+pub(crate) async fn interruptible<T>(
     work: impl Future<Output = Result<T, Failure>>,
-    line: &str,
+    message: &str,
 ) -> Result<T, Failure> {
     let mut signals = Signals::receive().map_err(Failure::internal)?;
     tokio::select! {
-        done = work => done,
-        sig = signals.next_that_ends() => Err(Failure::cut_short(sig, line)),
+        result = work => result,
+        sig = signals.next_ending_signal() => Err(Failure::interrupted(sig, message)),
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) async fn unless_asked_to_end<T>(
 /// Must be called before anything else.
 pub(crate) fn repair_inherited() -> io::Result<()> {
     SigSet::all().thread_unblock()?;
-    if ignores(ignored(), Signal::SIGCHLD) {
+    if is_ignored(ignored_mask(), Signal::SIGCHLD) {
         // The handler stays installed after this runtime is dropped.
         let runtime = quorate::one_thread()?;
         let _inside = runtime.enter();
@@ -138,16 +138,16 @@ pub(crate) fn repair_inherited() -> io::Result<()> {
     Ok(())
 }
 
-fn ignores(mask: u64, sig: Signal) -> bool {
+fn is_ignored(mask: u64, sig: Signal) -> bool {
     mask & (1 << (sig as i32 - 1)) != 0
 }
 
 /// The signals that this process ignores, as a bit mask; empty if `/proc` is not mounted.
-fn ignored() -> u64 {
-    std::fs::read_to_string("/proc/self/status").map_or(0, |status| mask(&status))
+fn ignored_mask() -> u64 {
+    std::fs::read_to_string("/proc/self/status").map_or(0, |status| parse_ignored_mask(&status))
 }
 
-fn mask(status: &str) -> u64 {
+fn parse_ignored_mask(status: &str) -> u64 {
     status
         .lines()
         .find_map(|line| line.strip_prefix("SigIgn:"))
@@ -162,9 +162,9 @@ mod tests {
     #[test]
     fn mask_of_ignored_signals_in_proc_status_is_parsed() {
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
-        let bit = |sig| ignores(mask(status), sig);
-        assert!(bit(Signal::SIGHUP) && bit(Signal::SIGPIPE));
-        assert!(!bit(Signal::SIGTERM));
-        assert_eq!(mask("nothing of the kind"), 0);
+        let is_set = |sig| is_ignored(parse_ignored_mask(status), sig);
+        assert!(is_set(Signal::SIGHUP) && is_set(Signal::SIGPIPE));
+        assert!(!is_set(Signal::SIGTERM));
+        assert_eq!(parse_ignored_mask("nothing of the kind"), 0);
     }
 }

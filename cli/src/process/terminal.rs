@@ -15,39 +15,39 @@ use nix::unistd::{Pid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
 #[derive(Debug)]
 pub(super) struct Terminal {
     tty: Option<File>,
-    lent: bool,
+    is_lent: bool,
 }
 
 impl Terminal {
     /// Opens the controlling terminal of this process, if there is one.
-    pub(super) fn find() -> Self {
+    pub(super) fn open() -> Self {
         Self {
             tty: File::options().read(true).write(true).open("/dev/tty").ok(),
-            lent: false,
+            is_lent: false,
         }
     }
 
     /// Whether [`lend`](Self::lend) has made the group of the command the foreground group.
     pub(super) fn is_lent(&self) -> bool {
-        self.lent
+        self.is_lent
     }
 
     /// If the group of this process is in the foreground of the terminal, puts `group` there instead. Returns whether
     /// `group` is in the foreground afterwards.
     pub(super) fn lend(&mut self, group: Pid) -> bool {
-        if self.in_front(getpgrp()) {
-            self.lent = self.put_in_front(group);
+        if self.is_in_front(getpgrp()) {
+            self.is_lent = self.put_in_front(group);
         }
-        self.lent
+        self.is_lent
     }
 
     /// If the terminal was lent, makes the group of this process the foreground group again, and returns true.
     /// Otherwise returns false.
     pub(super) fn take_back(&mut self) -> bool {
-        std::mem::take(&mut self.lent) && self.put_in_front(getpgrp())
+        std::mem::take(&mut self.is_lent) && self.put_in_front(getpgrp())
     }
 
-    fn in_front(&self, group: Pid) -> bool {
+    fn is_in_front(&self, group: Pid) -> bool {
         self.tty
             .as_ref()
             .is_some_and(|tty| tcgetpgrp(tty) == Ok(group))
@@ -61,9 +61,9 @@ impl Terminal {
         let mut ttou = SigSet::empty();
         ttou.add(Signal::SIGTTOU);
         let _ = ttou.thread_block();
-        let done = tcsetpgrp(tty, group).is_ok();
+        let is_moved = tcsetpgrp(tty, group).is_ok();
         let _ = ttou.thread_unblock();
-        done
+        is_moved
     }
 }
 
@@ -79,5 +79,6 @@ pub(super) fn has_job_control() -> bool {
     let parent = getppid();
     // If the parent runs outside of this container, `getppid` returns 0. Exclude 0: `getsid(0)` would return the
     // session of this process.
-    parent.as_raw() != 0 && getsid(Some(parent)).is_ok_and(|theirs| getsid(None) == Ok(theirs))
+    parent.as_raw() != 0
+        && getsid(Some(parent)).is_ok_and(|parent_session| getsid(None) == Ok(parent_session))
 }

@@ -4,22 +4,25 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::common::{self, bare, done, end, masters, quorate, signal, until};
+use crate::common::{
+    self, output_of, quorate_command, quorate_on, send_signal, start_masters, wait_for_output,
+    wait_until,
+};
 use quorate_testbed::{Fault, Proxy, Way};
 use serde_json::Value;
 
 #[test]
 fn bench_on_spawned_masters_writes_a_self_contained_report() {
     let out = tempfile::tempdir().expect("a directory");
-    let run = done(
-        bare()
+    let run = output_of(
+        quorate_command()
             .args(["bench", "--spawn", "--sizes", "1,3", "--tasks", "8"])
             .args(["--time", "2s", "--json", "--out"])
             .arg(out.path()),
     );
     assert_eq!(run.code, Some(0), "{run:?}");
-    assert!(run.took.as_secs() < 30, "{run:?}");
-    let result: Value = serde_json::from_str(&run.out).expect("JSON");
+    assert!(run.elapsed.as_secs() < 30, "{run:?}");
+    let result: Value = serde_json::from_str(&run.stdout).expect("JSON");
     let sizes = result["sizes"].as_array().expect("a list");
     assert_eq!(sizes.len(), 6, "{run:?}");
     for row in sizes {
@@ -37,17 +40,23 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
     assert!((0.0..=1.0).contains(&others), "{noise}");
     assert_eq!(
         noise["noisy"] == true,
-        run.err.contains("the machine is noisy"),
+        run.stderr.contains("the machine is noisy"),
         "{run:?}"
     );
     // The round trips to the five masters take 1, 10, 40, 80 and 150 ms. An acquire waits for a majority of the
     // masters: for the third reply (40 ms) if it uses all five.
-    let far = result["wide"]["sizes"].as_array().expect("a list");
-    let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
+    let far_sizes = result["wide"]["sizes"].as_array().expect("a list");
+    let theory: Vec<_> = far_sizes
+        .iter()
+        .map(|size| size["theory_ms"].as_f64())
+        .collect();
     let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);
     assert_eq!(theory, expected, "{run:?}");
-    let took = far[4]["measured"][0]["acquire_ms"].as_f64();
-    assert!(took > Some(39.0) && took < Some(140.0), "{run:?}");
+    let acquire_ms = far_sizes[4]["measured"][0]["acquire_ms"].as_f64();
+    assert!(
+        acquire_ms > Some(39.0) && acquire_ms < Some(140.0),
+        "{run:?}"
+    );
     let page = std::fs::read_to_string(out.path().join("report.html")).expect("a report");
     assert_eq!(page.matches("<svg").count(), 4);
     for foreign in ["http:", "https:", "<script", "url(", "NaN"] {
@@ -66,15 +75,18 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
             "{svg}"
         );
     }
-    let saved = std::fs::read_to_string(out.path().join("result.json")).expect("a result");
-    assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON"), result);
+    let saved_text = std::fs::read_to_string(out.path().join("result.json")).expect("a result");
+    assert_eq!(
+        serde_json::from_str::<Value>(&saved_text).expect("JSON"),
+        result
+    );
 }
 
 #[test]
 fn bench_with_the_option_kinds_compares_each_kind_of_lock_with_the_plain_lock() {
     let out = tempfile::tempdir().expect("a directory");
-    let run = done(
-        bare()
+    let run = output_of(
+        quorate_command()
             .args([
                 "bench", "--spawn", "--kinds", "--sizes", "3", "--tasks", "8",
             ])
@@ -82,7 +94,7 @@ fn bench_with_the_option_kinds_compares_each_kind_of_lock_with_the_plain_lock() 
             .arg(out.path()),
     );
     assert_eq!(run.code, Some(0), "{run:?}");
-    let result: Value = serde_json::from_str(&run.out).expect("JSON");
+    let result: Value = serde_json::from_str(&run.stdout).expect("JSON");
     let rows = result["sizes"].as_array().expect("a list");
     let settings: Vec<_> = rows.iter().map(|row| &row["setting"]).collect();
     let kinds = ["default", "reader", "two", "four", "permit", "owner"];
@@ -102,41 +114,41 @@ fn bench_with_the_option_kinds_compares_each_kind_of_lock_with_the_plain_lock() 
 #[test]
 fn bench_warns_if_other_processes_use_the_cpu() {
     // Overload the machine: run one more busy loop than it has processors.
-    let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
-    let loops = (0..busy).map(|_| {
+    let shells_count = std::thread::available_parallelism().map_or(2, usize::from) + 1;
+    let shells = (0..shells_count).map(|_| {
         let mut shell = std::process::Command::new("sh");
         shell
             .args(["-c", "while :; do :; done"])
             .spawn()
             .expect("starts")
     });
-    let mut loops: Vec<_> = loops.collect();
-    let run = done(bare().args([
+    let mut shells: Vec<_> = shells.collect();
+    let run = output_of(quorate_command().args([
         "bench", "--spawn", "--sizes", "1", "--tasks", "2", "--time", "2s",
     ]));
-    for shell in &mut loops {
+    for shell in &mut shells {
         shell.kill().expect("a living child");
         shell.wait().expect("a child");
     }
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(
-        run.err
+        run.stderr
             .contains("the machine is noisy: other processes used"),
         "{run:?}"
     );
-    assert!(run.out.contains("APART"), "{run:?}");
+    assert!(run.stdout.contains("APART"), "{run:?}");
 }
 
 #[test]
 fn bench_on_given_masters_leaves_no_keys_except_fencing_counters() {
-    let masters = masters(3);
-    let run = done(quorate(&masters).args(["bench", "--time", "1s", "--tasks", "4"]));
+    let masters = start_masters(3);
+    let run = output_of(quorate_on(&masters).args(["bench", "--time", "1s", "--tasks", "4"]));
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(
-        run.out.contains("MASTERS") && run.out.contains("default"),
+        run.stdout.contains("MASTERS") && run.stdout.contains("default"),
         "{run:?}"
     );
-    assert_eq!(left(&masters), [] as [String; 0], "{run:?}");
+    assert_eq!(keys_left(&masters), [] as [String; 0], "{run:?}");
 }
 
 #[test]
@@ -148,9 +160,9 @@ fn bench_with_the_option_nodes_compares_different_kinds_of_masters() {
         );
         return;
     }
-    let labels = |run: &common::Done| -> Vec<(String, u64)> {
+    let labels = |run: &common::RunOutput| -> Vec<(String, u64)> {
         assert_eq!(run.code, Some(0), "{run:?}");
-        let result: Value = serde_json::from_str(&run.out).expect("JSON");
+        let result: Value = serde_json::from_str(&run.stdout).expect("JSON");
         assert!(result["wide"].is_null(), "{run:?}");
         let rows = result["sizes"].as_array().expect("a list");
         for row in rows {
@@ -158,17 +170,17 @@ fn bench_with_the_option_nodes_compares_different_kinds_of_masters() {
             assert_eq!(row["failed"], 0, "{row}");
         }
         assert_eq!(rows[0]["over_first"], 1.0, "{run:?}");
-        let first = |row: &Value| row["setting"] == "classic";
-        let rows = rows.iter().filter(|row| first(row));
+        let is_first_row = |row: &Value| row["setting"] == "classic";
+        let rows = rows.iter().filter(|row| is_first_row(row));
         rows.map(|row| {
             let kinds = row["kinds"].as_str().expect("kinds").to_owned();
             (kinds, row["masters"].as_u64().expect("a number"))
         })
         .collect()
     };
-    let mut spawned = bare();
-    spawned.args(["bench", "--json", "--time", "2s", "--tasks", "4"]);
-    spawned.args([
+    let mut spawned_masters = quorate_command();
+    spawned_masters.args(["bench", "--json", "--time", "2s", "--tasks", "4"]);
+    spawned_masters.args([
         "--nodes",
         "redis,redis,redis",
         "--nodes",
@@ -176,16 +188,19 @@ fn bench_with_the_option_nodes_compares_different_kinds_of_masters() {
     ]);
     let expected = [("3 redis", 3), ("2 redis + 1 mysql", 3)];
     let expected = expected.map(|(kinds, masters)| (kinds.to_owned(), masters));
-    assert_eq!(labels(&done(&mut spawned)), expected);
+    assert_eq!(labels(&output_of(&mut spawned_masters)), expected);
 
     let server = quorate_testbed::MariaDb::start(quorate_testbed::MariaDbOptions::new());
     let server = server.expect("a server");
     let url = format!("{}?timeout=2s", server.url("locks"));
-    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
-    let redis = masters(2);
+    assert_eq!(
+        output_of(quorate_command().args(["prepare-server", &url])).code,
+        Some(0)
+    );
+    let redis = start_masters(2);
     let urls = format!("{},{},{url}", redis[0].url(), redis[1].url());
-    let mut own = bare();
-    own.args([
+    let mut given_masters = quorate_command();
+    given_masters.args([
         "bench",
         "--json",
         "--time",
@@ -194,10 +209,10 @@ fn bench_with_the_option_nodes_compares_different_kinds_of_masters() {
         "4",
         "--masters",
     ]);
-    own.args([&*urls, "--restart-guard", "off"]);
+    given_masters.args([&*urls, "--restart-guard", "off"]);
     let expected = [("2 redis", 2), ("1 mysql", 1), ("2 redis + 1 mysql", 3)];
     let expected = expected.map(|(kinds, masters)| (kinds.to_owned(), masters));
-    assert_eq!(labels(&done(&mut own)), expected);
+    assert_eq!(labels(&output_of(&mut given_masters)), expected);
 }
 
 #[test]
@@ -216,33 +231,33 @@ fn bench_refuses_unusable_options_or_servers_before_it_measures() {
             "more than the number of masters, which is 1",
         ),
     ] {
-        let run = done(bare().args(args));
+        let run = output_of(quorate_command().args(args));
         assert_eq!(run.code, Some(64), "{run:?}");
-        assert!(run.err.contains(words), "{run:?}");
+        assert!(run.stderr.contains(words), "{run:?}");
     }
-    let run = done(
-        bare()
+    let run = output_of(
+        quorate_command()
             .args(["bench", "--spawn"])
             .env("QUORATE_SERVER", "/nonexistent/redis-server")
             .env("PATH", "/nonexistent"),
     );
     assert_eq!(run.code, Some(70), "{run:?}");
-    assert!(run.err.contains("QUORATE_SERVER"), "{run:?}");
-    let run = done(
-        bare()
+    assert!(run.stderr.contains("QUORATE_SERVER"), "{run:?}");
+    let run = output_of(
+        quorate_command()
             .args(["bench", "--nodes", "mysql"])
             .env("PATH", "/nonexistent"),
     );
     assert_eq!(run.code, Some(70), "{run:?}");
-    assert!(run.err.contains("mariadb-server-core"), "{run:?}");
-    let run = done(bare().args(["bench", "--masters", "redis://127.0.0.1:1"]));
+    assert!(run.stderr.contains("mariadb-server-core"), "{run:?}");
+    let run = output_of(quorate_command().args(["bench", "--masters", "redis://127.0.0.1:1"]));
     assert_eq!(run.code, Some(69), "{run:?}");
 }
 
 #[test]
 fn interrupted_bench_stops_its_spawned_masters() {
     let temporary = tempfile::tempdir().expect("a directory");
-    let child = bare()
+    let child = quorate_command()
         .args(["bench", "--spawn", "--sizes", "2", "--time", "60s"])
         .env("TMPDIR", temporary.path())
         .env("QUORATE_SERVER_DATA", temporary.path())
@@ -250,18 +265,21 @@ fn interrupted_bench_stops_its_spawned_masters() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("starts");
-    let inside = || std::fs::read_dir(temporary.path()).expect("read").count();
-    until("the spawned masters are running", || inside() >= 5);
+    let count_entries = || std::fs::read_dir(temporary.path()).expect("read").count();
+    wait_until("the spawned masters are running", || count_entries() >= 5);
     std::thread::sleep(Duration::from_millis(500));
-    signal(&child, "INT");
-    let run = end(child);
-    assert_eq!((run.code, &*run.out), (Some(130), ""), "{run:?}");
-    assert!(run.err.contains("use an odd number of masters"), "{run:?}");
-    assert_eq!(inside(), 0, "{run:?}");
+    send_signal(&child, "INT");
+    let run = wait_for_output(child);
+    assert_eq!((run.code, &*run.stdout), (Some(130), ""), "{run:?}");
+    assert!(
+        run.stderr.contains("use an odd number of masters"),
+        "{run:?}"
+    );
+    assert_eq!(count_entries(), 0, "{run:?}");
 }
 
 /// All keys that the benchmark has left on the masters, except fencing counters.
-fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
+fn keys_left(masters: &quorate_testbed::Masters) -> Vec<String> {
     let keys =
         masters.iter().flat_map(
             |master| match master.command(&["KEYS", "*"]).expect("keys") {
@@ -277,22 +295,24 @@ fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
 
 #[test]
 fn interrupted_bench_has_released_its_locks_when_it_exits() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for (tasks, after) in [(8, 40), (64, 450), (400, 1500), (5000, 1500)] {
-        let child = quorate(&masters)
+        let child = quorate_on(&masters)
             .args(["bench", "--sizes", "1,3", "--time", "12s"])
             .args(["--tasks", &tasks.to_string()])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("starts");
-        until("the benchmark is running", || !left(&masters).is_empty());
+        wait_until("the benchmark is running", || {
+            !keys_left(&masters).is_empty()
+        });
         std::thread::sleep(Duration::from_millis(after));
-        signal(&child, "TERM");
-        let run = end(child);
+        send_signal(&child, "TERM");
+        let run = wait_for_output(child);
         assert_eq!((run.code, run.died_of), (Some(143), Some(15)), "{run:?}");
         assert_eq!(
-            left(&masters),
+            keys_left(&masters),
             [] as [String; 0],
             "the benchmark with {tasks} tasks has leaked keys: {run:?}"
         );
@@ -301,16 +321,16 @@ fn interrupted_bench_has_released_its_locks_when_it_exits() {
 
 #[test]
 fn interrupted_bench_releases_locks_on_slow_masters_within_the_node_timeout() {
-    let masters = masters(3);
-    let far = |master: &quorate_testbed::Server| {
+    let masters = start_masters(3);
+    let behind_proxy = |master: &quorate_testbed::Server| {
         let proxy = Proxy::start(master.addr()).expect("a proxy");
         proxy
             .inject(Fault::latency(Way::ToServer, Duration::from_millis(700)))
             .keep();
         (master.url_at(proxy.addr()), proxy)
     };
-    let (urls, _proxies): (Vec<_>, Vec<_>) = masters.iter().map(far).unzip();
-    let child = quorate(&masters)
+    let (urls, _proxies): (Vec<_>, Vec<_>) = masters.iter().map(behind_proxy).unzip();
+    let child = quorate_on(&masters)
         .args(["bench", "--sizes", "3", "--time", "60s", "--tasks", "4"])
         .args(["--node-timeout", "2s", "--connect-timeout", "10s"])
         .args(["--masters", &urls.join(",")])
@@ -318,9 +338,11 @@ fn interrupted_bench_releases_locks_on_slow_masters_within_the_node_timeout() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("starts");
-    until("the benchmark is running", || !left(&masters).is_empty());
-    signal(&child, "INT");
-    let run = end(child);
+    wait_until("the benchmark is running", || {
+        !keys_left(&masters).is_empty()
+    });
+    send_signal(&child, "INT");
+    let run = wait_for_output(child);
     assert_eq!(run.code, Some(130), "{run:?}");
-    assert_eq!(left(&masters), [] as [String; 0], "{run:?}");
+    assert_eq!(keys_left(&masters), [] as [String; 0], "{run:?}");
 }

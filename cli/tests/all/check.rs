@@ -1,121 +1,148 @@
 //! Tests of `quorate check` on real masters.
 
-use crate::common::{self, Done, bare, done, end, mark, masters, quorate, run, signal, until_held};
+use crate::common::{
+    self, RunOutput, output_of, quorate_command, quorate_on, quorate_run, send_signal,
+    start_masters, unique_marker, wait_for_output, wait_until_held,
+};
 use quorate_testbed::Masters;
 use serde_json::Value;
 
 /// The binary under test, for a command that quorate runs.
 const BIN: &str = env!("CARGO_BIN_EXE_quorate");
 
-fn check(masters: &Masters, words: &[&str]) -> Done {
-    done(quorate(masters).arg("check").args(words))
+fn check(masters: &Masters, words: &[&str]) -> RunOutput {
+    output_of(quorate_on(masters).arg("check").args(words))
 }
 
 /// The exit code and the verdict of `quorate check --json`.
-fn verdict(masters: &Masters, words: &[&str]) -> (Option<i32>, String) {
-    let done = check(masters, &[&["--json"], words].concat());
-    let json: Value = serde_json::from_str(&done.out).expect("JSON");
+fn verdict(masters: &Masters, args: &[&str]) -> (Option<i32>, String) {
+    let output = check(masters, &[&["--json"], args].concat());
+    let json: Value = serde_json::from_str(&output.stdout).expect("JSON");
     let verdict = json["verdict"].as_str().expect("a text");
-    (done.code, verdict.to_owned())
+    (output.code, verdict.to_owned())
 }
 
-fn is(code: i32, verdict: &str) -> (Option<i32>, String) {
+fn expected_verdict(code: i32, verdict: &str) -> (Option<i32>, String) {
     (Some(code), verdict.to_owned())
 }
 
 /// Takes the lock with these options, and checks its token in the command that quorate runs. Returns the token.
-fn checked_by_its_holder(masters: &Masters, options: &[&str]) -> String {
+fn token_checked_by_its_holder(masters: &Masters, options: &[&str]) -> String {
     let script = "\"$0\" check >&2 && echo $QUORATE_FENCING_TOKEN";
-    let held = done(&mut run(masters, options, &["sh", "-c", script, BIN]));
-    assert_eq!(held.code, Some(0), "{options:?}: {held:?}");
-    assert!(held.err.contains(" is current: "), "{options:?}: {held:?}");
-    held.out.trim().to_owned()
+    let held_run = output_of(&mut quorate_run(
+        masters,
+        options,
+        &["sh", "-c", script, BIN],
+    ));
+    assert_eq!(held_run.code, Some(0), "{options:?}: {held_run:?}");
+    assert!(
+        held_run.stderr.contains(" is current: "),
+        "{options:?}: {held_run:?}"
+    );
+    held_run.stdout.trim().to_owned()
 }
 
 #[test]
 fn token_is_current_until_the_release_and_superseded_by_the_next_holder() {
-    let masters = masters(3);
-    let token = checked_by_its_holder(&masters, &["r"]);
-    assert_eq!(verdict(&masters, &["r", &token]), is(74, "ended"));
+    let masters = start_masters(3);
+    let token = token_checked_by_its_holder(&masters, &["r"]);
+    assert_eq!(
+        verdict(&masters, &["r", &token]),
+        expected_verdict(74, "ended")
+    );
     let text = check(&masters, &["r", &token]);
     let words = format!("r: token {token} is ended: no client with this token holds the lock\n");
     assert_eq!(
-        (text.code, text.out, text.err),
+        (text.code, text.stdout, text.stderr),
         (Some(74), words, String::new())
     );
-    let quiet = check(&masters, &["-q", "r", &token]);
-    assert_eq!((quiet.code, quiet.out), (Some(74), String::new()));
+    let quiet_run = check(&masters, &["-q", "r", &token]);
+    assert_eq!(
+        (quiet_run.code, quiet_run.stdout),
+        (Some(74), String::new())
+    );
 
-    let next = run(&masters, &["r"], &["sleep", &mark()])
+    let next = quorate_run(&masters, &["r"], &["sleep", &unique_marker()])
         .spawn()
         .expect("starts");
-    until_held(&masters, "r");
-    assert_eq!(verdict(&masters, &["r", &token]), is(74, "superseded"));
-    let text = check(&masters, &["r", &token]).out;
+    wait_until_held(&masters, "r");
+    assert_eq!(
+        verdict(&masters, &["r", &token]),
+        expected_verdict(74, "superseded")
+    );
+    let text = check(&masters, &["r", &token]).stdout;
     assert!(
         text.contains("a majority of the masters has a newer number"),
         "{text}"
     );
     let line = format!("pid {}", next.id());
-    common::until("the present holder is shown", || {
-        check(&masters, &["r", &token]).out.contains(&line)
+    common::wait_until("the present holder is shown", || {
+        check(&masters, &["r", &token]).stdout.contains(&line)
     });
-    signal(&next, "TERM");
-    end(next);
+    send_signal(&next, "TERM");
+    wait_for_output(next);
 }
 
 #[test]
 fn token_is_current_while_a_minority_is_down_and_unknown_while_a_majority_is_down() {
-    let masters = masters(3);
-    let script = format!("echo $QUORATE_FENCING_TOKEN; exec sleep {}", mark());
-    let holder = run(&masters, &["r"], &["sh", "-c", &script]).spawn();
+    let masters = start_masters(3);
+    let script = format!(
+        "echo $QUORATE_FENCING_TOKEN; exec sleep {}",
+        unique_marker()
+    );
+    let holder = quorate_run(&masters, &["r"], &["sh", "-c", &script]).spawn();
     let mut holder = holder.expect("starts");
     let mut line = String::new();
     let out = holder.stdout.take().expect("a pipe");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
     let token = line.trim();
     masters[2].kill().expect("killed");
-    assert_eq!(verdict(&masters, &["r", token]), is(0, "current"));
+    assert_eq!(
+        verdict(&masters, &["r", token]),
+        expected_verdict(0, "current")
+    );
     masters[1].kill().expect("killed");
-    let unknown = check(&masters, &["r", token]);
-    assert_eq!(unknown.code, Some(69), "{unknown:?}");
+    let unknown_run = check(&masters, &["r", token]);
+    assert_eq!(unknown_run.code, Some(69), "{unknown_run:?}");
     assert!(
-        unknown.out.contains("is unknown: no majority answered"),
-        "{unknown:?}"
+        unknown_run
+            .stdout
+            .contains("is unknown: no majority answered"),
+        "{unknown_run:?}"
     );
     assert!(
-        unknown.err.contains("1 of 3 masters answered"),
-        "{unknown:?}"
+        unknown_run.stderr.contains("1 of 3 masters answered"),
+        "{unknown_run:?}"
     );
-    signal(&holder, "KILL");
-    end(holder);
+    send_signal(&holder, "KILL");
+    wait_for_output(holder);
 }
 
 #[test]
 fn token_of_each_kind_of_lock_is_current_while_it_is_held() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for options in [
         &["--shared", "r"][..],
         &["--owner", "7", "r"],
         &["r", "--also", "s"],
     ] {
-        let token = checked_by_its_holder(&masters, options);
+        let token = token_checked_by_its_holder(&masters, options);
         assert_eq!(
             verdict(&masters, &["r", &token]),
-            is(74, "ended"),
+            expected_verdict(74, "ended"),
             "{options:?}"
         );
     }
-    let permit = checked_by_its_holder(&masters, &["--permits", "1", "r"]);
+    let permit = token_checked_by_its_holder(&masters, &["--permits", "1", "r"]);
     assert_eq!(
         verdict(&masters, &["--slot", "0", "r", &permit]),
-        is(74, "ended")
+        expected_verdict(74, "ended")
     );
-    let next = checked_by_its_holder(&masters, &["--permits", "1", "r"]);
+    let next = token_checked_by_its_holder(&masters, &["--permits", "1", "r"]);
     assert_ne!(permit, next);
     assert_eq!(
         verdict(&masters, &["--slot", "0", "r", &permit]),
-        is(74, "superseded")
+        expected_verdict(74, "superseded")
     );
     assert_eq!(
         check(&masters, &["--slot", "64", "r", &permit]).code,
@@ -126,38 +153,48 @@ fn token_of_each_kind_of_lock_is_current_while_it_is_held() {
 /// Masters can lose one key of a lock on several resources. The lock is then no longer held as a whole.
 #[test]
 fn token_of_a_lock_on_several_resources_is_current_only_if_every_name_is_held() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     // With this ttl, the holder does not renew the lock in the time between the loss of the key and the check.
     let names = ["--ttl", "30s", "r", "--also", "s t", "--also", "ü"];
-    let token = checked_by_its_holder(&masters, &names);
+    let token = token_checked_by_its_holder(&masters, &names);
     // The command waits for a line, and then checks.
     let script =
         "\"$0\" check; echo; read line; \"$0\" check; echo \"code $?\"; \"$0\" check --json";
-    let mut holder = run(&masters, &names, &["sh", "-c", script, BIN])
+    let mut holder = quorate_run(&masters, &names, &["sh", "-c", script, BIN])
         .stdin(std::process::Stdio::piped())
         .spawn()
         .expect("starts");
     let out = holder.stdout.take().expect("a pipe");
     let mut out = std::io::BufReader::new(out);
-    let mut before = String::new();
-    while !before.ends_with("\n\n") {
-        let read = std::io::BufRead::read_line(&mut out, &mut before).expect("a line");
-        assert!(read > 0, "{before}");
+    let mut output_before = String::new();
+    while !output_before.ends_with("\n\n") {
+        let length = std::io::BufRead::read_line(&mut out, &mut output_before).expect("a line");
+        assert!(length > 0, "{output_before}");
     }
-    assert_eq!(before.matches(" is current: ").count(), 3, "{before}");
+    assert_eq!(
+        output_before.matches(" is current: ").count(),
+        3,
+        "{output_before}"
+    );
     for master in &masters {
         master.command(&["DEL", "s t"]).expect("a reply");
     }
     drop(holder.stdin.take());
-    let mut after = String::new();
-    std::io::Read::read_to_string(&mut out, &mut after).expect("text");
-    end(holder);
-    assert_eq!(after.matches(" is current: ").count(), 2, "{after}");
-    assert!(
-        after.contains("s t: token ") && after.contains(" is ended: "),
-        "{after}"
+    let mut output_after = String::new();
+    std::io::Read::read_to_string(&mut out, &mut output_after).expect("text");
+    wait_for_output(holder);
+    assert_eq!(
+        output_after.matches(" is current: ").count(),
+        2,
+        "{output_after}"
     );
-    let (_, json) = after.split_once("code 74\n").expect("the exit code 74");
+    assert!(
+        output_after.contains("s t: token ") && output_after.contains(" is ended: "),
+        "{output_after}"
+    );
+    let (_, json) = output_after
+        .split_once("code 74\n")
+        .expect("the exit code 74");
     let json: Value = serde_json::from_str(json).expect("JSON");
     assert_eq!(json["verdict"], "ended");
     assert_eq!(json["status"]["resource"], "r");
@@ -169,12 +206,12 @@ fn token_of_a_lock_on_several_resources_is_current_only_if_every_name_is_held() 
 
 #[test]
 fn token_of_a_broken_lock_is_ended() {
-    let masters = masters(3);
-    let holder = run(&masters, &["r"], &["sleep", &mark()])
+    let masters = start_masters(3);
+    let holder = quorate_run(&masters, &["r"], &["sleep", &unique_marker()])
         .spawn()
         .expect("starts");
-    until_held(&masters, "r");
-    let status = done(quorate(&masters).args(["status", "--json", "r"])).out;
+    wait_until_held(&masters, "r");
+    let status = output_of(quorate_on(&masters).args(["status", "--json", "r"])).stdout;
     let status: Value = serde_json::from_str(&status).expect("JSON");
     let counters = status["resources"][0]["masters"]
         .as_array()
@@ -185,40 +222,55 @@ fn token_of_a_broken_lock_is_ended() {
         .collect();
     counters.sort_unstable();
     let token = counters[counters.len() - 1].to_string();
-    assert_eq!(verdict(&masters, &["r", &token]), is(0, "current"));
-    let broken = done(quorate(&masters).args(["break", "--yes", "r"]));
-    assert_eq!(broken.code, Some(0), "{broken:?}");
-    assert_eq!(verdict(&masters, &["r", &token]), is(74, "ended"));
-    signal(&holder, "KILL");
-    end(holder);
+    assert_eq!(
+        verdict(&masters, &["r", &token]),
+        expected_verdict(0, "current")
+    );
+    let broken_run = output_of(quorate_on(&masters).args(["break", "--yes", "r"]));
+    assert_eq!(broken_run.code, Some(0), "{broken_run:?}");
+    assert_eq!(
+        verdict(&masters, &["r", &token]),
+        expected_verdict(74, "ended")
+    );
+    send_signal(&holder, "KILL");
+    wait_for_output(holder);
 }
 
 #[test]
 fn token_that_a_minority_has_confirmed_counts_only_if_a_majority_shows_the_same_holder() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let holder = "0123456789abcdef".repeat(2);
     for (master, counter) in masters.iter().zip(["9", "5", "5"]) {
         for words in [["SET", "r", &holder], ["SET", "quorate:fence:r", counter]] {
             master.command(&words).expect("a reply");
         }
     }
-    assert_eq!(verdict(&masters, &["r", "9"]), is(0, "current"));
+    assert_eq!(
+        verdict(&masters, &["r", "9"]),
+        expected_verdict(0, "current")
+    );
     // No master has this number.
-    assert_eq!(verdict(&masters, &["r", "7"]), is(69, "unknown"));
+    assert_eq!(
+        verdict(&masters, &["r", "7"]),
+        expected_verdict(69, "unknown")
+    );
     let text = check(&masters, &["r", "7"]);
     assert!(
-        text.out.contains("no majority of the masters decides"),
+        text.stdout.contains("no majority of the masters decides"),
         "{text:?}"
     );
     masters[1].command(&["DEL", "r"]).expect("a reply");
     masters[2].command(&["DEL", "r"]).expect("a reply");
-    assert_eq!(verdict(&masters, &["r", "9"]), is(74, "ended"));
+    assert_eq!(
+        verdict(&masters, &["r", "9"]),
+        expected_verdict(74, "ended")
+    );
 }
 
 #[test]
 fn check_of_something_that_is_no_token_is_refused() {
-    let masters = masters(1);
-    for (words, said) in [
+    let masters = start_masters(1);
+    for (words, error_text) in [
         (&["r", "0"][..], "0 is not in 1.."),
         (&["r", "x"], "invalid value 'x'"),
         (&["r", ""], "token"),
@@ -227,22 +279,25 @@ fn check_of_something_that_is_no_token_is_refused() {
         (&[], "give NAME and TOKEN"),
         (&["", "7"], "name of a lock"),
     ] {
-        let refused = check(&masters, words);
-        assert_eq!(refused.code, Some(64), "{words:?}: {refused:?}");
+        let refused_run = check(&masters, words);
+        assert_eq!(refused_run.code, Some(64), "{words:?}: {refused_run:?}");
         assert!(
-            refused.err.to_lowercase().contains(&said.to_lowercase()),
-            "{words:?}: {refused:?}"
+            refused_run
+                .stderr
+                .to_lowercase()
+                .contains(&error_text.to_lowercase()),
+            "{words:?}: {refused_run:?}"
         );
     }
-    let number = done(
-        bare()
+    let number = output_of(
+        quorate_command()
             .arg("check")
             .envs([("QUORATE_RESOURCE", "r"), ("QUORATE_FENCING_TOKEN", "x")]),
     );
     assert_eq!(number.code, Some(64), "{number:?}");
     assert!(
         number
-            .err
+            .stderr
             .contains("QUORATE_FENCING_TOKEN must be a number"),
         "{number:?}"
     );

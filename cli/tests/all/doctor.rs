@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
-use crate::common::{self, Done, bare, done, quorate};
+use crate::common::{self, RunOutput, output_of, quorate_command, quorate_on};
 use quorate_testbed::{Fault, Masters, Persistence, Proxy, Server, ServerOptions};
 use serde_json::Value;
 
-fn durable(n: usize) -> Masters {
+fn durable_masters(n: usize) -> Masters {
     Masters::start_with(n, |_| {
         ServerOptions::new().persistence(Persistence::AofAlways)
     })
@@ -17,22 +17,26 @@ fn durable(n: usize) -> Masters {
 }
 
 /// `quorate doctor` with longer timeouts than the defaults, because the tests share the processors.
-fn patient(masters: &Masters) -> Command {
-    let mut command = quorate(masters);
+fn patient_command(masters: &Masters) -> Command {
+    let mut command = quorate_on(masters);
     command
         .env("QUORATE_NODE_TIMEOUT", "1s")
         .env("QUORATE_CONNECT_TIMEOUT", "5s");
     command
 }
 
-fn examine(masters: &Masters, options: &[&str]) -> (Done, Value) {
-    let run = done(patient(masters).args(["doctor", "--json"]).args(options));
-    let json = serde_json::from_str(&run.out).expect("JSON");
+fn examine(masters: &Masters, options: &[&str]) -> (RunOutput, Value) {
+    let run = output_of(
+        patient_command(masters)
+            .args(["doctor", "--json"])
+            .args(options),
+    );
+    let json = serde_json::from_str(&run.stdout).expect("JSON");
     (run, json)
 }
 
 /// The names of the checks for which `doctor` reports a finding of this severity.
-fn found(json: &Value, severity: &str) -> Vec<String> {
+fn checks_of(json: &Value, severity: &str) -> Vec<String> {
     let findings = json["findings"].as_array().expect("findings");
     findings
         .iter()
@@ -44,49 +48,64 @@ fn found(json: &Value, severity: &str) -> Vec<String> {
 /// The second address leads to two servers in turn.
 #[test]
 fn doctor_and_mark_refuse_an_address_that_leads_to_several_servers() {
-    let servers = durable(4);
+    let servers = durable_masters(4);
     let proxy = Proxy::start(servers[1].addr()).expect("a proxy");
     let _turns = proxy.inject(Fault::InTurn(servers[3].addr()));
     let second = servers[1].url_at(proxy.addr());
     let urls = [servers[0].url(), second.clone(), servers[2].url()].join(",");
-    let with = |words: &[&str]| done(patient(&servers).args(words).args(["--masters", &urls]));
-    let run = with(&["doctor", "--json"]);
+    let run_with_urls = |words: &[&str]| {
+        output_of(
+            patient_command(&servers)
+                .args(words)
+                .args(["--masters", &urls]),
+        )
+    };
+    let run = run_with_urls(&["doctor", "--json"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    let json: Value = serde_json::from_str(&run.out).expect("JSON");
-    assert_eq!(found(&json, "error"), ["address"], "{run:?}");
+    let json: Value = serde_json::from_str(&run.stdout).expect("JSON");
+    assert_eq!(checks_of(&json, "error"), ["address"], "{run:?}");
     let findings = json["findings"].as_array().expect("findings");
     let address = findings
         .iter()
         .find(|finding| finding["check"] == "address");
     let master = address.expect("the finding")["master"].as_str();
     assert_eq!(master, Some(proxy.addr().to_string().as_str()));
-    let run = with(&["masters", "mark"]);
+    let run = run_with_urls(&["masters", "mark"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert!(run.err.contains("leads to 2 servers in turn"), "{run:?}");
+    assert!(run.stderr.contains("leads to 2 servers in turn"), "{run:?}");
 }
 
 #[test]
 fn doctor_reports_masters_whose_marker_does_not_bear_the_configured_name() {
-    let masters = durable(3);
-    let named = ["--masters-name", "orders"];
-    let (run, json) = examine(&masters, &named);
+    let masters = durable_masters(3);
+    let name_option = ["--masters-name", "orders"];
+    let (run, json) = examine(&masters, &name_option);
     assert_eq!(run.code, Some(69), "{run:?}");
-    assert_eq!(found(&json, "error")[1..], ["generation"; 3], "{run:?}");
-    let mark = |name: &[&str]| done(patient(&masters).args(["masters", "mark"]).args(name));
-    let run = mark(&named);
+    assert_eq!(checks_of(&json, "error")[1..], ["generation"; 3], "{run:?}");
+    let mark_masters = |name: &[&str]| {
+        output_of(
+            patient_command(&masters)
+                .args(["masters", "mark"])
+                .args(name),
+        )
+    };
+    let run = mark_masters(&name_option);
     assert_eq!(run.code, Some(0), "{run:?}");
-    assert_eq!(found(&examine(&masters, &named).1, "error"), [""; 0]);
+    assert_eq!(
+        checks_of(&examine(&masters, &name_option).1, "error"),
+        [""; 0]
+    );
     let (run, json) = examine(&masters, &["--masters-name", "others"]);
     assert_eq!(run.code, Some(69), "{run:?}");
-    assert_eq!(found(&json, "error")[1..], ["generation"; 3], "{run:?}");
-    let run = mark(&["--masters-name", "two words"]);
+    assert_eq!(checks_of(&json, "error")[1..], ["generation"; 3], "{run:?}");
+    let run = mark_masters(&["--masters-name", "two words"]);
     assert_eq!(run.code, Some(64), "{run:?}");
-    assert!(run.err.contains("masters_name"), "{run:?}");
+    assert!(run.stderr.contains("masters_name"), "{run:?}");
 }
 
 #[test]
 fn doctor_finds_no_problem_on_healthy_masters() {
-    let masters = durable(3);
+    let masters = durable_masters(3);
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(json["well"], true);
@@ -105,58 +124,61 @@ fn doctor_finds_no_problem_on_healthy_masters() {
     );
     assert_eq!(first["wake_ups"], true);
     assert!(first["connect_ms"].as_f64().is_some_and(|ms| ms > 0.0));
-    let text = done(patient(&masters).arg("doctor"));
-    assert!(text.out.contains("all is well"), "{text:?}");
+    let text = output_of(patient_command(&masters).arg("doctor"));
+    assert!(text.stdout.contains("all is well"), "{text:?}");
 }
 
 #[test]
 fn doctor_reports_masters_that_are_out_of_memory() {
-    let masters = durable(3);
+    let masters = durable_masters(3);
     let fill = |n: usize| {
-        let full = masters[n].command(&["CONFIG", "SET", "maxmemory", "1"]);
-        assert!(full.expect("a reply").is_ok());
+        let reply = masters[n].command(&["CONFIG", "SET", "maxmemory", "1"]);
+        assert!(reply.expect("a reply").is_ok());
     };
     fill(0);
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert_eq!(found(&json, "error"), ["memory"], "{run:?}");
+    assert_eq!(checks_of(&json, "error"), ["memory"], "{run:?}");
     fill(1);
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(69), "{run:?}");
     assert_eq!(
-        found(&json, "error"),
+        checks_of(&json, "error"),
         ["quorum", "memory", "memory"],
         "{run:?}"
     );
-    let lock = done(patient(&masters).args(["run", "--try", "r", "--", "true"]));
+    let lock = output_of(patient_command(&masters).args(["run", "--try", "r", "--", "true"]));
     assert_eq!(lock.code, Some(69), "{lock:?}");
 }
 
 #[test]
 fn doctor_reports_records_and_quotas_that_masters_have_lost() {
-    let masters = durable(3);
+    let masters = durable_masters(3);
     for words in [
         &["once", "--create", "report"][..],
         &["quota", "create", "it's", "3"],
     ] {
-        let created = done(patient(&masters).args(words));
-        assert_eq!(created.code, Some(0), "{created:?}");
+        let created_run = output_of(patient_command(&masters).args(words));
+        assert_eq!(created_run.code, Some(0), "{created_run:?}");
     }
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(json["well"], true, "{run:?}");
     let lose = |n: usize, name: &str| {
         let key = format!("quorate:value:{name}");
-        let lost = masters[n].command(&["DEL", &key]).expect("a reply");
-        assert_eq!(lost.int(), Some(1));
+        let reply = masters[n].command(&["DEL", &key]).expect("a reply");
+        assert_eq!(reply.int(), Some(1));
     };
     lose(0, "report");
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert_eq!(found(&json, "warning"), ["values"], "{run:?}");
-    assert!(run.out.contains("quorate once --status report"), "{run:?}");
-    let read = done(patient(&masters).args(["once", "--status", "report"]));
-    assert_eq!(read.code, Some(0), "{read:?}");
+    assert_eq!(checks_of(&json, "warning"), ["values"], "{run:?}");
+    assert!(
+        run.stdout.contains("quorate once --status report"),
+        "{run:?}"
+    );
+    let once_status_run = output_of(patient_command(&masters).args(["once", "--status", "report"]));
+    assert_eq!(once_status_run.code, Some(0), "{once_status_run:?}");
     let (run, _) = examine(&masters, &[]);
     assert_eq!(
         run.code,
@@ -167,7 +189,7 @@ fn doctor_reports_records_and_quotas_that_masters_have_lost() {
     lose(1, "it's");
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert_eq!(found(&json, "error"), ["values"], "{run:?}");
+    assert_eq!(checks_of(&json, "error"), ["values"], "{run:?}");
     let findings = json["findings"].as_array().expect("findings");
     let values = findings.iter().find(|f| f["check"] == "values");
     let advice = values.expect("a finding")["advice"].as_str();
@@ -190,7 +212,7 @@ fn doctor_reports_records_and_quotas_that_masters_have_lost() {
 
 #[test]
 fn doctor_reports_problems_of_the_masters_and_exits_with_1() {
-    let masters = durable(5);
+    let masters = durable_masters(5);
     let set = |n: usize, command: &[&str]| {
         assert!(
             masters[n].command(command).expect("a reply").is_ok(),
@@ -203,7 +225,7 @@ fn doctor_reports_problems_of_the_masters_and_exits_with_1() {
     masters[2].kill().expect("killed");
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    let mut errors = found(&json, "error");
+    let mut errors = checks_of(&json, "error");
     errors.sort();
     assert_eq!(errors, ["eviction", "reachable", "role"], "{run:?}");
     for finding in json["findings"].as_array().expect("findings") {
@@ -217,29 +239,29 @@ fn doctor_reports_problems_of_the_masters_and_exits_with_1() {
 
 #[test]
 fn doctor_reports_a_server_that_is_listed_under_two_addresses() {
-    let masters = durable(2);
-    let one = masters.urls()[0].clone();
-    let again = format!("unix://{}", masters[0].unix_socket().display());
-    let list = [one, again, masters.urls()[1].clone()].join(",");
+    let masters = durable_masters(2);
+    let address = masters.urls()[0].clone();
+    let second_address = format!("unix://{}", masters[0].unix_socket().display());
+    let list = [address, second_address, masters.urls()[1].clone()].join(",");
     let (run, json) = examine(&masters, &["--masters", &list]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert_eq!(found(&json, "error"), ["run_id"], "{run:?}");
+    assert_eq!(checks_of(&json, "error"), ["run_id"], "{run:?}");
 }
 
 #[test]
 fn doctor_distinguishes_a_recently_started_master_from_one_without_persistence() {
-    let masters = common::masters(3); // these masters have no persistence
+    let masters = common::start_masters(3); // these masters have no persistence
     let (run, json) = examine(&masters, &["--restart-guard", "on"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert_eq!(found(&json, "error"), ["uptime"], "{run:?}");
-    assert_eq!(found(&json, "warning"), ["uptime"; 3], "{run:?}");
+    assert_eq!(checks_of(&json, "error"), ["uptime"], "{run:?}");
+    assert_eq!(checks_of(&json, "warning"), ["uptime"; 3], "{run:?}");
     assert_eq!(
-        found(&json, "note"),
+        checks_of(&json, "note"),
         ["marked", "persistence", "persistence", "persistence"],
         "{run:?}"
     );
     let (run, json) = examine(&masters, &["--restart-guard", "off"]);
-    assert_eq!(found(&json, "error"), ["persistence"; 3], "{run:?}");
+    assert_eq!(checks_of(&json, "error"), ["persistence"; 3], "{run:?}");
 }
 
 #[test]
@@ -253,7 +275,7 @@ fn doctor_names_the_missing_rights_of_a_user() {
     .expect("masters start");
     let (run, json) = examine(&masters, &["--prefix", "jobs:"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert_eq!(found(&json, "error"), ["acl"; 3], "{run:?}");
+    assert_eq!(checks_of(&json, "error"), ["acl"; 3], "{run:?}");
     assert_eq!(
         json["masters"][0]["denied"],
         // CONFIG GET is in the list because `doctor` reads the persistence settings with it.
@@ -261,29 +283,29 @@ fn doctor_names_the_missing_rights_of_a_user() {
         "{run:?}"
     );
     let (run, json) = examine(&masters, &["--prefix", "other:"]);
-    assert!(run.out.contains("keys like other:*"), "{json}");
+    assert!(run.stdout.contains("keys like other:*"), "{json}");
     assert!(
-        !run.out.contains("s3cret") && !run.err.contains("s3cret"),
+        !run.stdout.contains("s3cret") && !run.stderr.contains("s3cret"),
         "{run:?}"
     );
 }
 
 #[test]
 fn doctor_without_a_quorum_exits_with_69() {
-    let masters = durable(3);
+    let masters = durable_masters(3);
     masters[0].kill().expect("killed");
     masters[1].stop().expect("stopped");
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(69), "{run:?}");
     assert!(
-        found(&json, "error").contains(&"quorum".to_owned()),
+        checks_of(&json, "error").contains(&"quorum".to_owned()),
         "{run:?}"
     );
     masters[1].cont().expect("continued");
 }
 
 /// The words of the `ACL SETUSER` command in docs/operations.md.
-fn documented() -> Vec<String> {
+fn documented_rights() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let line = page.lines().find(|line| line.starts_with("ACL SETUSER "));
@@ -296,7 +318,7 @@ fn documented() -> Vec<String> {
 /// Runs the `ACL SETUSER` command of docs/operations.md on every master. If `without` is a word of this command, leaves
 /// out that word, so that the user lacks this right.
 fn grant(masters: &Masters, without: Option<&str>) {
-    let words: Vec<String> = documented()
+    let words: Vec<String> = documented_rights()
         .into_iter()
         .filter(|word| Some(word.as_str()) != without)
         .collect();
@@ -307,18 +329,18 @@ fn grant(masters: &Masters, without: Option<&str>) {
 }
 
 /// Runs `quorate doctor` as the user that docs/operations.md creates. Its password is the literal word PASSWORD.
-fn examine_as_locker(masters: &Masters, options: &[&str]) -> (Done, Value) {
+fn examine_as_locker(masters: &Masters, options: &[&str]) -> (RunOutput, Value) {
     let url = |master: &Server| format!("redis://quorate:PASSWORD@{}", master.addr());
     let urls: Vec<String> = masters.iter().map(url).collect();
     let list = urls.join(",");
-    let mut all = vec!["--masters", &list, "--restart-guard", "after-first-contact"];
-    all.extend(options);
-    examine(masters, &all)
+    let mut all_options = vec!["--masters", &list, "--restart-guard", "after-first-contact"];
+    all_options.extend(options);
+    examine(masters, &all_options)
 }
 
 #[test]
 fn doctor_reports_no_missing_right_for_a_user_with_the_documented_rights() {
-    let masters = durable(3);
+    let masters = durable_masters(3);
     grant(&masters, None);
     let (run, json) = examine_as_locker(&masters, &["--prefix", "lock:"]);
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -329,8 +351,8 @@ fn doctor_reports_no_missing_right_for_a_user_with_the_documented_rights() {
 
 #[test]
 fn doctor_names_any_documented_right_that_a_user_lacks() {
-    let masters = durable(1);
-    let rights = documented();
+    let masters = durable_masters(1);
+    let rights = documented_rights();
     let rights = rights
         .iter()
         .filter(|word| word.starts_with(['+', '~', '&']));
@@ -352,29 +374,29 @@ fn doctor_names_any_documented_right_that_a_user_lacks() {
 
 #[test]
 fn doctor_recommends_the_option_prefix_to_a_user_limited_to_some_keys() {
-    let masters = durable(3);
+    let masters = durable_masters(3);
     grant(&masters, None);
     // Without `--prefix`, `doctor` does not know which keys the user needs. It must report a warning, not an error.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
-    assert_eq!(found(&json, "warning"), ["acl"; 3], "{run:?}");
-    assert!(run.out.contains("--prefix"), "{run:?}");
+    assert_eq!(checks_of(&json, "error"), [] as [&str; 0], "{run:?}");
+    assert_eq!(checks_of(&json, "warning"), ["acl"; 3], "{run:?}");
+    assert!(run.stdout.contains("--prefix"), "{run:?}");
 }
 
 /// How a scripted server reacts to received data: a function of the connection and the data.
-type Manner = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
+type Reaction = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
 
 /// Starts a scripted server on a free port, and returns its URL. It runs until the test program ends.
-fn scripted(manner: Manner) -> String {
+fn start_fake_server(reaction: Reaction) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there must be a free port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
-                let mut heard = vec![0; 1 << 16];
-                while let Ok(count @ 1..) = stream.read(&mut heard) {
-                    if manner(&mut stream, &heard[..count]).is_err() {
+                let mut received = vec![0; 1 << 16];
+                while let Ok(count @ 1..) = stream.read(&mut received) {
+                    if reaction(&mut stream, &received[..count]).is_err() {
                         return;
                     }
                 }
@@ -385,9 +407,9 @@ fn scripted(manner: Manner) -> String {
 }
 
 /// Reacts as a server that is too old for RESP3: replies with an error to the command HELLO.
-fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
-    let heard = String::from_utf8_lossy(heard);
-    for line in heard.split("\r\n").filter(|line| line.starts_with('*')) {
+fn refuse_hello(stream: &mut TcpStream, received: &[u8]) -> std::io::Result<()> {
+    let received = String::from_utf8_lossy(received);
+    for line in received.split("\r\n").filter(|line| line.starts_with('*')) {
         let _ = line;
         stream.write_all(b"-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n")?;
     }
@@ -395,41 +417,46 @@ fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
 }
 
 /// Never replies.
-fn silent(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
+fn do_not_answer(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
     stream.flush()
 }
 
 /// Closes the connection as soon as data arrives.
-fn rude(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
+fn disconnect(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
     stream.shutdown(std::net::Shutdown::Both)
 }
 
-fn garbage(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
+fn answer_with_http(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
     stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 }
 
 #[test]
 fn doctor_reports_every_master_that_cannot_be_used_for_locks() {
-    for (manner, check, word) in [
-        (old as Manner, "version", "RESP3"),
-        (silent, "reachable", "within"),
-        (rude, "reachable", "closed"),
-        (garbage, "reachable", "HTTP"),
+    for (reaction, check, word) in [
+        (refuse_hello as Reaction, "version", "RESP3"),
+        (do_not_answer, "reachable", "within"),
+        (disconnect, "reachable", "closed"),
+        (answer_with_http, "reachable", "HTTP"),
     ] {
-        let list = [scripted(manner), scripted(manner), scripted(manner)].join(",");
-        let ask = |args: &[&str]| {
-            let mut command = bare();
+        let list = [
+            start_fake_server(reaction),
+            start_fake_server(reaction),
+            start_fake_server(reaction),
+        ]
+        .join(",");
+        let run_quorate = |args: &[&str]| {
+            let mut command = quorate_command();
             command
                 .env("QUORATE_MASTERS", &list)
                 .env("QUORATE_CONNECT_TIMEOUT", "500ms");
-            done(command.args(args))
+            output_of(command.args(args))
         };
-        let lock = ask(&["run", "--try", "r", "--", "true"]);
+        let lock = run_quorate(&["run", "--try", "r", "--", "true"]);
         assert_eq!(lock.code, Some(69), "{lock:?}");
-        let doctor = ask(&["doctor", "--json"]);
+        let doctor = run_quorate(&["doctor", "--json"]);
         assert_eq!(doctor.code, Some(69), "{doctor:?}");
-        let json: Value = serde_json::from_str(&doctor.out).expect("JSON");
-        assert_eq!(found(&json, "error")[1..], [check; 3], "{doctor:?}");
+        let json: Value = serde_json::from_str(&doctor.stdout).expect("JSON");
+        assert_eq!(checks_of(&json, "error")[1..], [check; 3], "{doctor:?}");
         for master in json["masters"].as_array().expect("masters") {
             assert_eq!(master["reachable"], false);
             assert!(
@@ -446,24 +473,24 @@ fn doctor_reports_every_master_that_cannot_be_used_for_locks() {
 /// paths of their programs, separated by commas. Nothing is tested if the variable is not set.
 #[test]
 fn doctor_reports_the_version_of_servers_that_are_too_old() {
-    let named = std::env::var("QUORATE_TEST_OLD_SERVERS").unwrap_or_default();
-    for program in named.split(',').filter(|path| !path.is_empty()) {
+    let programs = std::env::var("QUORATE_TEST_OLD_SERVERS").unwrap_or_default();
+    for program in programs.split(',').filter(|path| !path.is_empty()) {
         let masters = Masters::start_with(3, |_| ServerOptions::new().program(program));
         let masters = masters.expect("masters start");
         let (run, json) = examine(&masters, &[]);
         assert_eq!(run.code, Some(69), "{run:?}");
-        assert_eq!(found(&json, "error")[1..], ["version"; 3], "{run:?}");
+        assert_eq!(checks_of(&json, "error")[1..], ["version"; 3], "{run:?}");
     }
 }
 
 #[test]
 fn doctor_distinguishes_a_wrong_password_from_a_missing_right() {
-    let masters = durable(3);
+    let masters = durable_masters(3);
     grant(&masters, None);
     let url = |master: &Server| format!("redis://quorate:not-s3cret@{}", master.addr());
     let urls: Vec<String> = masters.iter().map(url).collect();
     let (run, json) = examine(&masters, &["--masters", &urls.join(",")]);
     assert_eq!(run.code, Some(69), "{run:?}");
-    assert_eq!(found(&json, "error")[1..], ["login"; 3], "{run:?}");
-    assert!(!run.out.contains("not-s3cret"), "{run:?}");
+    assert_eq!(checks_of(&json, "error")[1..], ["login"; 3], "{run:?}");
+    assert!(!run.stdout.contains("not-s3cret"), "{run:?}");
 }

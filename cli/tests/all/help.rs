@@ -1,6 +1,6 @@
 //! Tests of the help: its length, the options that it shows, the topics, and the suggestion for a misspelt option.
 
-use crate::common::{Done, bare, done};
+use crate::common::{RunOutput, output_of, quorate_command};
 
 /// The command lines whose help is tested. The number is the count of words that name the command. All further words
 /// are required arguments.
@@ -35,19 +35,19 @@ const COMMANDS: [(usize, &[&str]); 27] = [
 ];
 
 /// The commands that connect to masters: the first 21 of [`COMMANDS`].
-fn with_masters() -> &'static [(usize, &'static [&'static str])] {
+fn commands_with_masters() -> &'static [(usize, &'static [&'static str])] {
     &COMMANDS[..21]
 }
 
-fn ask(words: &[&str]) -> Done {
-    let asked = done(bare().args(words).env("COLUMNS", "100"));
-    assert_eq!(asked.code, Some(0), "{words:?}: {asked:?}");
-    asked
+fn output_with(words: &[&str]) -> RunOutput {
+    let output = output_of(quorate_command().args(words).env("COLUMNS", "100"));
+    assert_eq!(output.code, Some(0), "{words:?}: {output:?}");
+    output
 }
 
 /// The options that a help text shows: pairs of the option and the name of its value. This name is empty if the option
 /// has no value.
-fn options(help: &str) -> Vec<(String, String)> {
+fn options_in(help: &str) -> Vec<(String, String)> {
     let rows = help.lines().filter_map(|line| {
         // Only lines that describe an option are indented like this.
         let long = line.strip_prefix("      --");
@@ -72,18 +72,18 @@ fn options(help: &str) -> Vec<(String, String)> {
 fn help_of_every_command_has_at_most_the_allowed_number_of_lines() {
     for (number, words) in COMMANDS {
         for columns in ["80", "100"] {
-            for (flag, most) in [("-h", 45), ("--help", 120)] {
-                let mut help = bare();
+            for (flag, max_lines) in [("-h", 45), ("--help", 120)] {
+                let mut help = quorate_command();
                 help.args(&words[..number])
                     .arg(flag)
                     .env("COLUMNS", columns);
-                let help = done(&mut help);
-                let lines = help.out.lines().count();
+                let help = output_of(&mut help);
+                let lines = help.stdout.lines().count();
                 assert!(
-                    (3..=most).contains(&lines),
+                    (3..=max_lines).contains(&lines),
                     "the help of {:?} {flag} must not have {lines} lines in {columns} columns:\n{}",
                     &words[..number],
-                    help.out
+                    help.stdout
                 );
             }
         }
@@ -91,7 +91,7 @@ fn help_of_every_command_has_at_most_the_allowed_number_of_lines() {
 }
 
 /// A value that an option accepts. `name` is the name of the option's value in the help, for example `TIME`.
-fn value(name: &str) -> String {
+fn sample_value(name: &str) -> String {
     let value = match name {
         "PID" => return std::process::id().to_string(),
         "DIR" => return std::env::temp_dir().display().to_string(),
@@ -113,21 +113,21 @@ fn value(name: &str) -> String {
 fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
     let folder = tempfile::tempdir().expect("a directory");
     let file = folder.path().join("metrics.prom");
-    for (number, words) in with_masters() {
-        let help = ask(&[&words[..*number], &["--help"]].concat());
-        let shown = options(&help.out);
-        assert!(shown.len() > 4, "{words:?}: {shown:?}");
-        for (option, value_name) in shown {
+    for (number, words) in commands_with_masters() {
+        let help = output_with(&[&words[..*number], &["--help"]].concat());
+        let listed = options_in(&help.stdout);
+        assert!(listed.len() > 4, "{words:?}: {listed:?}");
+        for (option, value_name) in listed {
             if matches!(&*option, "help" | "masters") {
                 continue;
             }
             let flag = format!("--{option}");
-            let mut command = bare();
+            let mut command = quorate_command();
             command.args(&words[..*number]).arg(&flag);
             match &*option {
                 "metrics-file" => drop(command.arg(&file)),
                 _ if value_name.is_empty() => {}
-                _ => drop(command.arg(value(&value_name))),
+                _ => drop(command.arg(sample_value(&value_name))),
             }
             let rest = &words[*number..];
             // If one of these options is set, `run`, `once` and `lead` accept no COMMAND argument.
@@ -146,10 +146,10 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
             if matches!(&*option, "nodes" | "spawn") {
                 continue; // these start servers, so no masters need to be named
             }
-            let ran = done(command.args(rest));
+            let output = output_of(command.args(rest));
             assert!(
-                ran.code == Some(64) && ran.err.contains("no masters: "),
-                "{words:?} {flag}: {ran:?}"
+                output.code == Some(64) && output.stderr.contains("no masters: "),
+                "{words:?} {flag}: {output:?}"
             );
         }
     }
@@ -157,27 +157,27 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
 
 #[test]
 fn options_about_masters_are_shown_only_in_the_help_topic_masters() {
-    let topic = ask(&["help", "masters"]).out;
+    let topic = output_with(&["help", "masters"]).stdout;
     let words = topic.split_whitespace().collect::<Vec<_>>().join(" ");
-    let all = options(&topic);
-    assert!(all.len() >= 14, "{all:?}");
-    for wanted in [
+    let all_options = options_in(&topic);
+    assert!(all_options.len() >= 14, "{all_options:?}");
+    for expected in [
         "QUORATE_NODE_TIMEOUT",
         "quorate.toml",
         "quorate masters --help",
     ] {
-        assert!(words.contains(wanted), "{wanted}: {topic}");
+        assert!(words.contains(expected), "{expected}: {topic}");
     }
     assert!(topic.lines().count() <= 120, "{topic}");
-    for (number, words) in with_masters() {
-        let help = ask(&[&words[..*number], &["--help"]].concat()).out;
+    for (number, words) in commands_with_masters() {
+        let help = output_with(&[&words[..*number], &["--help"]].concat()).stdout;
         assert!(help.contains("quorate help masters"), "{words:?}: {help}");
-        let both: Vec<String> = options(&help)
+        let common_options: Vec<String> = options_in(&help)
             .into_iter()
-            .filter(|option| all.contains(option))
+            .filter(|option| all_options.contains(option))
             .map(|(option, _)| option)
             .collect();
-        assert_eq!(both, ["masters", "config"], "{words:?}: {help}");
+        assert_eq!(common_options, ["masters", "config"], "{words:?}: {help}");
     }
 }
 
@@ -185,27 +185,39 @@ fn options_about_masters_are_shown_only_in_the_help_topic_masters() {
 fn help_command_prints_the_help_of_topics_and_commands() {
     for topic in ["masters", "command", "kinds"] {
         assert!(
-            ask(&["--help"])
-                .out
+            output_with(&["--help"])
+                .stdout
                 .contains(&format!("quorate help {topic}"))
         );
-        assert!(ask(&["help", topic]).out.lines().count() > 10, "{topic}");
+        assert!(
+            output_with(&["help", topic]).stdout.lines().count() > 10,
+            "{topic}"
+        );
     }
-    assert_eq!(ask(&["help", "run"]).out, ask(&["run", "--help"]).out);
     assert_eq!(
-        ask(&["help", "masters", "close"]).out,
-        ask(&["masters", "close", "--help"]).out
+        output_with(&["help", "run"]).stdout,
+        output_with(&["run", "--help"]).stdout
     );
-    assert_eq!(ask(&["help"]).out, ask(&["--help"]).out);
-    let wrong = done(bare().args(["help", "mastres"]));
-    assert_eq!(wrong.code, Some(64), "{wrong:?}");
-    assert!(wrong.err.contains("did you mean masters?"), "{wrong:?}");
+    assert_eq!(
+        output_with(&["help", "masters", "close"]).stdout,
+        output_with(&["masters", "close", "--help"]).stdout
+    );
+    assert_eq!(
+        output_with(&["help"]).stdout,
+        output_with(&["--help"]).stdout
+    );
+    let wrong_run = output_of(quorate_command().args(["help", "mastres"]));
+    assert_eq!(wrong_run.code, Some(64), "{wrong_run:?}");
+    assert!(
+        wrong_run.stderr.contains("did you mean masters?"),
+        "{wrong_run:?}"
+    );
 }
 
 #[test]
 fn list_of_commands_in_the_help_omits_commands_for_packagers() {
     for flag in ["-h", "--help"] {
-        let help = ask(&[flag]).out;
+        let help = output_with(&[flag]).stdout;
         let (_, list) = help.split_once("Commands:\n").expect("a list");
         let list = list.split("\n\n").next().expect("its lines");
         let names = list
@@ -223,12 +235,12 @@ fn list_of_commands_in_the_help_omits_commands_for_packagers() {
             "{names:?}"
         );
     }
-    assert_eq!(ask(&["man"]).code, Some(0));
+    assert_eq!(output_with(&["man"]).code, Some(0));
 }
 
 #[test]
 fn error_about_a_misspelt_option_or_command_suggests_the_nearest_one() {
-    for (words, meant) in [
+    for (words, suggestion) in [
         (&["run", "--max-hodl", "1m", "r", "true"][..], "--max-hold"),
         (&["run", "--tyr", "r", "--", "true"], "--try"),
         (&["run", "r", "--wiat", "1s", "--", "true"], "--wait"),
@@ -244,12 +256,15 @@ fn error_about_a_misspelt_option_or_command_suggests_the_nearest_one() {
         (&["prepare", "mysql://a/b"], "prepare-server"),
         (&["masters", "prepare"], "begin"),
     ] {
-        let said = done(bare().args(words));
-        assert_eq!(said.code, Some(64), "{words:?}: {said:?}");
-        let wanted = format!("did you mean {meant}?");
-        assert!(said.err.contains(&wanted), "{words:?}: {said:?}");
-        assert!(!said.err.contains("as a value"), "{words:?}: {said:?}");
+        let output = output_of(quorate_command().args(words));
+        assert_eq!(output.code, Some(64), "{words:?}: {output:?}");
+        let hint = format!("did you mean {suggestion}?");
+        assert!(output.stderr.contains(&hint), "{words:?}: {output:?}");
+        assert!(
+            !output.stderr.contains("as a value"),
+            "{words:?}: {output:?}"
+        );
     }
-    let far = done(bare().args(["status", "--frobnicate", "r"]));
-    assert!(!far.err.contains("did you mean"), "{far:?}");
+    let far_run = output_of(quorate_command().args(["status", "--frobnicate", "r"]));
+    assert!(!far_run.stderr.contains("did you mean"), "{far_run:?}");
 }

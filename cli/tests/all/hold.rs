@@ -4,11 +4,13 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{done, end, masters, quorate, signal, until, until_held};
+use crate::common::{
+    output_of, quorate_on, send_signal, start_masters, wait_for_output, wait_until, wait_until_held,
+};
 use quorate_testbed::{Masters, Reply};
 
 fn hold(masters: &Masters, options: &[&str]) -> Command {
-    let mut command = quorate(masters);
+    let mut command = quorate_on(masters);
     command
         .env("QUORATE_NODE_TIMEOUT", "500ms")
         .env("QUORATE_CONNECT_TIMEOUT", "2s")
@@ -20,7 +22,7 @@ fn hold(masters: &Masters, options: &[&str]) -> Command {
 }
 
 /// Reads the line with the fencing token, which `quorate hold` prints when it holds the lock.
-fn number(child: &mut Child) -> String {
+fn read_token(child: &mut Child) -> String {
     let mut line = String::new();
     let out = child.stdout.as_mut().expect("piped");
     BufReader::new(out).read_line(&mut line).expect("a line");
@@ -29,22 +31,22 @@ fn number(child: &mut Child) -> String {
 
 fn is_free(masters: &Masters, name: &str) -> bool {
     let is_gone = |reply: std::io::Result<Reply>| reply.expect("a reply").int() == Some(0);
-    let mut all = masters.iter();
-    all.all(|master| is_gone(master.command(&["EXISTS", name])))
+    let mut all_masters = masters.iter();
+    all_masters.all(|master| is_gone(master.command(&["EXISTS", name])))
 }
 
 #[test]
 fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let mut numbers = Vec::new();
     for _ in 0..2 {
         let mut child = hold(&masters, &["r"])
             .stdin(Stdio::piped())
             .spawn()
             .expect("starts");
-        let line = number(&mut child);
+        let line = read_token(&mut child);
         numbers.push(line.trim().parse::<u64>().expect("a number"));
-        until_held(&masters, "r");
+        wait_until_held(&masters, "r");
         std::thread::sleep(Duration::from_millis(300));
         assert!(
             child.try_wait().expect("a status").is_none(),
@@ -52,8 +54,8 @@ fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
         );
         assert!(!is_free(&masters, "r"));
         drop(child.stdin.take());
-        let over = end(child);
-        assert_eq!((over.code, &*over.err), (Some(0), ""), "{over:?}");
+        let output = wait_for_output(child);
+        assert_eq!((output.code, &*output.stderr), (Some(0), ""), "{output:?}");
         assert!(is_free(&masters, "r"));
     }
     assert!(numbers[0] < numbers[1], "{numbers:?}");
@@ -61,143 +63,149 @@ fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
 
 #[test]
 fn hold_with_dev_null_as_its_input_runs_until_a_signal() {
-    let masters = masters(3);
-    for (name, number_of) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
+    let masters = start_masters(3);
+    for (name, signal_number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         let mut child = hold(&masters, &["r"])
             .stdin(Stdio::null())
             .spawn()
             .expect("starts");
-        number(&mut child);
+        read_token(&mut child);
         std::thread::sleep(Duration::from_millis(300));
         assert!(
             child.try_wait().expect("a status").is_none(),
             "`quorate hold` must not have ended yet"
         );
-        signal(&child, name);
-        let over = end(child);
-        assert_eq!(over.died_of, Some(number_of), "{over:?}");
+        send_signal(&child, name);
+        let output = wait_for_output(child);
+        assert_eq!(output.died_of, Some(signal_number), "{output:?}");
         assert!(is_free(&masters, "r"), "{name}");
     }
 }
 
 #[test]
 fn hold_keeps_the_lock_if_its_stdout_has_no_reader() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     let mut child = hold(&masters, &["r"])
         .stdin(Stdio::piped())
         .spawn()
         .expect("starts");
     drop(child.stdout.take());
-    until_held(&masters, "r");
+    wait_until_held(&masters, "r");
     std::thread::sleep(Duration::from_millis(600));
     assert!(
         child.try_wait().expect("a status").is_none(),
         "`quorate hold` must not have ended yet"
     );
     drop(child.stdin.take());
-    assert_eq!(end(child).code, Some(0));
+    assert_eq!(wait_for_output(child).code, Some(0));
 }
 
 #[test]
 fn hold_exits_with_74_when_the_lock_is_lost() {
-    let masters = masters(3);
-    let taken = hold(&masters, &["--ttl", "6s", "r"])
+    let masters = start_masters(3);
+    let replaced_hold = hold(&masters, &["--ttl", "6s", "r"])
         .stdin(Stdio::piped())
         .spawn();
-    let mut taken = taken.expect("starts");
-    number(&mut taken);
+    let mut replaced_hold = replaced_hold.expect("starts");
+    read_token(&mut replaced_hold);
     // Keep the standard input of `quorate hold` open. Otherwise the command would end because its input ends.
-    let _input = taken.stdin.take();
+    let _input = replaced_hold.stdin.take();
     for master in &masters {
         master.command(&["SET", "r", "another"]).expect("a reply");
     }
-    let taken = end(taken);
-    assert_eq!(taken.code, Some(74), "{taken:?}");
-    assert!(taken.err.contains("the lock on 'r' was lost"), "{taken:?}");
+    let replaced_hold = wait_for_output(replaced_hold);
+    assert_eq!(replaced_hold.code, Some(74), "{replaced_hold:?}");
     assert!(
-        taken.err.contains("warning: lock lost"),
-        "the library's warning must be printed: {taken:?}"
+        replaced_hold.stderr.contains("the lock on 'r' was lost"),
+        "{replaced_hold:?}"
+    );
+    assert!(
+        replaced_hold.stderr.contains("warning: lock lost"),
+        "the library's warning must be printed: {replaced_hold:?}"
     );
     let mut cut_off = hold(&masters, &["-q", "--ttl", "2s", "s"]);
     let mut cut_off = cut_off.stdin(Stdio::piped()).spawn().expect("starts");
-    number(&mut cut_off);
+    read_token(&mut cut_off);
     let _input = cut_off.stdin.take();
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");
-    let cut_off = end(cut_off);
+    let cut_off = wait_for_output(cut_off);
     assert_eq!(cut_off.code, Some(74), "{cut_off:?}");
-    assert!(cut_off.took < Duration::from_secs(6), "{cut_off:?}");
-    assert_eq!(cut_off.err.lines().count(), 1, "{cut_off:?}");
+    assert!(cut_off.elapsed < Duration::from_secs(6), "{cut_off:?}");
+    assert_eq!(cut_off.stderr.lines().count(), 1, "{cut_off:?}");
 }
 
 #[test]
 fn hold_reports_a_lost_lock_if_it_was_stopped_until_the_lock_expired() {
-    let masters = masters(3);
-    for by_signal in [false, true, false, true] {
+    let masters = start_masters(3);
+    for is_ended_by_signal in [false, true, false, true] {
         let mut child = hold(&masters, &["--ttl", "2s", "r"])
             .stdin(Stdio::piped())
             .spawn()
             .expect("starts");
-        number(&mut child);
-        signal(&child, "STOP");
-        until("the lock is free", || is_free(&masters, "r"));
+        read_token(&mut child);
+        send_signal(&child, "STOP");
+        wait_until("the lock is free", || is_free(&masters, "r"));
         let input = child.stdin.take();
-        if by_signal {
-            signal(&child, "TERM");
+        if is_ended_by_signal {
+            send_signal(&child, "TERM");
         } else {
             drop(input);
         }
-        signal(&child, "CONT");
-        let over = end(child);
+        send_signal(&child, "CONT");
+        let output = wait_for_output(child);
         assert_eq!(
-            over.code,
+            output.code,
             Some(74),
-            "a hold whose lock has expired must exit with 74 (ended by a signal: {by_signal}): {over:?}"
+            "a hold whose lock has expired must exit with 74 (ended by a signal: {is_ended_by_signal}): {output:?}"
         );
     }
 }
 
 #[test]
 fn option_max_hold_ends_hold_after_the_given_time() {
-    let masters = masters(3);
-    let over = done(hold(&masters, &["--max-hold", "1s", "r"]).stdin(Stdio::null()));
-    assert_eq!(over.code, Some(74), "{over:?}");
-    assert!(over.err.contains("reached --max-hold 1s"), "{over:?}");
+    let masters = start_masters(3);
+    let output = output_of(hold(&masters, &["--max-hold", "1s", "r"]).stdin(Stdio::null()));
+    assert_eq!(output.code, Some(74), "{output:?}");
+    assert!(
+        output.stderr.contains("reached --max-hold 1s"),
+        "{output:?}"
+    );
     assert!(is_free(&masters, "r"));
 }
 
 #[test]
 fn hold_with_the_option_shared_admits_readers_and_excludes_writers() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let start = |options: &[&str]| {
         let mut command = hold(&masters, options);
         let mut child = command.stdin(Stdio::piped()).spawn().expect("starts");
-        number(&mut child);
+        read_token(&mut child);
         child
     };
     let readers = [start(&["--shared", "r"]), start(&["--shared", "r"])];
-    let writer = done(&mut hold(&masters, &["--try", "r"]));
-    assert_eq!((writer.code, &*writer.out), (Some(75), ""), "{writer:?}");
+    let writer = output_of(&mut hold(&masters, &["--try", "r"]));
+    assert_eq!((writer.code, &*writer.stdout), (Some(75), ""), "{writer:?}");
     for mut reader in readers {
         drop(reader.stdin.take());
-        assert_eq!(end(reader).code, Some(0));
+        assert_eq!(wait_for_output(reader).code, Some(0));
     }
-    until("the lock is free again", || {
-        done(&mut hold(&masters, &["--try", "--max-hold", "300ms", "r"])).code == Some(74)
+    wait_until("the lock is free again", || {
+        output_of(&mut hold(&masters, &["--try", "--max-hold", "300ms", "r"])).code == Some(74)
     });
 }
 
 #[test]
 fn hold_terminates_the_given_process_when_the_lock_is_lost() {
-    let masters = masters(3);
-    for taken_away in [true, false] {
+    let masters = start_masters(3);
+    for is_taken_away in [true, false] {
         let script = Command::new("sleep").arg("600").spawn().expect("starts");
         let pid = script.id().to_string();
         let mut held = hold(&masters, &["--ttl", "3s", "--terminate", &pid, "r"]);
         let mut held = held.stdin(Stdio::piped()).spawn().expect("starts");
-        number(&mut held);
+        read_token(&mut held);
         let _input = held.stdin.take();
-        if taken_away {
+        if is_taken_away {
             for master in &masters {
                 master.command(&["SET", "r", "another"]).expect("a reply");
             }
@@ -205,19 +213,22 @@ fn hold_terminates_the_given_process_when_the_lock_is_lost() {
             masters[0].kill().expect("killed");
             masters[1].kill().expect("killed");
         }
-        let script = end(script);
+        let script = wait_for_output(script);
         assert_eq!(script.died_of, Some(15), "{script:?}");
-        assert_eq!(end(held).code, Some(74));
+        assert_eq!(wait_for_output(held).code, Some(74));
         for master in &masters {
             let _ = master.command(&["DEL", "r"]);
         }
     }
-    let mut ended = Command::new("true").spawn().expect("starts");
-    ended.wait().expect("a child");
-    let gone = done(&mut hold(
+    let mut ended_process = Command::new("true").spawn().expect("starts");
+    ended_process.wait().expect("a child");
+    let ended_process_run = output_of(&mut hold(
         &masters,
-        &["--terminate", &ended.id().to_string(), "r"],
+        &["--terminate", &ended_process.id().to_string(), "r"],
     ));
-    assert_eq!(gone.code, Some(64), "{gone:?}");
-    assert!(gone.err.contains("--terminate"), "{gone:?}");
+    assert_eq!(ended_process_run.code, Some(64), "{ended_process_run:?}");
+    assert!(
+        ended_process_run.stderr.contains("--terminate"),
+        "{ended_process_run:?}"
+    );
 }

@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Done, bare, done, masters, until};
+use crate::common::{RunOutput, output_of, quorate_command, start_masters, wait_until};
 use quorate_testbed::{Masters, Persistence, Server, ServerOptions};
 
 /// The `quorate masters` commands that docs/operations.md shows, in the order of the page.
-fn walk() -> Vec<Vec<String>> {
+fn documented_commands() -> Vec<Vec<String>> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let (_, rest) = page
@@ -25,15 +25,15 @@ fn walk() -> Vec<Vec<String>> {
 
 /// Five servers. The first three are the old masters, and the last three are the next masters, so the third server is
 /// both an old and a next master.
-struct Scene(Masters);
+struct MastersChange(Masters);
 
-impl Scene {
+impl MastersChange {
     fn urls(&self, which: std::ops::Range<usize>) -> String {
         self.0.urls()[which].join(",")
     }
 
     fn quorate(masters: &str) -> Command {
-        let mut command = bare();
+        let mut command = quorate_command();
         command
             .env("QUORATE_MASTERS", masters)
             .env("QUORATE_RESTART_GUARD", "off")
@@ -43,31 +43,31 @@ impl Scene {
         command
     }
 
-    fn operator(&self, words: &[&str]) -> Done {
+    fn run_operator(&self, words: &[&str]) -> RunOutput {
         let mut command = Self::quorate(&self.urls(0..3));
         command.env("QUORATE_NEXT_MASTERS", self.urls(2..5));
-        done(command.args(words))
+        output_of(command.args(words))
     }
 
-    fn locks(mut command: Command) -> Option<i32> {
+    fn exit_code_of_run(mut command: Command) -> Option<i32> {
         let words = ["run", "--ttl", "1s", "--wait", "5s", "job", "--", "true"];
-        done(command.args(words)).code
+        output_of(command.args(words)).code
     }
 
-    fn old(&self) -> Option<i32> {
-        Self::locks(Self::quorate(&self.urls(0..3)))
+    fn old_client_code(&self) -> Option<i32> {
+        Self::exit_code_of_run(Self::quorate(&self.urls(0..3)))
     }
 
-    fn both(&self) -> Option<i32> {
+    fn changing_client_code(&self) -> Option<i32> {
         let mut command = Self::quorate(&self.urls(0..3));
         command.env("QUORATE_NEXT_MASTERS", self.urls(2..5));
-        Self::locks(command)
+        Self::exit_code_of_run(command)
     }
 
-    fn next(&self) -> Option<i32> {
+    fn next_client_code(&self) -> Option<i32> {
         let mut command = Self::quorate(&self.urls(2..5));
         command.env("QUORATE_MASTERS_GENERATION", "1");
-        Self::locks(command)
+        Self::exit_code_of_run(command)
     }
 }
 
@@ -75,8 +75,8 @@ impl Scene {
 /// fail, although the other three of the five masters reply.
 #[test]
 fn status_and_break_require_a_majority_of_old_masters_while_masters_are_replaced() {
-    let scene = Scene(masters(5));
-    for master in scene.0.iter().take(2) {
+    let change = MastersChange(start_masters(5));
+    for master in change.0.iter().take(2) {
         master.stop().expect("stopped");
     }
     for words in [
@@ -84,39 +84,45 @@ fn status_and_break_require_a_majority_of_old_masters_while_masters_are_replaced
         &["status"],
         &["break", "job", "--yes"],
     ] {
-        let told = scene.operator(words);
-        assert_eq!(told.code, Some(69), "{words:?}: {told:?}");
+        let output = change.run_operator(words);
+        assert_eq!(output.code, Some(69), "{words:?}: {output:?}");
         assert!(
-            told.err.contains("3 of 5 masters answered")
-                && told
-                    .err
+            output.stderr.contains("3 of 5 masters answered")
+                && output
+                    .stderr
                     .contains("a majority of masters and a majority of next_masters are needed"),
-            "{told:?}"
+            "{output:?}"
         );
     }
 }
 
 #[test]
 fn documented_steps_replace_the_masters_while_clients_take_locks() {
-    let scene = Scene(masters(5));
+    let change = MastersChange(start_masters(5));
     let mut steps = Vec::new();
-    let all = |scene: &Scene| [scene.old(), scene.both(), scene.next()];
+    let client_codes = |change: &MastersChange| {
+        [
+            change.old_client_code(),
+            change.changing_client_code(),
+            change.next_client_code(),
+        ]
+    };
     assert_eq!(
-        all(&scene),
+        client_codes(&change),
         [Some(0), Some(0), Some(78)],
         "exit codes of the clients before the first step"
     );
-    for command in walk() {
+    for command in documented_commands() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let step = words[1];
         // `begin` fails if the next masters have just started, so repeat it until it succeeds.
-        until("the change has begun", || {
-            step != "begin" || scene.operator(&words).code == Some(0)
+        wait_until("the change has begun", || {
+            step != "begin" || change.run_operator(&words).code == Some(0)
         });
-        for again in 0..2 {
-            let took = scene.operator(&words);
-            assert_eq!(took.code, Some(0), "{step} {again}: {took:?}");
-            assert!(took.out.contains("127.0.0.1:"), "{took:?}");
+        for attempt in 0..2 {
+            let output = change.run_operator(&words);
+            assert_eq!(output.code, Some(0), "{step} {attempt}: {output:?}");
+            assert!(output.stdout.contains("127.0.0.1:"), "{output:?}");
         }
         let codes = match step {
             "begin" | "status" => [Some(0), Some(0), Some(78)],
@@ -125,47 +131,64 @@ fn documented_steps_replace_the_masters_while_clients_take_locks() {
             "finish" => [Some(78), Some(78), Some(0)],
             step => panic!("the page lists a step that this test does not know: {step}"),
         };
-        assert_eq!(all(&scene), codes, "exit codes of the clients after {step}");
+        assert_eq!(
+            client_codes(&change),
+            codes,
+            "exit codes of the clients after {step}"
+        );
         steps.push(step.to_owned());
     }
     assert_eq!(steps, ["begin", "status", "close", "open", "finish"]);
-    // A client that still uses the old masters must get an error from every command.
-    let mut outdated = Scene::quorate(&scene.urls(0..3));
-    let told = done(outdated.args(["masters", "status"]));
-    assert!(told.out.contains("refuse this configuration"), "{told:?}");
+    assert_old_client_is_refused(&change);
+    // Replace the masters once more: from servers 2 to 4 back to servers 0 to 2.
+    let mut command = MastersChange::quorate(&change.urls(2..5));
+    command.env("QUORATE_NEXT_MASTERS", change.urls(0..3));
+    command.env("QUORATE_MASTERS_GENERATION", "1");
+    for step in ["begin", "close", "open", "finish"] {
+        let mut attempt = Command::new(command.get_program());
+        attempt.args(["masters", step]).envs(
+            command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        let output = output_of(&mut attempt);
+        assert_eq!(output.code, Some(0), "{step}: {output:?}");
+    }
+    let mut first = MastersChange::quorate(&change.urls(0..3));
+    first.env("QUORATE_MASTERS_GENERATION", "2");
+    assert_eq!(MastersChange::exit_code_of_run(first), Some(0));
+    assert_eq!(change.next_client_code(), Some(78));
+}
+
+/// Checks that a client that still uses the old masters gets an error from every command.
+fn assert_old_client_is_refused(change: &MastersChange) {
+    let mut outdated = MastersChange::quorate(&change.urls(0..3));
+    let output = output_of(outdated.args(["masters", "status"]));
+    assert!(
+        output.stdout.contains("refuse this configuration"),
+        "{output:?}"
+    );
     for words in [
         &["status", "job"][..],
         &["status"],
         &["break", "job", "--yes"],
         &["watch", "job"],
     ] {
-        let told = done(Scene::quorate(&scene.urls(0..3)).args(words));
-        assert_eq!(told.code, Some(78), "{told:?}");
-        assert!(told.err.contains("refuse this configuration"), "{told:?}");
-    }
-    let mut outdated = Scene::quorate(&scene.urls(0..3));
-    outdated.env("QUORATE_MAX_TTL", "30s");
-    let told = done(outdated.arg("doctor"));
-    assert_eq!(told.code, Some(69), "{told:?}");
-    assert!(told.out.contains("refuses this configuration"), "{told:?}");
-    // Replace the masters once more: from servers 2 to 4 back to servers 0 to 2.
-    let mut command = Scene::quorate(&scene.urls(2..5));
-    command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
-    command.env("QUORATE_MASTERS_GENERATION", "1");
-    for step in ["begin", "close", "open", "finish"] {
-        let mut again = Command::new(command.get_program());
-        again.args(["masters", step]).envs(
-            command
-                .get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
+        let output = output_of(MastersChange::quorate(&change.urls(0..3)).args(words));
+        assert_eq!(output.code, Some(78), "{output:?}");
+        assert!(
+            output.stderr.contains("refuse this configuration"),
+            "{output:?}"
         );
-        let took = done(&mut again);
-        assert_eq!(took.code, Some(0), "{step}: {took:?}");
     }
-    let mut first = Scene::quorate(&scene.urls(0..3));
-    first.env("QUORATE_MASTERS_GENERATION", "2");
-    assert_eq!(Scene::locks(first), Some(0));
-    assert_eq!(scene.next(), Some(78));
+    let mut outdated = MastersChange::quorate(&change.urls(0..3));
+    outdated.env("QUORATE_MAX_TTL", "30s");
+    let output = output_of(outdated.arg("doctor"));
+    assert_eq!(output.code, Some(69), "{output:?}");
+    assert!(
+        output.stdout.contains("refuses this configuration"),
+        "{output:?}"
+    );
 }
 
 /// A process that holds a lock, and is killed when the value is dropped.
@@ -194,22 +217,22 @@ impl Drop for Holder {
 
 #[test]
 fn masters_status_names_host_process_and_addresses_of_an_outdated_client() {
-    let scene = Scene(masters(5));
-    until("the change has begun", || {
-        scene.operator(&["masters", "begin"]).code == Some(0)
+    let change = MastersChange(start_masters(5));
+    wait_until("the change has begun", || {
+        change.run_operator(&["masters", "begin"]).code == Some(0)
     });
-    let old = Holder::start(Scene::quorate(&scene.urls(0..3)), "old");
-    let mut both = Scene::quorate(&scene.urls(0..3));
-    both.env("QUORATE_NEXT_MASTERS", scene.urls(2..5));
-    let both = Holder::start(both, "both");
+    let old_client = Holder::start(MastersChange::quorate(&change.urls(0..3)), "old");
+    let mut changing_client = MastersChange::quorate(&change.urls(0..3));
+    changing_client.env("QUORATE_NEXT_MASTERS", change.urls(2..5));
+    let changing_client = Holder::start(changing_client, "both");
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
-    let mut seen = serde_json::Value::Null;
-    let mut client = |pid: u32| {
-        let shown = scene.operator(&["masters", "status", "--json"]);
-        assert_eq!(shown.code, Some(0), "{shown:?}");
-        seen = serde_json::from_str(&shown.out).expect("JSON");
-        let clients = seen["clients"].as_array().expect("clients");
+    let mut status = serde_json::Value::Null;
+    let mut client_with_pid = |pid: u32| {
+        let output = change.run_operator(&["masters", "status", "--json"]);
+        assert_eq!(output.code, Some(0), "{output:?}");
+        status = serde_json::from_str(&output.stdout).expect("JSON");
+        let clients = status["clients"].as_array().expect("clients");
         let client = clients.iter().find(|client| client["pid"] == pid);
         client.cloned().unwrap_or_default()
     };
@@ -217,158 +240,197 @@ fn masters_status_names_host_process_and_addresses_of_an_outdated_client() {
         let connections = client["connections"].as_array();
         connections.cloned().unwrap_or_default()
     };
-    for (pid, step, state, of) in [
-        (old.0.id(), 0, "outdated", 0..3),
-        (both.0.id(), 1, "current", 0..5),
+    for (pid, step, state, master_range) in [
+        (old_client.0.id(), 0, "outdated", 0..3),
+        (changing_client.0.id(), 1, "current", 0..5),
     ] {
         // A client can hold the lock before it is connected to every master, so wait for all connections.
-        until("all connections are listed", || {
-            connections(&client(pid)).len() == of.len()
+        wait_until("all connections are listed", || {
+            connections(&client_with_pid(pid)).len() == master_range.len()
         });
-        let client = client(pid);
+        let client = client_with_pid(pid);
         assert_eq!(client["step"], step, "{client}");
         assert_eq!(client["state"], state, "{client}");
         assert_eq!(client["host"], *host, "{client}");
         let name = client["name"].as_str().expect("a name");
         assert!(name.starts_with(&format!("quorate/{step}/")), "{client}");
-        let shown = scene.operator(&["masters", "status"]).out;
+        let output = change.run_operator(&["masters", "status"]).stdout;
         let word = pid.to_string();
-        let mut lines = shown.lines();
+        let mut lines = output.lines();
         let line = lines.find(|line| line.split_whitespace().any(|part| part == word));
-        let line = line.unwrap_or_else(|| panic!("a line must show the pid {pid}: {shown}"));
+        let line = line.unwrap_or_else(|| panic!("a line must show the pid {pid}: {output}"));
         assert!(line.starts_with(&step.to_string()), "{line}");
         assert!(line.contains(state) && line.contains(&*host), "{line}");
-        for (connection, url) in connections(&client).iter().zip(&scene.0.urls()[of]) {
+        for (connection, url) in connections(&client)
+            .iter()
+            .zip(&change.0.urls()[master_range])
+        {
             let master = connection["master"].as_str().expect("a master");
             assert!(url.ends_with(master), "{connection} {url}");
             let address = connection["address"].as_str().expect("an address");
             assert!(line.contains(address), "{address}: {line}");
         }
     }
-    assert_eq!(seen["stage"], "begun", "{seen:#}");
-    assert_eq!(seen["masters"][4]["set"], "next", "{seen:#}");
-    assert_eq!(seen["masters"][4]["mark"], seen["masters"][3]["mark"]);
+    assert_eq!(status["stage"], "begun", "{status:#}");
+    assert_eq!(status["masters"][4]["set"], "next", "{status:#}");
+    assert_eq!(status["masters"][4]["mark"], status["masters"][3]["mark"]);
 }
 
 #[test]
 fn step_out_of_order_in_a_change_of_masters_is_refused_with_the_reason() {
-    let scene = Scene(masters(5));
-    for (step, says) in [
+    let change = MastersChange(start_masters(5));
+    for (step, error_text) in [
         ("close", "`begin` first"),
         ("open", "`close` first"),
         ("finish", "`open` first"),
     ] {
-        let took = scene.operator(&["masters", step]);
-        assert_eq!(took.code, Some(1), "{took:?}");
-        assert!(took.err.contains(says), "{took:?}");
+        let output = change.run_operator(&["masters", step]);
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert!(output.stderr.contains(error_text), "{output:?}");
     }
-    let young = scene.operator(&["masters", "begin"]);
-    if young.code != Some(0) {
-        assert!(young.err.contains("has been up for"), "{young:?}");
+    let young_run = change.run_operator(&["masters", "begin"]);
+    if young_run.code != Some(0) {
+        assert!(
+            young_run.stderr.contains("has been up for"),
+            "{young_run:?}"
+        );
     }
-    let left = scene.operator(&["masters", "back-out"]);
-    assert_eq!(left.code, Some(0), "{left:?}");
-    until("the change has begun", || {
-        scene.operator(&["masters", "begin"]).code == Some(0)
+    let back_out_run = change.run_operator(&["masters", "back-out"]);
+    assert_eq!(back_out_run.code, Some(0), "{back_out_run:?}");
+    wait_until("the change has begun", || {
+        change.run_operator(&["masters", "begin"]).code == Some(0)
     });
-    assert_eq!(scene.operator(&["masters", "close"]).code, Some(0));
-    let left = scene.operator(&["masters", "back-out"]);
-    assert_eq!(left.code, Some(1), "{left:?}");
+    assert_eq!(change.run_operator(&["masters", "close"]).code, Some(0));
+    let back_out_run = change.run_operator(&["masters", "back-out"]);
+    assert_eq!(back_out_run.code, Some(1), "{back_out_run:?}");
     // `close` without next masters is wrong usage.
-    let none = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "close"]));
-    assert_eq!(none.code, Some(64), "{none:?}");
-    let shown = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
-    assert_eq!(shown.code, Some(0), "{shown:?}");
+    let no_next_masters_run =
+        output_of(MastersChange::quorate(&change.urls(0..3)).args(["masters", "close"]));
+    assert_eq!(
+        no_next_masters_run.code,
+        Some(64),
+        "{no_next_masters_run:?}"
+    );
+    let later_output =
+        output_of(MastersChange::quorate(&change.urls(0..3)).args(["masters", "status"]));
+    assert_eq!(later_output.code, Some(0), "{later_output:?}");
 }
 
 #[test]
 fn masters_status_names_the_fault_of_a_reachable_server() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let status = |urls: &[String]| {
-        let shown = done(Scene::quorate(&urls.join(",")).args(["masters", "status"]));
-        assert!(!shown.out.contains("masters mark"), "{shown:?}");
-        shown
+        let output = output_of(MastersChange::quorate(&urls.join(",")).args(["masters", "status"]));
+        assert!(!output.stdout.contains("masters mark"), "{output:?}");
+        output
     };
-    let of_nobody = |master: &Server| format!("redis://nobody:wrong@{}", master.addr());
-    let strangers: Vec<String> = masters.iter().map(of_nobody).collect();
-    let denied = status(&strangers);
-    assert_eq!(denied.code, Some(1), "{denied:?}");
-    assert!(denied.err.contains("WRONGPASS"), "{denied:?}");
-    assert!(!denied.err.contains("no master answered"), "{denied:?}");
+    let url_with_wrong_login = |master: &Server| format!("redis://nobody:wrong@{}", master.addr());
+    let wrong_urls: Vec<String> = masters.iter().map(url_with_wrong_login).collect();
+    let denied_run = status(&wrong_urls);
+    assert_eq!(denied_run.code, Some(1), "{denied_run:?}");
+    assert!(denied_run.stderr.contains("WRONGPASS"), "{denied_run:?}");
+    assert!(
+        !denied_run.stderr.contains("no master answered"),
+        "{denied_run:?}"
+    );
 
-    let set = masters[1].command(&["SADD", "quorate:masters", "x"]);
-    set.expect("a reply");
-    let strange = status(&masters.urls());
-    assert_eq!(strange.code, Some(1), "{strange:?}");
-    assert!(strange.err.contains("key quorate:masters"), "{strange:?}");
+    let reply = masters[1].command(&["SADD", "quorate:masters", "x"]);
+    reply.expect("a reply");
+    let strange_run = status(&masters.urls());
+    assert_eq!(strange_run.code, Some(1), "{strange_run:?}");
+    assert!(
+        strange_run.stderr.contains("key quorate:masters"),
+        "{strange_run:?}"
+    );
 
     masters
         .iter()
         .for_each(|master| master.kill().expect("killed"));
-    let down = status(&masters.urls());
-    assert_eq!(down.code, Some(69), "{down:?}");
-    assert!(down.err.contains("no master answered"), "{down:?}");
+    let down_run = status(&masters.urls());
+    assert_eq!(down_run.code, Some(69), "{down_run:?}");
+    assert!(
+        down_run.stderr.contains("no master answered"),
+        "{down_run:?}"
+    );
 }
 
 #[test]
 fn change_of_masters_needs_only_a_majority_of_the_old_masters() {
-    let scene = Scene(masters(5));
-    scene.0[0].kill().expect("killed");
-    until("the change has begun", || {
-        scene.operator(&["masters", "begin"]).code == Some(0)
+    let change = MastersChange(start_masters(5));
+    change.0[0].kill().expect("killed");
+    wait_until("the change has begun", || {
+        change.run_operator(&["masters", "begin"]).code == Some(0)
     });
     for step in ["close", "open"] {
-        let took = scene.operator(&["masters", step]);
-        assert_eq!(took.code, Some(0), "{step}: {took:?}");
+        let output = change.run_operator(&["masters", step]);
+        assert_eq!(output.code, Some(0), "{step}: {output:?}");
     }
-    assert_eq!(scene.next(), Some(0));
-    let scene = Scene(masters(5));
-    until("the change has begun", || {
-        scene.operator(&["masters", "begin"]).code == Some(0)
+    assert_eq!(change.next_client_code(), Some(0));
+    let change = MastersChange(start_masters(5));
+    wait_until("the change has begun", || {
+        change.run_operator(&["masters", "begin"]).code == Some(0)
     });
-    scene.0[0].kill().expect("killed");
-    scene.0[1].kill().expect("killed");
-    let took = scene.operator(&["masters", "close"]);
-    assert_eq!(took.code, Some(1), "{took:?}");
-    assert_eq!(scene.operator(&["masters", "open"]).code, Some(1));
+    change.0[0].kill().expect("killed");
+    change.0[1].kill().expect("killed");
+    let output = change.run_operator(&["masters", "close"]);
+    assert_eq!(output.code, Some(1), "{output:?}");
+    assert_eq!(change.run_operator(&["masters", "open"]).code, Some(1));
 }
 
 #[test]
 fn doctor_recommends_generation_markers_until_every_master_has_one() {
-    let scene = Scene(masters(5));
-    let first = scene.urls(0..3);
+    let change = MastersChange(start_masters(5));
+    let first = change.urls(0..3);
     let doctor = || {
-        let mut command = Scene::quorate(&first);
+        let mut command = MastersChange::quorate(&first);
         command.env("QUORATE_RESTART_GUARD", "after-first-contact");
-        let judged = done(command.args(["doctor", "--json"]));
-        let marked = |text: &str| text.contains("quorate masters mark");
-        (judged.code, marked(&judged.out))
+        let doctor_run = output_of(command.args(["doctor", "--json"]));
+        let recommends_marking = |text: &str| text.contains("quorate masters mark");
+        (doctor_run.code, recommends_marking(&doctor_run.stdout))
     };
     let (code, recommended) = doctor();
     assert!(recommended);
-    let other = done(Scene::quorate(&scene.urls(3..5)).args(["masters", "status"]));
-    assert!(other.out.contains("quorate masters mark"), "{other:?}");
+    let unmarked_masters_run =
+        output_of(MastersChange::quorate(&change.urls(3..5)).args(["masters", "status"]));
+    assert!(
+        unmarked_masters_run.stdout.contains("quorate masters mark"),
+        "{unmarked_masters_run:?}"
+    );
     for _ in 0..2 {
-        let marked = done(Scene::quorate(&first).args(["masters", "mark"]));
-        assert_eq!(marked.code, Some(0), "{marked:?}");
-        assert!(marked.out.contains("RUN ID"), "{marked:?}");
-        assert!(marked.out.contains("marked: check that each"), "{marked:?}");
+        let marked_run = output_of(MastersChange::quorate(&first).args(["masters", "mark"]));
+        assert_eq!(marked_run.code, Some(0), "{marked_run:?}");
+        assert!(marked_run.stdout.contains("RUN ID"), "{marked_run:?}");
+        assert!(
+            marked_run.stdout.contains("marked: check that each"),
+            "{marked_run:?}"
+        );
     }
     assert_eq!(
         doctor(),
         (code, false),
         "a note must not change the exit code of doctor"
     );
-    assert_eq!(scene.old(), Some(0));
-    let fewer = done(Scene::quorate(&scene.urls(0..2)).args(["masters", "mark"]));
-    assert_eq!(fewer.code, Some(1), "{fewer:?}");
-    assert!(fewer.err.contains("belongs to other masters"), "{fewer:?}");
-    scene.0[4].kill().expect("killed");
-    let away = done(Scene::quorate(&scene.urls(2..5)).args(["masters", "mark"]));
-    assert_eq!(away.code, Some(1), "{away:?}");
-    let next = scene.operator(&["masters", "mark"]);
-    assert_eq!(next.code, Some(1), "{next:?}");
-    assert!(next.err.contains("begin"), "{next:?}");
+    assert_eq!(change.old_client_code(), Some(0));
+    let fewer_run = output_of(MastersChange::quorate(&change.urls(0..2)).args(["masters", "mark"]));
+    assert_eq!(fewer_run.code, Some(1), "{fewer_run:?}");
+    assert!(
+        fewer_run.stderr.contains("belongs to other masters"),
+        "{fewer_run:?}"
+    );
+    change.0[4].kill().expect("killed");
+    let unreachable =
+        output_of(MastersChange::quorate(&change.urls(2..5)).args(["masters", "mark"]));
+    assert_eq!(unreachable.code, Some(1), "{unreachable:?}");
+    let marked_during_change = change.run_operator(&["masters", "mark"]);
+    assert_eq!(
+        marked_during_change.code,
+        Some(1),
+        "{marked_during_change:?}"
+    );
+    assert!(
+        marked_during_change.stderr.contains("begin"),
+        "{marked_during_change:?}"
+    );
 }
 
 /// No client is connected after the restart, so without this command the age of the server would not grow.
@@ -376,48 +438,52 @@ fn doctor_recommends_generation_markers_until_every_master_has_one() {
 #[test]
 fn processes_that_do_not_wait_together_give_restarted_masters_their_votes() {
     let options = |_| ServerOptions::new().persistence(Persistence::AofAlways);
-    let scene = Scene(Masters::start_with(3, options).expect("three masters"));
+    let change = MastersChange(Masters::start_with(3, options).expect("three masters"));
     let quorate = |words: &[&str]| {
-        let mut command = Scene::quorate(&scene.urls(0..3));
+        let mut command = MastersChange::quorate(&change.urls(0..3));
         command
             .env("QUORATE_RESTART_GUARD", "on")
             .env("QUORATE_MAX_TTL", "3s");
-        done(command.args(words))
+        output_of(command.args(words))
     };
     assert_eq!(quorate(&["masters", "mark"]).code, Some(0));
-    for server in &scene.0 {
+    for server in &change.0 {
         server.restart().expect("restarted");
     }
-    let began = Instant::now();
+    let started_at = Instant::now();
     loop {
-        let tried = quorate(&["run", "job", "--try", "--ttl", "2s", "--", "true"]);
-        if tried.code == Some(0) {
+        let tried_run = quorate(&["run", "job", "--try", "--ttl", "2s", "--", "true"]);
+        if tried_run.code == Some(0) {
             break;
         }
-        assert_eq!(tried.code, Some(69), "{tried:?}");
-        assert!(began.elapsed() < Duration::from_secs(60), "{tried:?}");
+        assert_eq!(tried_run.code, Some(69), "{tried_run:?}");
+        assert!(
+            started_at.elapsed() < Duration::from_secs(60),
+            "{tried_run:?}"
+        );
     }
-    assert!(began.elapsed() > Duration::from_secs(3));
+    assert!(started_at.elapsed() > Duration::from_secs(3));
 }
 
 #[test]
 fn masters_mark_with_watch_ends_when_the_votes_of_a_restarted_master_count() {
-    let scene = Scene(masters(3));
-    let mark = || {
-        let mut mark = Scene::quorate(&scene.urls(0..3));
-        mark.env("QUORATE_RESTART_GUARD", "on")
+    let change = MastersChange(start_masters(3));
+    let run_mark = || {
+        let mut command = MastersChange::quorate(&change.urls(0..3));
+        command
+            .env("QUORATE_RESTART_GUARD", "on")
             .env("QUORATE_MAX_TTL", "3s");
-        done(mark.args(["masters", "mark", "--watch"]))
+        output_of(command.args(["masters", "mark", "--watch"]))
     };
-    assert_eq!(mark().code, Some(0));
-    scene.0[0].restart_empty().expect("restarted");
-    let marked = mark();
-    assert_eq!(marked.code, Some(0), "{marked:?}");
+    assert_eq!(run_mark().code, Some(0));
+    change.0[0].restart_empty().expect("restarted");
+    let marked_run = run_mark();
+    assert_eq!(marked_run.code, Some(0), "{marked_run:?}");
     assert!(
-        marked.err.contains("until clients count the votes"),
-        "{marked:?}"
+        marked_run.stderr.contains("until clients count the votes"),
+        "{marked_run:?}"
     );
-    let record = scene.0[0].command(&["GET", "quorate:masters:age"]);
+    let record = change.0[0].command(&["GET", "quorate:masters:age"]);
     let record = record.expect("the server must answer");
     let record = record.text().expect("an age record").into_owned();
     let age = record.split(' ').nth(1).and_then(|age| age.parse().ok());
@@ -427,164 +493,172 @@ fn masters_mark_with_watch_ends_when_the_votes_of_a_restarted_master_count() {
 }
 
 /// The configuration of a client: `masters`, `next_masters` and `masters_generation`. The numbers in the lists are
-/// indices of the servers in `scene`.
-struct Told<'a> {
-    scene: &'a Scene,
+/// indices of the servers in `change`.
+struct ClientConfig<'a> {
+    change: &'a MastersChange,
     masters: &'a [usize],
-    next: &'a [usize],
+    next_masters: &'a [usize],
     generation: &'a str,
     /// Index of the server whose user and password are wrong in the client's URL; `None` if all URLs are correct.
-    away: Option<usize>,
+    unreachable: Option<usize>,
 }
 
-impl Told<'_> {
+impl ClientConfig<'_> {
     fn urls(&self, which: &[usize]) -> String {
-        let url = |at: &usize| {
-            let url = &self.scene.0.urls()[*at];
-            match self.away {
-                Some(away) if away == *at => url.replace("redis://", "redis://nobody:x@"),
+        let url = |index: &usize| {
+            let url = &self.change.0.urls()[*index];
+            match self.unreachable {
+                Some(unreachable) if unreachable == *index => {
+                    url.replace("redis://", "redis://nobody:x@")
+                }
                 _ => url.clone(),
             }
         };
         which.iter().map(url).collect::<Vec<_>>().join(",")
     }
 
-    fn ask(&self, words: &[&str]) -> Done {
-        let mut command = Scene::quorate(&self.urls(self.masters));
-        if !self.next.is_empty() {
-            command.env("QUORATE_NEXT_MASTERS", self.urls(self.next));
+    fn run(&self, words: &[&str]) -> RunOutput {
+        let mut command = MastersChange::quorate(&self.urls(self.masters));
+        if !self.next_masters.is_empty() {
+            command.env("QUORATE_NEXT_MASTERS", self.urls(self.next_masters));
         }
         command.env("QUORATE_TTL", "1s");
         command.env("QUORATE_MASTERS_GENERATION", self.generation);
-        done(command.args(words))
+        output_of(command.args(words))
     }
 
-    fn does(&self, words: &[&str]) -> String {
-        let did = self.ask(words);
-        assert_eq!(did.code, Some(0), "{words:?}: {did:?}");
-        did.out
+    fn stdout_of(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.code, Some(0), "{args:?}: {output:?}");
+        output.stdout
     }
 
     fn begin(&self) {
-        until("the change has begun", || {
-            self.ask(&["masters", "begin"]).code == Some(0)
+        wait_until("the change has begun", || {
+            self.run(&["masters", "begin"]).code == Some(0)
         });
     }
 
     /// Runs the job `name` with `quorate once`. Returns whether its command ran.
-    fn runs(&self, name: &str) -> bool {
+    fn runs_once(&self, name: &str) -> bool {
         let words = ["once", "--per", "8760h", name, "--", "echo", "ran"];
-        self.does(&words) == "ran\n"
+        self.stdout_of(&words) == "ran\n"
     }
 }
 
-impl Scene {
-    fn told<'a>(&'a self, masters: &'a [usize], next: &'a [usize]) -> Told<'a> {
-        Told {
-            scene: self,
+impl MastersChange {
+    fn client<'a>(&'a self, masters: &'a [usize], next_masters: &'a [usize]) -> ClientConfig<'a> {
+        ClientConfig {
+            change: self,
             masters,
-            next,
+            next_masters,
             generation: "0",
-            away: None,
+            unreachable: None,
         }
     }
 
-    fn clients(&self) -> [Told<'_>; 3] {
-        let next = Told {
+    fn clients(&self) -> [ClientConfig<'_>; 3] {
+        let next_client = ClientConfig {
             generation: "1",
-            ..self.told(&[2, 3, 4], &[])
+            ..self.client(&[2, 3, 4], &[])
         };
         [
-            self.told(&[0, 1, 2], &[]),
-            self.told(&[0, 1, 2], &[2, 3, 4]),
-            next,
+            self.client(&[0, 1, 2], &[]),
+            self.client(&[0, 1, 2], &[2, 3, 4]),
+            next_client,
         ]
     }
 }
 
 #[test]
 fn change_of_masters_keeps_the_record_of_quorate_once_despite_failed_masters() {
-    let scene = Scene(masters(5));
-    let [old, both, next] = scene.clients();
-    both.begin();
-    both.does(&["once", "--create", "job"]);
-    let old = Told {
-        away: Some(2),
-        ..old
+    let change = MastersChange(start_masters(5));
+    let [old_client, changing_client, next_client] = change.clients();
+    changing_client.begin();
+    changing_client.stdout_of(&["once", "--create", "job"]);
+    let old_client = ClientConfig {
+        unreachable: Some(2),
+        ..old_client
     };
-    assert!(old.runs("job"));
-    scene.0[1].restart_empty().expect("restarted");
-    let without = Told {
-        away: Some(0),
-        ..scene.told(&[0, 1, 2], &[2, 3, 4])
+    assert!(old_client.runs_once("job"));
+    change.0[1].restart_empty().expect("restarted");
+    let without = ClientConfig {
+        unreachable: Some(0),
+        ..change.client(&[0, 1, 2], &[2, 3, 4])
     };
     without.begin();
-    without.does(&["masters", "close"]);
-    let stopped = without.ask(&["masters", "open"]);
-    assert_eq!(stopped.code, Some(1), "{stopped:?}");
-    assert!(stopped.err.contains("\"job\": "), "{stopped:?}");
-    both.does(&["masters", "close"]);
-    let open = both.does(&["masters", "open"]);
+    without.stdout_of(&["masters", "close"]);
+    let stopped_run = without.run(&["masters", "open"]);
+    assert_eq!(stopped_run.code, Some(1), "{stopped_run:?}");
+    assert!(stopped_run.stderr.contains("\"job\": "), "{stopped_run:?}");
+    changing_client.stdout_of(&["masters", "close"]);
+    let open = changing_client.stdout_of(&["masters", "open"]);
     assert!(open.contains("\"job\": carried\n"), "{open}");
-    both.does(&["masters", "finish"]);
-    assert!(!next.runs("job"));
+    changing_client.stdout_of(&["masters", "finish"]);
+    assert!(!next_client.runs_once("job"));
 }
 
 #[test]
 fn quorate_masters_open_fails_for_a_lost_quota_but_not_for_a_dropped_quota() {
-    let scene = Scene(masters(5));
-    let [old, both, next] = scene.clients();
-    both.begin();
+    let change = MastersChange(start_masters(5));
+    let [old_client, changing_client, next_client] = change.clients();
+    changing_client.begin();
     for name in ["lost", "dropped"] {
-        both.does(&["quota", "create", name, "7"]);
+        changing_client.stdout_of(&["quota", "create", name, "7"]);
     }
-    old.does(&["quota", "drop", "dropped", "--yes"]);
+    old_client.stdout_of(&["quota", "drop", "dropped", "--yes"]);
     for server in [0, 1] {
-        scene.0[server].restart_empty().expect("restarted");
+        change.0[server].restart_empty().expect("restarted");
     }
-    both.begin();
-    both.does(&["masters", "close"]);
-    let stopped = both.ask(&["masters", "open"]);
-    assert_eq!(stopped.code, Some(1), "{stopped:?}");
-    assert!(stopped.err.contains("\"lost\": lost"), "{stopped:?}");
-    assert!(stopped.err.contains("\"dropped\": removed"), "{stopped:?}");
-    both.does(&["quota", "drop", "lost", "--yes"]);
-    both.does(&["masters", "open"]);
+    changing_client.begin();
+    changing_client.stdout_of(&["masters", "close"]);
+    let stopped_run = changing_client.run(&["masters", "open"]);
+    assert_eq!(stopped_run.code, Some(1), "{stopped_run:?}");
+    assert!(
+        stopped_run.stderr.contains("\"lost\": lost"),
+        "{stopped_run:?}"
+    );
+    assert!(
+        stopped_run.stderr.contains("\"dropped\": removed"),
+        "{stopped_run:?}"
+    );
+    changing_client.stdout_of(&["quota", "drop", "lost", "--yes"]);
+    changing_client.stdout_of(&["masters", "open"]);
     for name in ["lost", "dropped"] {
-        let left = next.ask(&["quota", "left", name]);
-        assert_eq!(left.code, Some(64), "{left:?}");
+        let quota_left_run = next_client.run(&["quota", "left", name]);
+        assert_eq!(quota_left_run.code, Some(64), "{quota_left_run:?}");
     }
 }
 
 #[test]
 fn quota_survives_a_change_of_masters_and_the_change_back() {
-    let scene = Scene(masters(5));
-    let [_, both, next] = scene.clients();
-    both.begin();
+    let change = MastersChange(start_masters(5));
+    let [_, changing_client, next_client] = change.clients();
+    changing_client.begin();
     for name in ["kept", "dropped"] {
-        both.does(&["quota", "create", name, "10"]);
+        changing_client.stdout_of(&["quota", "create", name, "10"]);
     }
     for step in ["close", "open", "finish"] {
-        both.does(&["masters", step]);
+        changing_client.stdout_of(&["masters", step]);
     }
     for name in ["kept", "dropped"] {
-        next.does(&["quota", "take", name, "7"]);
+        next_client.stdout_of(&["quota", "take", name, "7"]);
     }
-    next.does(&["quota", "drop", "dropped", "--yes"]);
-    let back = Told {
+    next_client.stdout_of(&["quota", "drop", "dropped", "--yes"]);
+    let back = ClientConfig {
         generation: "1",
-        ..scene.told(&[2, 3, 4], &[0, 1, 2])
+        ..change.client(&[2, 3, 4], &[0, 1, 2])
     };
     for step in ["begin", "close", "open", "finish"] {
-        back.does(&["masters", step]);
+        back.stdout_of(&["masters", step]);
     }
-    let first = Told {
+    let first = ClientConfig {
         generation: "2",
-        ..scene.told(&[0, 1, 2], &[])
+        ..change.client(&[0, 1, 2], &[])
     };
-    assert_eq!(first.does(&["quota", "left", "kept"]), "3\n");
-    let left = first.ask(&["quota", "left", "dropped"]);
-    assert_eq!(left.code, Some(64), "{left:?}");
+    assert_eq!(first.stdout_of(&["quota", "left", "kept"]), "3\n");
+    let quota_left_run = first.run(&["quota", "left", "dropped"]);
+    assert_eq!(quota_left_run.code, Some(64), "{quota_left_run:?}");
 }
 
 /// Regression test for two bugs. Both occurred if the user lacked the right to run CLIENT LIST:
@@ -593,8 +667,8 @@ fn quota_survives_a_change_of_masters_and_the_change_back() {
 /// - `begin` failed only after it had marked the next masters.
 #[test]
 fn masters_commands_report_a_permission_that_the_user_lacks() {
-    let scene = Scene(masters(5));
-    for server in &scene.0 {
+    let change = MastersChange(start_masters(5));
+    for server in &change.0 {
         let mut words = vec![
             "ACL", "SETUSER", "quorate", "on", "nopass", "~*", "&*", "+@all",
         ];
@@ -605,33 +679,33 @@ fn masters_commands_report_a_permission_that_the_user_lacks() {
         let reply = connection.command(&words).expect("a reply");
         assert!(reply.is_ok(), "{reply:?}");
     }
-    let user = |which| scene.urls(which).replace("redis://", "redis://quorate:x@");
+    let user = |which| change.urls(which).replace("redis://", "redis://quorate:x@");
     let run = |step: &str| {
-        let mut command = Scene::quorate(&user(0..3));
+        let mut command = MastersChange::quorate(&user(0..3));
         command.env("QUORATE_NEXT_MASTERS", user(2..5));
-        done(command.args(["masters", step]))
+        output_of(command.args(["masters", step]))
     };
     let right =
         "the configured user has no right to use CLIENT LIST: ACL SETUSER <user> +client|list";
     for step in ["begin", "close", "open", "finish", "status"] {
-        let said = run(step);
-        assert_eq!(said.code, Some(1), "{step}: {said:?}");
-        assert!(said.out.contains(right), "{step}: {said:?}");
+        let output = run(step);
+        assert_eq!(output.code, Some(1), "{step}: {output:?}");
+        assert!(output.stdout.contains(right), "{step}: {output:?}");
         assert_eq!(
-            said.err.contains(right),
+            output.stderr.contains(right),
             step != "status",
-            "{step}: {said:?}"
+            "{step}: {output:?}"
         );
     }
     // The failed steps must not have written a generation marker.
-    let state = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
+    let state = output_of(MastersChange::quorate(&change.urls(0..3)).args(["masters", "status"]));
     assert!(
         state
-            .out
+            .stdout
             .contains("not all masters have a generation marker"),
         "{state:?}"
     );
-    let said = run("status");
-    assert!(said.out.contains("not begun"), "{said:?}");
-    assert!(said.err.contains("grant the rights"), "{said:?}");
+    let output = run("status");
+    assert!(output.stdout.contains("not begun"), "{output:?}");
+    assert!(output.stderr.contains("grant the rights"), "{output:?}");
 }

@@ -6,7 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::common::{self, bare, done, end, masters, quorate, run, until_held};
+use crate::common::{
+    self, output_of, quorate_command, quorate_on, quorate_run, start_masters, wait_for_output,
+    wait_until_held,
+};
 use quorate_testbed::{Masters, ServerOptions};
 
 fn names(masters: &Masters) -> Vec<String> {
@@ -18,28 +21,34 @@ fn names(masters: &Masters) -> Vec<String> {
 
 #[test]
 fn run_with_the_option_try_does_not_report_healthy_masters_as_silent() {
-    let masters = masters(5);
+    let masters = start_masters(5);
     for master in &masters {
         master
             .command(&["SET", "held", "somebody"])
             .expect("a reply");
     }
     for _ in 0..10 {
-        let tried = done(&mut run(&masters, &["--try", "held"], &["true"]));
-        assert_eq!(tried.code, Some(75), "{tried:?}");
-        assert!(!tried.err.contains("no answer yet"), "{tried:?}");
-        assert!(tried.err.contains("held by another"), "{tried:?}");
+        let tried_run = output_of(&mut quorate_run(&masters, &["--try", "held"], &["true"]));
+        assert_eq!(tried_run.code, Some(75), "{tried_run:?}");
+        assert!(!tried_run.stderr.contains("no answer yet"), "{tried_run:?}");
+        assert!(
+            tried_run.stderr.contains("held by another"),
+            "{tried_run:?}"
+        );
     }
 }
 
 #[test]
 fn waiter_reports_why_masters_do_not_vote() {
-    let masters = masters(3);
-    let mut waiting = run(&masters, &["--wait", "5s", "young"], &["true"]);
+    let masters = start_masters(3);
+    let mut waiting = quorate_run(&masters, &["--wait", "5s", "young"], &["true"]);
     waiting.env("QUORATE_RESTART_GUARD", "on");
-    let waited = done(&mut waiting);
-    assert_eq!(waited.code, Some(69), "{waited:?}");
-    let line = waited.err.lines().find(|line| line.contains("waiting for"));
+    let waited_run = output_of(&mut waiting);
+    assert_eq!(waited_run.code, Some(69), "{waited_run:?}");
+    let line = waited_run
+        .stderr
+        .lines()
+        .find(|line| line.contains("waiting for"));
     let line = line.expect("a waiter must print a line after three seconds");
     assert!(line.contains("no vote from 3 of 3 masters"), "{line}");
     assert!(
@@ -47,16 +56,16 @@ fn waiter_reports_why_masters_do_not_vote() {
         "{line}"
     );
     let warning = "quorate: warning: master restarted recently";
-    assert!(waited.err.contains(warning), "{waited:?}");
+    assert!(waited_run.stderr.contains(warning), "{waited_run:?}");
 }
 
 #[test]
 fn quiet_run_prints_one_warning_while_a_majority_of_masters_is_down() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
     }
-    let waited = done(&mut run(
+    let waited = output_of(&mut quorate_run(
         &masters,
         &["--quiet", "--wait", "9s", "r"],
         &["true"],
@@ -66,35 +75,35 @@ fn quiet_run_prints_one_warning_while_a_majority_of_masters_is_down() {
 
 /// Checks that a command with `--quiet` exited with 69, and printed one warning and one error. The warning must say
 /// which masters gave no vote for the lock `r`: this part of the text is `masters`, for example "2 of 3 masters".
-fn assert_warned_once(waited: &common::Done, masters: &str) {
+fn assert_warned_once(waited: &common::RunOutput, masters: &str) {
     assert_eq!(waited.code, Some(69), "{waited:?}");
     assert_eq!(
-        waited.err.lines().count(),
+        waited.stderr.lines().count(),
         2,
         "quorate must print exactly one warning and one error: {waited:?}"
     );
     let warning = format!("quorate: warning: waiting for 'r', no vote from {masters}");
-    assert!(waited.err.starts_with(&warning), "{waited:?}");
+    assert!(waited.stderr.starts_with(&warning), "{waited:?}");
 }
 
 #[test]
 fn quiet_run_warns_if_most_old_masters_are_down_during_a_change_of_masters() {
-    let masters = masters(6);
+    let masters = start_masters(6);
     let (old, next) = (&masters.urls()[..3], &masters.urls()[3..]);
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
     }
-    let mut waiting = run(&masters, &["-q", "--wait", "9s", "r"], &["true"]);
+    let mut waiting = quorate_run(&masters, &["-q", "--wait", "9s", "r"], &["true"]);
     waiting.env("QUORATE_MASTERS", old.join(","));
     waiting.env("QUORATE_NEXT_MASTERS", next.join(","));
-    let waited = done(&mut waiting);
+    let waited = output_of(&mut waiting);
     assert_warned_once(&waited, "2 of 6 masters");
 }
 
 /// Tests that `--quiet` does not suppress the warning that most masters are down.
 #[test]
 fn quiet_quota_and_once_commands_print_one_warning_if_most_masters_are_down() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
     }
@@ -102,25 +111,35 @@ fn quiet_quota_and_once_commands_print_one_warning_if_most_masters_are_down() {
         &["quota", "take", "-q", "--wait", "9s", "r"][..],
         &["once", "-q", "--create", "r"],
     ] {
-        let mut command = quorate(&masters);
+        let mut command = quorate_on(&masters);
         command.env("QUORATE_CONNECT_TIMEOUT", "2s").args(words);
-        let waited = done(&mut command);
+        let waited = output_of(&mut command);
         assert_warned_once(&waited, "2 of 3 masters");
     }
 }
 
 #[test]
 fn waiting_message_does_not_report_healthy_masters_as_silent() {
-    let masters = masters(5);
+    let masters = start_masters(5);
     for master in &masters {
         master
             .command(&["SET", "held", "somebody"])
             .expect("a reply");
     }
-    let waited = done(&mut run(&masters, &["--wait", "4s", "held"], &["true"]));
-    assert_eq!(waited.code, Some(75), "{waited:?}");
-    assert!(waited.err.contains("waiting for 'held'"), "{waited:?}");
-    assert!(!waited.err.contains("no vote from"), "{waited:?}");
+    let waited_run = output_of(&mut quorate_run(
+        &masters,
+        &["--wait", "4s", "held"],
+        &["true"],
+    ));
+    assert_eq!(waited_run.code, Some(75), "{waited_run:?}");
+    assert!(
+        waited_run.stderr.contains("waiting for 'held'"),
+        "{waited_run:?}"
+    );
+    assert!(
+        !waited_run.stderr.contains("no vote from"),
+        "{waited_run:?}"
+    );
 }
 
 #[test]
@@ -131,35 +150,51 @@ fn run_without_a_wait_limit_exits_with_69_if_all_masters_deny_access() {
             .login("lock", "xyzzy")
     };
     let masters = Masters::start_with(3, user).expect("three masters");
-    let refused = done(&mut run(&masters, &["x"], &["true"]));
-    assert_eq!((refused.code, &*refused.out), (Some(69), ""), "{refused:?}");
-    assert!(refused.took < Duration::from_secs(10), "{refused:?}");
-    assert!(refused.err.contains("waiting does not help"), "{refused:?}");
-    assert!(refused.err.contains("access denied"), "{refused:?}");
+    let refused_run = output_of(&mut quorate_run(&masters, &["x"], &["true"]));
+    assert_eq!(
+        (refused_run.code, &*refused_run.stdout),
+        (Some(69), ""),
+        "{refused_run:?}"
+    );
+    assert!(
+        refused_run.elapsed < Duration::from_secs(10),
+        "{refused_run:?}"
+    );
+    assert!(
+        refused_run.stderr.contains("waiting does not help"),
+        "{refused_run:?}"
+    );
+    assert!(
+        refused_run.stderr.contains("access denied"),
+        "{refused_run:?}"
+    );
     for name in names(&masters) {
-        assert!(refused.err.contains(&name), "{name}: {refused:?}");
+        assert!(
+            refused_run.stderr.contains(&name),
+            "{name}: {refused_run:?}"
+        );
     }
-    assert!(!refused.err.contains("xyzzy"), "{refused:?}");
+    assert!(!refused_run.stderr.contains("xyzzy"), "{refused_run:?}");
 }
 
 #[test]
 fn lost_lock_is_reported_with_the_replies_of_the_masters() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let options = ["-q", "--ttl", "2s", "lost"];
     let dir = tempfile::tempdir().expect("a directory");
     let started = dir.path().join("started");
     let shell = format!("touch {}; exec sleep 60", started.display());
-    let holder = run(&masters, &options, &["sh", "-c", &shell])
+    let holder = quorate_run(&masters, &options, &["sh", "-c", &shell])
         .spawn()
         .expect("runs");
     // Kill the masters only when the lock is held. Otherwise `quorate run` would never acquire it.
-    common::until("the command has started", || started.exists());
+    common::wait_until("the command has started", || started.exists());
     masters[0].kill().expect("killed");
     masters[2].kill().expect("killed");
-    let holder = end(holder);
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
     let names = names(&masters);
-    let line = holder.err.lines().last().expect("a line");
+    let line = holder.stderr.lines().last().expect("a line");
     assert!(
         line.contains(&names[0]) && line.contains(&names[2]),
         "{line}"
@@ -173,7 +208,7 @@ fn lost_lock_is_reported_with_the_replies_of_the_masters() {
 
 /// Runs `quorate run` with the command `echo data` on three masters, one of which is down. `prepare` can change options
 /// and variables of this `quorate run` before its start.
-fn run_with_a_dead_master(prepare: impl FnOnce(&mut std::process::Command)) -> common::Done {
+fn run_with_a_dead_master(prepare: impl FnOnce(&mut std::process::Command)) -> common::RunOutput {
     let user = |_| {
         ServerOptions::new()
             .acl("lock on >s3cret ~* &* +@all")
@@ -181,91 +216,109 @@ fn run_with_a_dead_master(prepare: impl FnOnce(&mut std::process::Command)) -> c
     };
     let masters = Masters::start_with(3, user).expect("three masters");
     masters[1].kill().expect("killed");
-    let mut command = run(&masters, &["x"], &["echo", "data"]);
+    let mut command = quorate_run(&masters, &["x"], &["echo", "data"]);
     prepare(&mut command);
-    let done = done(&mut command);
-    assert_eq!((done.code, &*done.out), (Some(0), "data\n"), "{done:?}");
-    assert!(!done.err.contains("s3cret"), "{done:?}");
+    let output = output_of(&mut command);
+    assert_eq!(
+        (output.code, &*output.stdout),
+        (Some(0), "data\n"),
+        "{output:?}"
+    );
+    assert!(!output.stderr.contains("s3cret"), "{output:?}");
     let name = masters[1].addr().to_string();
     assert_eq!(
-        done.err.contains("warning: no connection"),
-        done.err.contains(&name)
+        output.stderr.contains("warning: no connection"),
+        output.stderr.contains(&name)
     );
-    done
+    output
 }
 
 #[test]
 fn library_warnings_are_printed_according_to_quiet_verbose_and_rust_log() {
-    let plain = run_with_a_dead_master(|_| {});
+    let default_run = run_with_a_dead_master(|_| {});
     assert!(
-        plain.err.contains("quorate: warning: no connection"),
-        "{plain:?}"
+        default_run
+            .stderr
+            .contains("quorate: warning: no connection"),
+        "{default_run:?}"
     );
-    assert!(!plain.err.contains("debug"), "{plain:?}");
-    let quiet = run_with_a_dead_master(|command| {
+    assert!(!default_run.stderr.contains("debug"), "{default_run:?}");
+    let quiet_run = run_with_a_dead_master(|command| {
         command.env("QUORATE_QUIET", "true");
         command.env("QUORATE_KEEP_FOR", "500ms");
     });
-    assert_eq!(quiet.err, "");
-    let verbose = run_with_a_dead_master(|command| {
+    assert_eq!(quiet_run.stderr, "");
+    let verbose_run = run_with_a_dead_master(|command| {
         command.env("QUORATE_VERBOSE", "2");
     });
-    assert!(verbose.err.contains("debug: lock acquired"), "{verbose:?}");
     assert!(
-        verbose.err.contains("warning: no connection"),
-        "{verbose:?}"
+        verbose_run.stderr.contains("debug: lock acquired"),
+        "{verbose_run:?}"
     );
-    let chosen = run_with_a_dead_master(|command| {
+    assert!(
+        verbose_run.stderr.contains("warning: no connection"),
+        "{verbose_run:?}"
+    );
+    let chosen_run = run_with_a_dead_master(|command| {
         command.env("RUST_LOG", "quorate=debug");
     });
-    assert!(chosen.err.contains("debug: lock acquired"), "{chosen:?}");
+    assert!(
+        chosen_run.stderr.contains("debug: lock acquired"),
+        "{chosen_run:?}"
+    );
     for (variable, value) in [("RUST_LOG", "off"), ("RUST_LOG", "quorate=error")] {
-        let off = run_with_a_dead_master(|command| {
+        let off_run = run_with_a_dead_master(|command| {
             command.env(variable, value);
         });
-        assert_eq!(off.err, "");
+        assert_eq!(off_run.stderr, "");
     }
 }
 
 #[test]
 fn run_limits_messages_about_a_master_with_frequent_reconnects() {
-    let masters = masters(3);
-    let mut holder = run(&masters, &["r"], &["sleep", "3"]);
+    let masters = start_masters(3);
+    let mut holder = quorate_run(&masters, &["r"], &["sleep", "3"]);
     let holder = holder.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut holder = holder.expect("starts");
-    until_held(&masters, "r");
-    let mut cuts = 0;
+    wait_until_held(&masters, "r");
+    let mut cut_connections = 0;
     while holder.try_wait().expect("a child").is_none() {
         for kind in ["normal", "pubsub"] {
-            let killed = masters[0].command(&["CLIENT", "KILL", "TYPE", kind]);
-            cuts += killed.expect("a reply").int().unwrap_or_default();
+            let reply = masters[0].command(&["CLIENT", "KILL", "TYPE", kind]);
+            cut_connections += reply.expect("a reply").int().unwrap_or_default();
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let said = end(holder);
-    assert_eq!(said.code, Some(0), "{said:?}");
-    assert!(cuts > 10, "{cuts}");
-    let lines = said.err.lines().count();
-    assert!((1..=4).contains(&lines), "{cuts} cuts: {said:?}");
+    let output = wait_for_output(holder);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(cut_connections > 10, "{cut_connections}");
+    let lines = output.stderr.lines().count();
+    assert!(
+        (1..=4).contains(&lines),
+        "{cut_connections} cuts: {output:?}"
+    );
 }
 
 #[test]
 fn even_number_of_masters_causes_a_warning() {
-    let even = done(&mut run(&masters(2), &["r"], &["true"]));
-    assert_eq!(even.code, Some(0), "{even:?}");
+    let two_masters_run = output_of(&mut quorate_run(&start_masters(2), &["r"], &["true"]));
+    assert_eq!(two_masters_run.code, Some(0), "{two_masters_run:?}");
     let warning = "quorate: warning: an even number of masters";
-    assert!(even.err.starts_with(warning), "{even:?}");
+    assert!(
+        two_masters_run.stderr.starts_with(warning),
+        "{two_masters_run:?}"
+    );
 }
 
 #[test]
 fn run_warns_about_lost_connections_and_failed_renewals_of_its_lock() {
-    let masters = masters(3);
-    let mut holder = run(&masters, &["--ttl", "3s", "lost"], &["sleep", "60"]);
+    let masters = start_masters(3);
+    let mut holder = quorate_run(&masters, &["--ttl", "3s", "lost"], &["sleep", "60"]);
     let holder = holder.spawn().expect("runs");
-    until_held(&masters, "lost");
+    wait_until_held(&masters, "lost");
     masters[0].kill().expect("killed");
     masters[2].kill().expect("killed");
-    let holder = end(holder);
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
     for warning in [
         "connection lost",
@@ -273,41 +326,63 @@ fn run_warns_about_lost_connections_and_failed_renewals_of_its_lock() {
         "no majority for a renewal, trying again",
     ] {
         let line = format!("quorate: warning: {warning} ");
-        assert!(holder.err.contains(&line), "{warning}: {holder:?}");
+        assert!(holder.stderr.contains(&line), "{warning}: {holder:?}");
     }
 }
 
 #[test]
 fn invalid_value_of_rust_log_is_reported_and_ignored() {
-    let odd = run_with_a_dead_master(|command| {
+    let invalid_level_run = run_with_a_dead_master(|command| {
         command.env("RUST_LOG", "quorate=loud");
     });
-    assert!(odd.err.contains("RUST_LOG"), "{odd:?}");
-    assert!(odd.err.contains("warning: no connection"), "{odd:?}");
-    let empty = run_with_a_dead_master(|command| {
+    assert!(
+        invalid_level_run.stderr.contains("RUST_LOG"),
+        "{invalid_level_run:?}"
+    );
+    assert!(
+        invalid_level_run.stderr.contains("warning: no connection"),
+        "{invalid_level_run:?}"
+    );
+    let empty_run = run_with_a_dead_master(|command| {
         command.env("RUST_LOG", "");
     });
-    assert!(!empty.err.contains("RUST_LOG"), "{empty:?}");
-    let flags = |flags: &[&str]| done(bare().args(["status"]).args(flags).args(["x", "--help"]));
+    assert!(!empty_run.stderr.contains("RUST_LOG"), "{empty_run:?}");
+    let flags = |flags: &[&str]| {
+        output_of(
+            quorate_command()
+                .args(["status"])
+                .args(flags)
+                .args(["x", "--help"]),
+        )
+    };
     for options in [&["-q"][..], &["--quiet"], &["-v"], &["-vv"], &["--verbose"]] {
         assert_eq!(flags(options).code, Some(0), "{options:?}");
     }
-    let both = done(bare().args(["status", "-q", "-v", "x"]));
-    assert_eq!(both.code, Some(64), "{both:?}");
-    assert!(both.err.contains("give only one of them"), "{both:?}");
+    let quiet_and_verbose_run = output_of(quorate_command().args(["status", "-q", "-v", "x"]));
+    assert_eq!(
+        quiet_and_verbose_run.code,
+        Some(64),
+        "{quiet_and_verbose_run:?}"
+    );
+    assert!(
+        quiet_and_verbose_run
+            .stderr
+            .contains("give only one of them"),
+        "{quiet_and_verbose_run:?}"
+    );
 }
 
 #[test]
 fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let inner = env!("CARGO_BIN_EXE_quorate");
     let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
-    let outer = done(&mut run(&masters, &["mine"], &inside));
+    let outer = output_of(&mut quorate_run(&masters, &["mine"], &inside));
     assert_eq!(outer.code, Some(75), "{outer:?}");
     // The inner run must be refused before its `--wait` of 4 s ends.
-    assert!(outer.took < Duration::from_secs(4), "{outer:?}");
+    assert!(outer.elapsed < Duration::from_secs(4), "{outer:?}");
     assert!(
-        outer.err.contains("waits for this inner quorate to end"),
+        outer.stderr.contains("waits for this inner quorate to end"),
         "{outer:?}"
     );
 }
@@ -315,24 +390,24 @@ fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
 /// Tests that renewals continue while a write to stderr blocks, for example after Ctrl-S on a terminal.
 #[test]
 fn lock_is_renewed_while_a_write_to_stderr_blocks() {
-    let (mut full, unread) = UnixStream::pair().expect("a pair");
-    full.set_nonblocking(true).expect("a setting");
-    while full.write(&[b'.'; 64]).is_ok() {}
-    full.set_nonblocking(false).expect("a setting");
-    let masters = masters(3);
+    let (mut full_end, unread_end) = UnixStream::pair().expect("a pair");
+    full_end.set_nonblocking(true).expect("a setting");
+    while full_end.write(&[b'.'; 64]).is_ok() {}
+    full_end.set_nonblocking(false).expect("a setting");
+    let masters = start_masters(3);
     // The command runs for twice the ttl, so that the lock must be renewed.
-    let mut command = run(&masters, &["--ttl", "3s", "x"], &["sh", "-c", "sleep 6"]);
-    command.stderr(OwnedFd::from(full));
+    let mut command = quorate_run(&masters, &["--ttl", "3s", "x"], &["sh", "-c", "sleep 6"]);
+    command.stderr(OwnedFd::from(full_end));
     let mut child = command.spawn().expect("starts");
     drop(command);
-    until_held(&masters, "x");
+    wait_until_held(&masters, "x");
     masters[1].kill().expect("killed");
     // After at most 15 s, close the other end of stderr. A blocked write of `quorate` then fails.
-    let late = Instant::now() + Duration::from_secs(15);
-    while child.try_wait().expect("a status").is_none() && Instant::now() < late {
+    let give_up_at = Instant::now() + Duration::from_secs(15);
+    while child.try_wait().expect("a status").is_none() && Instant::now() < give_up_at {
         std::thread::sleep(Duration::from_millis(50));
     }
-    drop(unread);
-    let done = end(child);
-    assert_eq!(done.code, Some(0), "{done:?}");
+    drop(unread_end);
+    let output = wait_for_output(child);
+    assert_eq!(output.code, Some(0), "{output:?}");
 }

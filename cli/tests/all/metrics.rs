@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{done, end, masters, run, signal, until};
+use crate::common::{
+    output_of, quorate_run, send_signal, start_masters, wait_for_output, wait_until,
+};
 use quorate_testbed::not_run;
 
 /// The value of the metric `name` on the line whose labels contain `label`.
@@ -20,42 +22,60 @@ fn value(file: &Path, name: &str, label: &str) -> Option<f64> {
 
 #[test]
 fn metrics_file_contains_the_last_outcome_and_last_success_time() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("nightly.prom");
     let path = file.to_str().expect("text");
     let options = ["--metrics-file", path, "a\"b"];
-    let now = |name: &str, label: &str| value(&file, name, label);
-    let started = run(&masters, &options, &["sleep", "60"]).spawn();
-    let started = started.expect("starts");
-    until("the command runs", || {
-        now("quorate_run_running", "") == Some(1.0)
+    let current_value = |name: &str, label: &str| value(&file, name, label);
+    let running = quorate_run(&masters, &options, &["sleep", "60"]).spawn();
+    let running = running.expect("starts");
+    wait_until("the command runs", || {
+        current_value("quorate_run_running", "") == Some(1.0)
     });
-    assert_eq!(now("quorate_run_outcome", "ok"), None);
-    assert!(now("quorate_run_fencing_number", "") > Some(0.0));
-    signal(&started, "TERM");
-    assert_eq!(end(started).code, Some(143));
-    assert_eq!(now("quorate_run_running", ""), Some(0.0));
-    assert_eq!(now("quorate_run_outcome", "\"failed\""), Some(1.0));
-    assert_eq!(now("quorate_run_exit_code", ""), Some(143.0));
-    assert_eq!(now("quorate_run_last_success_time_seconds", ""), None);
-    assert_eq!(done(&mut run(&masters, &options, &["true"])).code, Some(0));
-    let success = now("quorate_run_last_success_time_seconds", "");
+    assert_eq!(current_value("quorate_run_outcome", "ok"), None);
+    assert!(current_value("quorate_run_fencing_number", "") > Some(0.0));
+    send_signal(&running, "TERM");
+    assert_eq!(wait_for_output(running).code, Some(143));
+    assert_eq!(current_value("quorate_run_running", ""), Some(0.0));
+    assert_eq!(
+        current_value("quorate_run_outcome", "\"failed\""),
+        Some(1.0)
+    );
+    assert_eq!(current_value("quorate_run_exit_code", ""), Some(143.0));
+    assert_eq!(
+        current_value("quorate_run_last_success_time_seconds", ""),
+        None
+    );
+    assert_eq!(
+        output_of(&mut quorate_run(&masters, &options, &["true"])).code,
+        Some(0)
+    );
+    let success = current_value("quorate_run_last_success_time_seconds", "");
     assert!(success > Some(1e9), "{success:?}");
-    assert_eq!(now("quorate_run_outcome", "\"ok\""), Some(1.0));
+    assert_eq!(current_value("quorate_run_outcome", "\"ok\""), Some(1.0));
     for master in &masters {
         master.command(&["SET", "a\"b", "x"]).expect("a reply");
     }
-    let tried = [&["--try", "-E", "3"], &options[..]].concat();
-    assert_eq!(done(&mut run(&masters, &tried, &["true"])).code, Some(3));
-    assert_eq!(now("quorate_run_outcome", "\"held_by_other\""), Some(1.0));
-    assert_eq!(now("quorate_run_exit_code", ""), Some(3.0));
-    assert_eq!(now("quorate_run_last_success_time_seconds", ""), success);
-    let left: Vec<_> = std::fs::read_dir(&dir).expect("read").collect();
+    let try_options = [&["--try", "-E", "3"], &options[..]].concat();
     assert_eq!(
-        left.len(),
+        output_of(&mut quorate_run(&masters, &try_options, &["true"])).code,
+        Some(3)
+    );
+    assert_eq!(
+        current_value("quorate_run_outcome", "\"held_by_other\""),
+        Some(1.0)
+    );
+    assert_eq!(current_value("quorate_run_exit_code", ""), Some(3.0));
+    assert_eq!(
+        current_value("quorate_run_last_success_time_seconds", ""),
+        success
+    );
+    let entries: Vec<_> = std::fs::read_dir(&dir).expect("read").collect();
+    assert_eq!(
+        entries.len(),
         1,
-        "the directory must contain only the metrics file: {left:?}"
+        "the directory must contain only the metrics file: {entries:?}"
     );
     check_with_promtool(&file);
 }
@@ -77,30 +97,33 @@ fn check_with_promtool(file: &Path) {
     let mut stdin = promtool.stdin.take().expect("piped");
     stdin.write_all(&text).expect("written");
     drop(stdin);
-    let said = end(promtool);
+    let output = wait_for_output(promtool);
     assert_eq!(
-        (said.code, &*said.out, &*said.err),
+        (output.code, &*output.stdout, &*output.stderr),
         (Some(0), "", ""),
-        "{said:?}"
+        "{output:?}"
     );
 }
 
 #[test]
 fn metrics_file_behind_a_symlink_keeps_the_success_time_of_a_concurrent_run() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let (file, link) = (dir.path().join("a.prom"), dir.path().join("link.prom"));
     std::fs::write(&file, "").expect("written");
     std::os::unix::fs::symlink(&file, &link).expect("the link must be created");
     let options = ["--metrics-file", link.to_str().expect("text"), "r"];
-    let first = run(&masters, &options, &["sleep", "1"]).spawn();
+    let first = quorate_run(&masters, &options, &["sleep", "1"]).spawn();
     let first = first.expect("starts");
-    until("the command runs", || {
+    wait_until("the command runs", || {
         value(&file, "quorate_run_running", "") == Some(1.0)
     });
     // The first run succeeds, then the second fails. The metrics file must keep the first run's success time.
-    let second = done(&mut run(&masters, &options, &["false"]));
-    assert_eq!((end(first).code, second.code), (Some(0), Some(1)));
+    let second_run = output_of(&mut quorate_run(&masters, &options, &["false"]));
+    assert_eq!(
+        (wait_for_output(first).code, second_run.code),
+        (Some(0), Some(1))
+    );
     let success = value(&file, "quorate_run_last_success_time_seconds", "");
     assert!(success > Some(1e9), "{success:?}");
     assert!(link.is_symlink());
@@ -108,14 +131,20 @@ fn metrics_file_behind_a_symlink_keeps_the_success_time_of_a_concurrent_run() {
 
 #[test]
 fn metrics_file_is_replaced_atomically() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("r.prom");
     let options = ["--metrics-file", file.to_str().expect("text"), "r"];
-    assert_eq!(done(&mut run(&masters, &options, &["true"])).code, Some(0));
+    assert_eq!(
+        output_of(&mut quorate_run(&masters, &options, &["true"])).code,
+        Some(0)
+    );
     // The file must be replaced, not overwritten. So a reader that has opened the old file can still read all of it.
     let mut before = std::fs::File::open(&file).expect("the metrics file must exist");
-    assert_eq!(done(&mut run(&masters, &options, &["false"])).code, Some(1));
+    assert_eq!(
+        output_of(&mut quorate_run(&masters, &options, &["false"])).code,
+        Some(1)
+    );
     let mut old = String::new();
     std::io::Read::read_to_string(&mut before, &mut old).expect("read");
     assert!(old.contains("outcome=\"ok\"} 1"), "{old}");
@@ -124,18 +153,18 @@ fn metrics_file_is_replaced_atomically() {
 
 #[test]
 fn statsd_gets_all_metrics_in_one_datagram() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     let statsd = UdpSocket::bind("127.0.0.1:0").expect("a port");
     statsd
         .set_read_timeout(Some(Duration::from_secs(10)))
         .expect("a timeout");
     let address = statsd.local_addr().expect("an address").to_string();
-    let ran = done(&mut run(
+    let output = output_of(&mut quorate_run(
         &masters,
         &["--statsd", &address, "a:b"],
         &["sh", "-c", "exit 4"],
     ));
-    assert_eq!((ran.code, &*ran.err), (Some(4), ""), "{ran:?}");
+    assert_eq!((output.code, &*output.stderr), (Some(4), ""), "{output:?}");
     let mut buffer = [0; 1500];
     let length = statsd.recv(&mut buffer).expect("a datagram");
     let text = String::from_utf8_lossy(&buffer[..length]);
@@ -157,30 +186,38 @@ fn statsd_gets_all_metrics_in_one_datagram() {
 
 #[test]
 fn wrong_metrics_options_are_refused_before_the_command_runs() {
-    let masters = masters(1);
-    let refused = |options: &[&str], words: &str| {
-        let refused = done(&mut run(&masters, options, &["echo", "ran"]));
-        assert_eq!((refused.code, &*refused.out), (Some(64), ""), "{refused:?}");
-        assert!(refused.err.contains(words), "{refused:?}");
+    let masters = start_masters(1);
+    let assert_refused = |options: &[&str], words: &str| {
+        let assert_refused = output_of(&mut quorate_run(&masters, options, &["echo", "ran"]));
+        assert_eq!(
+            (assert_refused.code, &*assert_refused.stdout),
+            (Some(64), ""),
+            "{assert_refused:?}"
+        );
+        assert!(assert_refused.stderr.contains(words), "{assert_refused:?}");
     };
-    refused(
+    assert_refused(
         &["--metrics-file", "/no/such/dir/x.prom", "r"],
         "/no/such/dir/x.prom",
     );
-    refused(&["--metrics-file", "/tmp", "r"], "--metrics-file /tmp");
-    refused(&["--statsd", "localhost", "r"], "HOST:PORT");
+    assert_refused(&["--metrics-file", "/tmp", "r"], "--metrics-file /tmp");
+    assert_refused(&["--statsd", "localhost", "r"], "HOST:PORT");
     let dir = tempfile::tempdir().expect("a directory");
     let pipe = dir.path().join("pipe");
-    let made = Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.expect("mkfifo must start").success());
-    let named = pipe.to_str().expect("text");
-    refused(&["--metrics-file", named, "r"], "not a regular file");
-    refused(&["--metrics-file", "/dev/null", "r"], "not a regular file");
+    let status = Command::new("mkfifo").arg(&pipe).status();
+    assert!(status.expect("mkfifo must start").success());
+    let pipe_path = pipe.to_str().expect("text");
+    assert_refused(&["--metrics-file", pipe_path, "r"], "not a regular file");
+    assert_refused(&["--metrics-file", "/dev/null", "r"], "not a regular file");
     // A missing statsd server must not make the run fail.
-    let ran = done(&mut run(
+    let output = output_of(&mut quorate_run(
         &masters,
         &["--statsd", "127.0.0.1:9", "r"],
         &["echo", "ran"],
     ));
-    assert_eq!((ran.code, &*ran.out), (Some(0), "ran\n"), "{ran:?}");
+    assert_eq!(
+        (output.code, &*output.stdout),
+        (Some(0), "ran\n"),
+        "{output:?}"
+    );
 }

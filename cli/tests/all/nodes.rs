@@ -1,6 +1,6 @@
 //! Tests of the command line with masters other than Redis, and with masters of different kinds.
 
-use crate::common::{bare, done};
+use crate::common::{output_of, quorate_command};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions, not_run};
 
 /// Starts a MariaDB. If it is not installed, reports that `test` did not run, and returns `None`.
@@ -18,29 +18,32 @@ fn run_succeeds_on_a_database_only_after_prepare_server() {
         return;
     };
     let url = server.url("locks");
-    let with_time = format!("{url}?timeout=2s");
+    let url_with_timeout = format!("{url}?timeout=2s");
     let quorate = |words: &[&str]| {
-        let mut command = bare();
-        command.env("QUORATE_MASTERS", &with_time);
+        let mut command = quorate_command();
+        command.env("QUORATE_MASTERS", &url_with_timeout);
         command.env("QUORATE_RESTART_GUARD", "off");
-        done(command.args(words))
+        output_of(command.args(words))
     };
-    let early = quorate(&["run", "--wait", "1s", "nightly", "--", "true"]);
-    assert_eq!(early.code, Some(69), "{early:?}");
-    assert!(early.err.contains("quorate prepare-server"), "{early:?}");
+    let unprepared_run = quorate(&["run", "--wait", "1s", "nightly", "--", "true"]);
+    assert_eq!(unprepared_run.code, Some(69), "{unprepared_run:?}");
+    assert!(
+        unprepared_run.stderr.contains("quorate prepare-server"),
+        "{unprepared_run:?}"
+    );
 
-    for said in ["prepared", "was already prepared"] {
-        let prepared = done(bare().args(["prepare-server", &url]));
-        assert_eq!(prepared.code, Some(0), "{prepared:?}");
-        assert!(prepared.out.contains(said), "{prepared:?}");
+    for report in ["prepared", "was already prepared"] {
+        let prepared_run = output_of(quorate_command().args(["prepare-server", &url]));
+        assert_eq!(prepared_run.code, Some(0), "{prepared_run:?}");
+        assert!(prepared_run.stdout.contains(report), "{prepared_run:?}");
         assert!(
-            prepared
-                .out
+            prepared_run
+                .stdout
                 .contains("grant for the account that takes locks"),
-            "{prepared:?}"
+            "{prepared_run:?}"
         );
     }
-    let held = quorate(&[
+    let held_run = quorate(&[
         "run",
         "nightly",
         "--",
@@ -48,10 +51,10 @@ fn run_succeeds_on_a_database_only_after_prepare_server() {
         "-c",
         "test $QUORATE_FENCING_TOKEN -gt 0",
     ]);
-    assert_eq!(held.code, Some(0), "{held:?}");
-    let looked = quorate(&["doctor", "--json"]);
-    assert!(looked.out.contains("\"mariadb\""), "{looked:?}");
-    assert!(!looked.out.contains("eviction"), "{looked:?}");
+    assert_eq!(held_run.code, Some(0), "{held_run:?}");
+    let output = quorate(&["doctor", "--json"]);
+    assert!(output.stdout.contains("\"mariadb\""), "{output:?}");
+    assert!(!output.stdout.contains("eviction"), "{output:?}");
 }
 
 #[test]
@@ -61,15 +64,18 @@ fn run_accepts_mixed_kinds_of_masters_but_no_invalid_url() {
     };
     let redis = [(); 2].map(|()| Server::start(ServerOptions::new()).expect("a Redis"));
     let url = server.url("locks");
-    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
+    assert_eq!(
+        output_of(quorate_command().args(["prepare-server", &url])).code,
+        Some(0)
+    );
     let masters = format!("{},{},{url}", redis[0].url(), redis[1].url());
-    let mut mixed = bare();
-    mixed
+    let mut mixed_run = quorate_command();
+    mixed_run
         .env("QUORATE_MASTERS", masters)
         .env("QUORATE_RESTART_GUARD", "off")
         .args(["run", "nightly", "--", "true"]);
-    let mixed = done(&mut mixed);
-    assert_eq!(mixed.code, Some(0), "{mixed:?}");
+    let mixed_run = output_of(&mut mixed_run);
+    assert_eq!(mixed_run.code, Some(0), "{mixed_run:?}");
 
     for (url, why) in [
         ("mysql://", "mysql://"),
@@ -80,8 +86,8 @@ fn run_accepts_mixed_kinds_of_masters_but_no_invalid_url() {
         ("mysql://root:secret@h1,h2/d", "a URL of its own"),
         ("mysql://root:secret@%2Frun%2Fm.sock/d", "?socket=/run"),
     ] {
-        let mut wrong = bare();
-        wrong.args([
+        let mut wrong_run = quorate_command();
+        wrong_run.args([
             "run",
             "--masters",
             url,
@@ -91,13 +97,19 @@ fn run_accepts_mixed_kinds_of_masters_but_no_invalid_url() {
             "--",
             "true",
         ]);
-        let wrong = done(&mut wrong);
-        assert!(matches!(wrong.code, Some(64 | 69)), "{url}: {wrong:?}");
-        assert!(wrong.err.contains(why), "{url}: {wrong:?}");
+        let wrong_run = output_of(&mut wrong_run);
+        assert!(
+            matches!(wrong_run.code, Some(64 | 69)),
+            "{url}: {wrong_run:?}"
+        );
+        assert!(wrong_run.stderr.contains(why), "{url}: {wrong_run:?}");
     }
-    let none = done(bare().args(["prepare-server", "redis://127.0.0.1:1"]));
-    assert_eq!(none.code, Some(64), "{none:?}");
-    assert!(none.err.contains("need no preparation"), "{none:?}");
+    let redis_run = output_of(quorate_command().args(["prepare-server", "redis://127.0.0.1:1"]));
+    assert_eq!(redis_run.code, Some(64), "{redis_run:?}");
+    assert!(
+        redis_run.stderr.contains("need no preparation"),
+        "{redis_run:?}"
+    );
 }
 
 #[test]
@@ -110,27 +122,33 @@ fn run_connects_to_a_database_over_its_unix_socket() {
         .expect("a user");
     let socket = server.socket().display().to_string();
     let url = format!("mysql://locks:s3cret@localhost/locks?socket={socket}");
-    let prepared = done(bare().args(["prepare-server", &url]));
-    assert_eq!(prepared.code, Some(0), "{prepared:?}");
+    let prepared_run = output_of(quorate_command().args(["prepare-server", &url]));
+    assert_eq!(prepared_run.code, Some(0), "{prepared_run:?}");
     let name = format!("mysql {socket}/locks");
-    assert!(prepared.out.starts_with(&name), "{prepared:?}");
+    assert!(prepared_run.stdout.starts_with(&name), "{prepared_run:?}");
     let run = |url: &str, args: &[&str]| {
-        let mut command = bare();
+        let mut command = quorate_command();
         command
             .env("QUORATE_MASTERS", url)
             .env("QUORATE_RESTART_GUARD", "off");
-        let run = done(command.args(args));
-        assert!(!(run.err.clone() + &run.out).contains("s3cret"), "{run:?}");
+        let run = output_of(command.args(args));
+        assert!(
+            !(run.stderr.clone() + &run.stdout).contains("s3cret"),
+            "{run:?}"
+        );
         run
     };
-    let timed = format!("{url}&timeout=2s");
+    let url_with_timeout = format!("{url}&timeout=2s");
     let lock = ["run", "--wait", "5s", "nightly", "--", "true"];
-    let held = run(&timed, &lock);
-    assert_eq!(held.code, Some(0), "{held:?}");
-    let looked = run(&timed, &["doctor", "--json"]);
-    assert!(looked.out.contains(&format!("\"{name}\"")), "{looked:?}");
+    let held_run = run(&url_with_timeout, &lock);
+    assert_eq!(held_run.code, Some(0), "{held_run:?}");
+    let output = run(&url_with_timeout, &["doctor", "--json"]);
+    assert!(output.stdout.contains(&format!("\"{name}\"")), "{output:?}");
     server.kill().expect("the server must be killed");
-    let dead = run(&timed, &["run", "--wait", "1s", "nightly", "--", "true"]);
-    assert_eq!(dead.code, Some(69), "{dead:?}");
-    assert!(dead.err.contains(&name), "{dead:?}");
+    let dead_run = run(
+        &url_with_timeout,
+        &["run", "--wait", "1s", "nightly", "--", "true"],
+    );
+    assert_eq!(dead_run.code, Some(69), "{dead_run:?}");
+    assert!(dead_run.stderr.contains(&name), "{dead_run:?}");
 }

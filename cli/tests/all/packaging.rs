@@ -5,56 +5,56 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{self, bare, done, masters, quorate};
+use crate::common::{self, output_of, quorate_command, quorate_on, start_masters};
 use quorate_testbed::{Masters, not_run};
 use serde_json::Value;
 
-fn file(name: &str) -> PathBuf {
+fn packaging_file(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
     root.join(name)
 }
 
-fn text(name: &str) -> String {
-    std::fs::read_to_string(file(name)).expect(name)
+fn packaging_text(name: &str) -> String {
+    std::fs::read_to_string(packaging_file(name)).expect(name)
 }
 
-fn is_there(program: &str) -> bool {
-    let found = Command::new(program)
+fn is_installed(program: &str) -> bool {
+    let status = Command::new(program)
         .arg("--help")
         .stdin(Stdio::null())
         .output();
-    found.is_ok()
+    status.is_ok()
 }
 
 /// Runs `quorate` with the arguments `words` several times. `times` contains the expected exit code of each run. If the
 /// command is `quorate once`, first creates the once-per-period record `name`.
-fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
-    let mut create = quorate(masters);
+fn assert_runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
+    let mut create = quorate_on(masters);
     create.env("QUORATE_NODE_TIMEOUT", "500ms");
     if words[0] == "once" {
-        let created = done(create.args(["once", "--create", name]));
-        assert_eq!(created.code, Some(0), "{created:?}");
+        let created_run = output_of(create.args(["once", "--create", name]));
+        assert_eq!(created_run.code, Some(0), "{created_run:?}");
     }
     for code in times {
-        let mut run = quorate(masters);
+        let mut run = quorate_on(masters);
         run.env("QUORATE_NODE_TIMEOUT", "500ms");
-        let ran = done(run.args(words));
+        let output = output_of(run.args(words));
         assert_eq!(
-            (ran.code, &*ran.err),
+            (output.code, &*output.stderr),
             (Some(*code), ""),
-            "{words:?}: {ran:?}"
+            "{words:?}: {output:?}"
         );
     }
 }
 
 #[test]
 fn systemd_units_are_valid_and_their_command_runs() {
-    let service = text("systemd/quorate-nightly.service");
+    let service = packaging_text("systemd/quorate-nightly.service");
     assert!(service.contains("SuccessExitStatus=75\n"), "{service}");
     let line = service
         .lines()
         .find_map(|line| line.strip_prefix("ExecStart=/usr/bin/quorate "));
-    let masters = masters(3);
+    let masters = start_masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let config = dir.path().join("quorate.toml");
     let urls = format!("masters = '{}'\n", masters.urls().join(","));
@@ -73,9 +73,9 @@ fn systemd_units_are_valid_and_their_command_runs() {
             }
         })
         .collect();
-    runs(&masters, &words, "nightly-report", &[0, 0]);
+    assert_runs(&masters, &words, "nightly-report", &[0, 0]);
 
-    if !is_there("systemd-analyze") {
+    if !is_installed("systemd-analyze") {
         return not_run(
             "systemd_units_are_valid_and_their_command_runs",
             "there is no systemd-analyze",
@@ -85,11 +85,11 @@ fn systemd_units_are_valid_and_their_command_runs() {
         .replace("/usr/bin/quorate", env!("CARGO_BIN_EXE_quorate"))
         .replace("/usr/local/bin/nightly-report", "/bin/true");
     std::fs::write(dir.path().join("quorate-nightly.service"), here).expect("written");
-    let timer = text("systemd/quorate-nightly.timer");
+    let timer = packaging_text("systemd/quorate-nightly.timer");
     std::fs::write(dir.path().join("quorate-nightly.timer"), &timer).expect("written");
     let verify = |name: &str| {
         let unit = dir.path().join(name);
-        done(
+        output_of(
             Command::new("systemd-analyze")
                 .args(["verify", "--man=no"])
                 .arg(unit),
@@ -98,25 +98,25 @@ fn systemd_units_are_valid_and_their_command_runs() {
     for name in ["quorate-nightly.service", "quorate-nightly.timer"] {
         let verified = verify(name);
         assert_eq!(
-            (verified.code, &*verified.err),
+            (verified.code, &*verified.stderr),
             (Some(0), ""),
             "{name}: {verified:?}"
         );
     }
     let wrong = timer.replace("03:00:00 UTC", "25 o'clock");
     std::fs::write(dir.path().join("quorate-nightly.timer"), wrong).expect("written");
-    let refused = verify("quorate-nightly.timer");
+    let refused_run = verify("quorate-nightly.timer");
     assert_eq!(
-        refused.code,
+        refused_run.code,
         Some(1),
-        "systemd-analyze must refuse a timer with a wrong time: {refused:?}"
+        "systemd-analyze must refuse a timer with a wrong time: {refused_run:?}"
     );
 }
 
 /// The cron job as kubectl parses it, without a cluster; `None` if kubectl is not installed. Fields that kubectl does
 /// not know are missing.
 fn as_kubernetes_reads_it() -> Option<Value> {
-    if !is_there("kubectl") {
+    if !is_installed("kubectl") {
         return None;
     }
     let mut kubectl = Command::new("kubectl");
@@ -129,14 +129,14 @@ fn as_kubernetes_reads_it() -> Option<Value> {
         "nightly-report=x",
         "-f",
     ]);
-    let read = done(kubectl.arg(file("kubernetes/cronjob.yaml")));
-    assert_eq!(read.code, Some(0), "{read:?}");
-    Some(serde_json::from_str(&read.out).expect("JSON"))
+    let kubectl_run = output_of(kubectl.arg(packaging_file("kubernetes/cronjob.yaml")));
+    assert_eq!(kubectl_run.code, Some(0), "{kubectl_run:?}");
+    Some(serde_json::from_str(&kubectl_run.stdout).expect("JSON"))
 }
 
 /// The names of all fields that the file of the cron job contains.
 fn fields_of_the_cron_job() -> BTreeSet<String> {
-    let source = text("kubernetes/cronjob.yaml");
+    let source = packaging_text("kubernetes/cronjob.yaml");
     let lines = source
         .lines()
         .filter(|line| !line.trim_start().starts_with('#'));
@@ -177,9 +177,9 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
         .chain(words)
         .map(str::to_owned)
         .collect();
-    runs(&masters(3), &words, "nightly-report", &[0]);
-    let held = masters(3);
-    for master in &held {
+    assert_runs(&start_masters(3), &words, "nightly-report", &[0]);
+    let held_run = start_masters(3);
+    for master in &held_run {
         master
             .command(&["SET", "nightly-report", "x"])
             .expect("a reply");
@@ -188,18 +188,18 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
         Some(_) => "--wait=100ms",
         None => word,
     });
-    let held = done(quorate(&held).args(short));
+    let held_run = output_of(quorate_on(&held_run).args(short));
     assert_eq!(
-        held.code,
+        held_run.code,
         Some(75),
-        "a job that did not get the lock must fail, so that Kubernetes does not count it as complete: {held:?}"
+        "a job that did not get the lock must fail, so that Kubernetes does not count it as complete: {held_run:?}"
     );
-    assert!(held.err.contains("held by another"), "{held:?}");
+    assert!(held_run.stderr.contains("held by another"), "{held_run:?}");
 }
 
 /// The number that is the value of this field in the file of the cron job.
 fn number_in_the_cron_job(field: &str) -> usize {
-    let file = text("kubernetes/cronjob.yaml");
+    let file = packaging_text("kubernetes/cronjob.yaml");
     let (_, rest) = file.split_once(&format!("{field}: ")).expect("a field");
     rest.lines()
         .next()
@@ -210,7 +210,7 @@ fn number_in_the_cron_job(field: &str) -> usize {
 
 /// The container's arguments in `cronjob.yaml`, and the number of pods that Kubernetes starts if every pod fails.
 fn pods() -> (Vec<String>, usize) {
-    let file = text("kubernetes/cronjob.yaml");
+    let file = packaging_text("kubernetes/cronjob.yaml");
     let (_, rest) = file.split_once(" args:\n").expect("arguments");
     let (args, _) = rest.split_once(" env:\n").expect("an environment");
     let args = args
@@ -225,14 +225,14 @@ fn pods() -> (Vec<String>, usize) {
 
 #[test]
 fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let (words, pods) = pods();
     assert!(
         pods > 1,
         "cronjob.yaml must let Kubernetes start more than one pod"
     );
-    let created = done(quorate(&masters).args(["once", "--create", "nightly-report"]));
-    assert_eq!(created.code, Some(0), "{created:?}");
+    let created_run = output_of(quorate_on(&masters).args(["once", "--create", "nightly-report"]));
+    assert_eq!(created_run.code, Some(0), "{created_run:?}");
     let dir = tempfile::tempdir().expect("a directory");
     // The job fails until the test creates this file.
     let go = dir.path().join("go");
@@ -254,21 +254,21 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     });
     let words: Vec<String> = words.collect();
     let pod = || {
-        let mut quorate = quorate(&masters);
-        done(quorate.env("QUORATE_NODE_TIMEOUT", "500ms").args(&words))
+        let mut quorate = quorate_on(&masters);
+        output_of(quorate.env("QUORATE_NODE_TIMEOUT", "500ms").args(&words))
     };
     for _ in 0..pods {
-        let failed = pod();
+        let failed_run = pod();
         assert_eq!(
-            (failed.code, &*failed.out),
+            (failed_run.code, &*failed_run.stdout),
             (Some(1), "ran\n"),
-            "{failed:?}"
+            "{failed_run:?}"
         );
     }
     std::fs::write(go, "").expect("written");
     for out in ["ran\n", ""] {
-        let done = pod();
-        assert_eq!((done.code, &*done.out), (Some(0), out), "{done:?}");
+        let output = pod();
+        assert_eq!((output.code, &*output.stdout), (Some(0), out), "{output:?}");
     }
 }
 
@@ -276,7 +276,7 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
 /// cluster waits. If the job fails in the first cluster, the waiting pod must run it.
 #[test]
 fn kubernetes_pod_repeats_the_failed_job_of_a_pod_in_another_cluster() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let (words, _) = pods();
     let limit = number_in_the_cron_job("activeDeadlineSeconds");
     let wait = words.iter().find_map(|word| word.strip_prefix("--wait="));
@@ -286,8 +286,8 @@ fn kubernetes_pod_repeats_the_failed_job_of_a_pod_in_another_cluster() {
         Some(limit),
         "a pod must wait until Kubernetes ends the job"
     );
-    let created = done(quorate(&masters).args(["once", "--create", "nightly-report"]));
-    assert_eq!(created.code, Some(0), "{created:?}");
+    let created_run = output_of(quorate_on(&masters).args(["once", "--create", "nightly-report"]));
+    assert_eq!(created_run.code, Some(0), "{created_run:?}");
     let pod = |line: &str| {
         let words = words.iter().filter(|word| *word != "--");
         let words = words.map(|word| {
@@ -297,22 +297,22 @@ fn kubernetes_pod_repeats_the_failed_job_of_a_pod_in_another_cluster() {
                 word.clone()
             }
         });
-        let mut quorate = quorate(&masters);
+        let mut quorate = quorate_on(&masters);
         quorate.env("QUORATE_NODE_TIMEOUT", "500ms").args(words);
         quorate.stdin(Stdio::piped()).stdout(Stdio::piped());
         quorate.spawn().expect("starts")
     };
     let mut first = pod("read line; exit 3");
-    common::until_held(&masters, "quorate:note:nightly-report");
-    let second = pod("echo ran");
-    common::until_held(&masters, "quorate:queue:nightly-report");
+    common::wait_until_held(&masters, "quorate:note:nightly-report");
+    let second_run = pod("echo ran");
+    common::wait_until_held(&masters, "quorate:queue:nightly-report");
     drop(first.stdin.take());
-    assert_eq!(common::end(first).code, Some(3));
-    let second = common::end(second);
+    assert_eq!(common::wait_for_output(first).code, Some(3));
+    let second_run = common::wait_for_output(second_run);
     assert_eq!(
-        (second.code, &*second.out),
+        (second_run.code, &*second_run.stdout),
         (Some(0), "ran\n"),
-        "{second:?}"
+        "{second_run:?}"
     );
 }
 
@@ -320,14 +320,17 @@ fn kubernetes_pod_repeats_the_failed_job_of_a_pod_in_another_cluster() {
 fn compose_file_has_five_masters_and_a_job_that_uses_them() {
     let name = "compose_file_has_five_masters_and_a_job_that_uses_them";
     let script = "import json,sys,yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
-    let read = Command::new("python3")
+    let parser_run = Command::new("python3")
         .args(["-c", script])
-        .arg(file("docker/compose.yaml"))
+        .arg(packaging_file("docker/compose.yaml"))
         .output();
-    let Some(read) = read.ok().filter(|read| read.status.success()) else {
+    let Some(parser_run) = parser_run
+        .ok()
+        .filter(|parser_run| parser_run.status.success())
+    else {
         return not_run(name, "python3 with the module yaml is missing");
     };
-    let compose: Value = serde_json::from_slice(&read.stdout).expect("JSON");
+    let compose: Value = serde_json::from_slice(&parser_run.stdout).expect("JSON");
     let services = compose["services"].as_object().expect("services");
     let masters: Vec<&String> = services
         .keys()
@@ -357,11 +360,11 @@ fn compose_file_has_five_masters_and_a_job_that_uses_them() {
     let words: Vec<String> = words
         .map(|word| word.as_str().expect("text").to_owned())
         .collect();
-    runs(&common::masters(3), &words, "hello", &[0]);
+    assert_runs(&common::start_masters(3), &words, "hello", &[0]);
     let mut docker = Command::new("docker");
     docker
         .args(["compose", "-f"])
-        .arg(file("docker/compose.yaml"));
+        .arg(packaging_file("docker/compose.yaml"));
     if let Err(why) = docker_reads(docker.args(["config", "--quiet"])) {
         not_run("docker compose config", &why);
     }
@@ -370,10 +373,10 @@ fn compose_file_has_five_masters_and_a_job_that_uses_them() {
 /// Runs a docker command that checks a file, and fails if docker rejects this file. Returns an error if this machine
 /// has no suitable docker.
 fn docker_reads(docker: &mut Command) -> Result<(), String> {
-    let said = docker
+    let output = docker
         .output()
         .map_err(|_| "there is no docker".to_owned())?;
-    let words = String::from_utf8_lossy(&said.stderr).into_owned();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
     let is_missing = [
         "unknown command",
         "unknown shorthand",
@@ -387,7 +390,7 @@ fn docker_reads(docker: &mut Command) -> Result<(), String> {
             words.lines().next().unwrap_or_default()
         ));
     }
-    assert!(said.status.success(), "{words}");
+    assert!(output.status.success(), "{words}");
     Ok(())
 }
 
@@ -405,7 +408,7 @@ fn container_image_copies_only_existing_files() {
         "ARG",
         "LABEL",
     ];
-    let source = text("docker/Dockerfile").replace("\\\n", " ");
+    let source = packaging_text("docker/Dockerfile").replace("\\\n", " ");
     let lines = source
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -439,7 +442,7 @@ fn container_image_copies_only_existing_files() {
     let mut docker = Command::new("docker");
     docker
         .args(["build", "--check", "-f"])
-        .arg(file("docker/Dockerfile"))
+        .arg(packaging_file("docker/Dockerfile"))
         .arg(".");
     if let Err(why) = docker_reads(&mut docker) {
         not_run("docker build --check", &why);
@@ -469,14 +472,14 @@ fn first_command_in_the_cron_section_of_the_operations_page_is_quorate_once() {
     let words = line.replace("./report.sh", "true");
     let words = words.split_whitespace().skip(1).map(str::to_owned);
     let words: Vec<String> = words.collect();
-    runs(&masters(3), &words, "nightly-report", &[0, 0]);
+    assert_runs(&start_masters(3), &words, "nightly-report", &[0, 0]);
     let cron = cron.split("\n## ").next().expect("its text");
     for name in ["systemd/quorate-nightly.timer", "kubernetes/cronjob.yaml"] {
         assert!(cron.contains(&format!("packaging/{name}")), "{name}");
-        assert!(file(name).exists(), "{name}");
+        assert!(packaging_file(name).exists(), "{name}");
     }
-    let help = done(bare().args(["once", "--help"]));
-    assert!(help.out.contains("--per"), "{help:?}");
+    let help = output_of(quorate_command().args(["once", "--help"]));
+    assert!(help.stdout.contains("--per"), "{help:?}");
 }
 
 /// The path and the text of each file in `folder` and its subfolders that can show commands to users.
@@ -509,7 +512,7 @@ fn every_documented_example_of_quorate_once_with_a_period_limits_its_wait() {
         all.push((name.into(), text));
     }
     for words in [&["once", "--help"][..], &["--help"]] {
-        let help = done(bare().args(words)).out;
+        let help = output_of(quorate_command().args(words)).stdout;
         let (_, examples) = help.split_once("Examples:\n").unwrap_or(("", &help));
         all.push((words.join(" ").into(), examples.to_owned()));
     }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::common::{self, Done, bare, done, masters};
+use crate::common::{self, RunOutput, output_of, quorate_command, start_masters};
 use quorate_testbed::not_run;
 
 /// The commands that have a manual page; the empty text is `quorate` itself.
@@ -25,15 +25,15 @@ const COMMANDS: [&str; 16] = [
     "man",
 ];
 
-fn help(command: &str, columns: &str) -> String {
-    let mut help = bare();
+fn help_of(command: &str, columns: &str) -> String {
+    let mut help = quorate_command();
     help.args(command.split_whitespace());
     if !command.starts_with("help ") {
         help.arg("--help");
     }
-    let help = done(help.env("COLUMNS", columns).stdin(Stdio::null()));
+    let help = output_of(help.env("COLUMNS", columns).stdin(Stdio::null()));
     assert_eq!(help.code, Some(0), "{help:?}");
-    help.out
+    help.stdout
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn help_text_is_wrapped_between_words_at_the_terminal_width() {
             let words = text.split_whitespace().filter(|word| *word != "\\");
             words.map(str::to_owned).collect()
         };
-        let whole = words(&help(command, "200"));
+        let whole = words(&help_of(command, "200"));
         for columns in [60, 80, 200] {
-            let text = help(command, &columns.to_string());
+            let text = help_of(command, &columns.to_string());
             let widest = text.lines().map(|line| line.chars().count()).max();
             assert!(
                 widest <= Some(columns.min(100)),
@@ -62,8 +62,8 @@ fn help_text_is_wrapped_between_words_at_the_terminal_width() {
 #[test]
 fn every_manual_page_has_the_standard_sections() {
     let dir = tempfile::tempdir().expect("a directory");
-    let written = done(bare().args(["man", "--out"]).arg(dir.path()));
-    assert_eq!(written.code, Some(0), "{written:?}");
+    let manual_run = output_of(quorate_command().args(["man", "--out"]).arg(dir.path()));
+    assert_eq!(manual_run.code, Some(0), "{manual_run:?}");
     for command in COMMANDS {
         let name = if command.is_empty() {
             "quorate".to_owned()
@@ -87,7 +87,7 @@ fn every_manual_page_has_the_standard_sections() {
         for warning in [".SH EXTRA", "Exit codes:", "Examples:"] {
             assert!(!page.contains(warning), "{name}: {warning}");
         }
-        typeset(&name, &file, command);
+        assert_typeset(&name, &file, command);
     }
     for topic in ["masters", "command", "kinds"] {
         let name = format!("quorate-{topic}");
@@ -101,7 +101,7 @@ fn every_manual_page_has_the_standard_sections() {
                 "the page {name} must have the section {section}: {page}"
             );
         }
-        typeset(&name, &file, &format!("help {topic}"));
+        assert_typeset(&name, &file, &format!("help {topic}"));
     }
     let run = std::fs::read_to_string(dir.path().join("quorate-run.1")).expect("a page");
     assert!(
@@ -111,7 +111,7 @@ fn every_manual_page_has_the_standard_sections() {
 }
 
 /// Typesets the manual page `file` of `command`. Checks that it shows the same examples as the help text of `command`.
-fn typeset(name: &str, file: &std::path::Path, command: &str) {
+fn assert_typeset(name: &str, file: &std::path::Path, command: &str) {
     let groff = Command::new("groff")
         .args(["-man", "-Tutf8", "-P-cbou", "-ww", "-rLL=60n"])
         .arg(file)
@@ -119,10 +119,13 @@ fn typeset(name: &str, file: &std::path::Path, command: &str) {
     let Ok(groff) = groff else {
         return not_run(&format!("typeset {name}"), "there is no groff");
     };
-    let said = String::from_utf8_lossy(&groff.stderr);
-    assert!(groff.status.success() && said.is_empty(), "{name}: {said}");
+    let errors = String::from_utf8_lossy(&groff.stderr);
+    assert!(
+        groff.status.success() && errors.is_empty(),
+        "{name}: {errors}"
+    );
     let page = String::from_utf8_lossy(&groff.stdout).into_owned();
-    let help = help(command, "200");
+    let help = help_of(command, "200");
     let examples = help.split("\nExamples:\n").nth(1).unwrap_or_default();
     let examples = examples.lines().take_while(|line| !line.is_empty());
     for example in examples.filter(|line| !line.starts_with("     ")) {
@@ -142,18 +145,19 @@ fn typeset(name: &str, file: &std::path::Path, command: &str) {
 
 /// The lines that `quorate` with the arguments `words` prints on a terminal of this width; `None` if the program
 /// `script` is not installed.
-fn on_a_terminal(columns: u16, urls: &str, words: &str) -> Option<Vec<String>> {
+fn on_a_terminal(columns: u16, urls: &str, args: &str) -> Option<Vec<String>> {
     let quorate = env!("CARGO_BIN_EXE_quorate");
-    let line = format!("stty cols {columns}; {quorate} {words}");
+    let line = format!("stty cols {columns}; {quorate} {args}");
     let mut script = Command::new("script");
     script.args(["-qec", &format!("sh -c '{line}'"), "/dev/null"]);
     script
         .env("QUORATE_MASTERS", urls)
         .env("QUORATE_RESTART_GUARD", "off");
     script.env("NO_COLOR", "1").stdin(Stdio::null());
-    let seen: Done = script.output().is_ok().then(|| done(&mut script))?;
+    let screen: RunOutput = script.output().is_ok().then(|| output_of(&mut script))?;
     Some(
-        seen.out
+        screen
+            .stdout
             .lines()
             .map(|line| line.trim_end().to_owned())
             .collect(),
@@ -162,7 +166,7 @@ fn on_a_terminal(columns: u16, urls: &str, words: &str) -> Option<Vec<String>> {
 
 #[test]
 fn tables_fit_narrow_terminals() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for master in &masters {
         master
             .command(&["SET", "deploy:web", "somebody", "PX", "60000"])
@@ -187,55 +191,62 @@ fn tables_fit_narrow_terminals() {
                 "{words}: {line:?} in {narrow:#?}"
             );
         }
-        let all = narrow.join("\n");
-        assert!(all.contains("STATE ") || all.contains("HOLDER "), "{all}");
+        let all_lines = narrow.join("\n");
+        assert!(
+            all_lines.contains("STATE ") || all_lines.contains("HOLDER "),
+            "{all_lines}"
+        );
     }
     // If stdout is a pipe, every row of a table must stay on one line.
-    let piped = done(common::quorate(&masters).args(["status", "deploy:web"]));
-    assert!(piped.out.contains("MASTER "), "{piped:?}");
+    let piped = output_of(common::quorate_on(&masters).args(["status", "deploy:web"]));
+    assert!(piped.stdout.contains("MASTER "), "{piped:?}");
 }
 
 /// The completions that bash offers for the last of these words.
-fn completed(words: &[&str]) -> Done {
-    let script = done(bare().args(["completions", "bash"]));
+fn completions_of(words: &[&str]) -> RunOutput {
+    let script = output_of(quorate_command().args(["completions", "bash"]));
     assert_eq!(script.code, Some(0), "{script:?}");
     let array: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
-    let at = words.len() - 1;
+    let last_index = words.len() - 1;
     let line = format!(
-        "{}\nCOMP_WORDS=({}); COMP_CWORD={at}; \
-         _quorate_or_command quorate \"${{COMP_WORDS[{at}]}}\" \"${{COMP_WORDS[{}]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-        script.out,
+        "{}\nCOMP_WORDS=({}); COMP_CWORD={last_index}; \
+         _quorate_or_command quorate \"${{COMP_WORDS[{last_index}]}}\" \"${{COMP_WORDS[{}]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        script.stdout,
         array.join(" "),
-        at - 1
+        last_index - 1
     );
-    done(Command::new("bash").args(["--norc", "-c", &line]))
+    output_of(Command::new("bash").args(["--norc", "-c", &line]))
 }
 
 #[test]
 fn shell_completes_the_command_after_the_double_dash() {
-    let command = completed(&["quorate", "run", "x", "--", "prin"]);
+    let command = completions_of(&["quorate", "run", "x", "--", "prin"]);
     assert!(
-        command.out.lines().any(|word| word == "printf"),
+        command.stdout.lines().any(|word| word == "printf"),
         "{command:?}"
     );
-    let file = completed(&["quorate", "run", "x", "--", "cat", "/etc/pass"]);
+    let file = completions_of(&["quorate", "run", "x", "--", "cat", "/etc/pass"]);
     assert!(
-        file.out.lines().any(|word| word == "/etc/passwd"),
+        file.stdout.lines().any(|word| word == "/etc/passwd"),
         "{file:?}"
     );
-    let own = completed(&["quorate", "run", "--max-h"]);
-    assert_eq!(own.out.trim(), "--max-hold", "{own:?}");
-    let fish = done(bare().args(["completions", "fish"]));
-    assert!(fish.out.contains("__fish_quorate_command"), "{fish:?}");
-    let zsh = done(bare().args(["completions", "zsh"]));
-    assert!(zsh.out.contains("_cmdambivalent"), "{zsh:?}");
+    let option_completions = completions_of(&["quorate", "run", "--max-h"]);
+    assert_eq!(
+        option_completions.stdout.trim(),
+        "--max-hold",
+        "{option_completions:?}"
+    );
+    let fish = output_of(quorate_command().args(["completions", "fish"]));
+    assert!(fish.stdout.contains("__fish_quorate_command"), "{fish:?}");
+    let zsh = output_of(quorate_command().args(["completions", "zsh"]));
+    assert!(zsh.stdout.contains("_cmdambivalent"), "{zsh:?}");
 }
 
 /// The names of all commands, as the help lists them. For `masters` and `quota`, also their subcommands, for example
 /// `masters begin`.
-fn commands() -> Vec<String> {
+fn command_names() -> Vec<String> {
     let names = |command: &str| {
-        let text = help(command, "200");
+        let text = help_of(command, "200");
         let lines = text.lines().skip_while(|line| *line != "Commands:").skip(1);
         let lines = lines.take_while(|line| line.starts_with("  "));
         let name = |line: &str| {
@@ -260,7 +271,7 @@ fn commands() -> Vec<String> {
 
 #[test]
 fn every_command_that_a_page_mentions_exists() {
-    let commands = commands();
+    let commands = command_names();
     assert!(commands.len() > 20, "{commands:?}");
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let docs = std::fs::read_dir(format!("{root}/docs")).expect("docs/ must be readable");
@@ -304,7 +315,7 @@ fn help_states_the_promises_of_the_page_word_for_word() {
         let plain = text.replace(['*', '`'], "");
         plain.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let shown = words(&help("", "100"));
+    let shown = words(&help_of("", "100"));
     let mut promises = vec![String::new()];
     for line in page.lines() {
         match line.strip_prefix('>') {

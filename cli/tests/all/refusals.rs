@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{bare, done, quorate};
+use crate::common::{output_of, quorate_command, quorate_on};
 use quorate_testbed::{Masters, ServerOptions, demand_plugin};
 
 #[test]
@@ -13,16 +13,16 @@ fn command_that_the_masters_do_not_have_ends_a_wait_and_is_named_by_doctor() {
             .arg(command)
             .arg("");
         let masters = Masters::start_with(3, |_| options.clone()).expect("masters start");
-        let run = done(quorate(&masters).args(["run", "r", "--", "true"]));
+        let run = output_of(quorate_on(&masters).args(["run", "r", "--", "true"]));
         assert_eq!(run.code, Some(exits), "{command}: {run:?}");
-        let doctor = done(quorate(&masters).args(["doctor", "--node-timeout", "2s"]));
-        assert!(doctor.out.contains(command), "{command}: {doctor:?}");
+        let doctor = output_of(quorate_on(&masters).args(["doctor", "--node-timeout", "2s"]));
+        assert!(doctor.stdout.contains(command), "{command}: {doctor:?}");
         if exits != 0 {
             assert!(
-                run.err.contains("restore its name (rename-command)"),
+                run.stderr.contains("restore its name (rename-command)"),
                 "{run:?}"
             );
-            assert!(doctor.out.contains("rename-command"), "{doctor:?}");
+            assert!(doctor.stdout.contains("rename-command"), "{doctor:?}");
         }
     }
 }
@@ -31,12 +31,12 @@ fn command_that_the_masters_do_not_have_ends_a_wait_and_is_named_by_doctor() {
 fn cluster_nodes_end_a_wait_with_advice_that_doctor_repeats() {
     let options = ServerOptions::new().arg("--cluster-enabled").arg("yes");
     let masters = Masters::start_with(3, |_| options.clone()).expect("masters start");
-    let run = done(quorate(&masters).args(["run", "r", "--", "true"]));
+    let run = output_of(quorate_on(&masters).args(["run", "r", "--", "true"]));
     assert_eq!(run.code, Some(69), "{run:?}");
     let advice = "use servers with cluster-enabled no";
-    assert!(run.err.contains(advice), "{run:?}");
-    let doctor = done(quorate(&masters).arg("doctor"));
-    assert!(doctor.out.contains(advice), "{doctor:?}");
+    assert!(run.stderr.contains(advice), "{run:?}");
+    let doctor = output_of(quorate_on(&masters).arg("doctor"));
+    assert!(doctor.stdout.contains(advice), "{doctor:?}");
     assert_eq!(doctor.code, Some(69), "{doctor:?}");
 }
 
@@ -46,21 +46,21 @@ fn panic_of_a_driver_is_reported_as_a_fault_and_not_as_a_panic() {
     let (address, _answers) = demand_plugin("parsec", nonce).expect("a server");
     let url = format!("mysql://app:hunter2@{address}/locks?timeout=2s");
     for quiet in [&[][..], &["-q"]] {
-        let mut command = bare();
+        let mut command = quorate_command();
         command.env("QUORATE_MASTERS", &url).arg("run").args(quiet);
-        let run = done(command.args(["r", "--", "true"]));
+        let run = output_of(command.args(["r", "--", "true"]));
         assert_eq!(run.code, Some(69), "{run:?}");
-        assert!(run.err.contains("parsec"), "{run:?}");
-        assert!(!run.err.contains("panicked"), "{run:?}");
-        assert!(!run.err.contains("hunter2"), "{run:?}");
+        assert!(run.stderr.contains("parsec"), "{run:?}");
+        assert!(!run.stderr.contains("panicked"), "{run:?}");
+        assert!(!run.stderr.contains("hunter2"), "{run:?}");
     }
-    let doctor = done(bare().env("QUORATE_MASTERS", &url).arg("doctor"));
+    let doctor = output_of(quorate_command().env("QUORATE_MASTERS", &url).arg("doctor"));
     assert_eq!(doctor.code, Some(69), "{doctor:?}");
-    assert!(doctor.out.contains("parsec"), "{doctor:?}");
-    let prepare = done(bare().args(["prepare-server", &url]));
+    assert!(doctor.stdout.contains("parsec"), "{doctor:?}");
+    let prepare = output_of(quorate_command().args(["prepare-server", &url]));
     assert!(matches!(prepare.code, Some(1 | 69 | 70)), "{prepare:?}");
-    assert!(prepare.err.contains("parsec"), "{prepare:?}");
-    assert!(!prepare.err.contains("panicked"), "{prepare:?}");
+    assert!(prepare.stderr.contains("parsec"), "{prepare:?}");
+    assert!(!prepare.stderr.contains("panicked"), "{prepare:?}");
 }
 
 #[test]
@@ -78,14 +78,14 @@ fn too_few_open_files_end_a_command_with_an_error_and_no_panic() {
                 .args(["-c", &limit, "sh", env!("CARGO_BIN_EXE_quorate")])
                 .args(arguments)
                 .env("QUORATE_MASTERS", "redis://127.0.0.1:1");
-            let done = done(&mut limited);
-            let what = format!("{files} files, {arguments:?}: {done:?}");
-            assert!(matches!(done.code, Some(69 | 70)), "{what}");
+            let output = output_of(&mut limited);
+            let case_text = format!("{files} files, {arguments:?}: {output:?}");
+            assert!(matches!(output.code, Some(69 | 70)), "{case_text}");
             assert!(
-                !done.err.contains("panicked") && !done.err.is_empty(),
-                "{what}"
+                !output.stderr.contains("panicked") && !output.stderr.is_empty(),
+                "{case_text}"
             );
-            failed += u32::from(done.err.contains("raise the limits of open files"));
+            failed += u32::from(output.stderr.contains("raise the limits of open files"));
         }
     }
     assert!(failed > 3, "with few open files, no command can start");

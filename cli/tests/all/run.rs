@@ -7,7 +7,8 @@ use quorate_testbed::Fault::Latency;
 use quorate_testbed::{Masters, Proxy, Server, Way};
 
 use crate::common::{
-    self, alive, bare, done, end, mark, masters, quorate, run, signal, sleeps, until, until_held,
+    self, count_processes, is_sleeping, output_of, quorate_command, quorate_on, quorate_run,
+    send_signal, start_masters, unique_marker, wait_for_output, wait_until, wait_until_held,
 };
 
 /// The longest time that `quorate` needs to start, connect and end on an overloaded machine. Tests add it to the
@@ -16,23 +17,27 @@ const START: Duration = Duration::from_secs(3);
 
 #[test]
 fn command_gets_variables_that_describe_the_lock() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let script = "echo $QUORATE_RESOURCE $QUORATE_TOKEN; test $QUORATE_FENCING_TOKEN -gt 0";
-    let run = done(&mut run(&masters, &["a b{c}"], &["sh", "-c", script]));
+    let run = output_of(&mut quorate_run(
+        &masters,
+        &["a b{c}"],
+        &["sh", "-c", script],
+    ));
     assert_eq!(run.code, Some(0), "{run:?}");
-    let words: Vec<&str> = run.out.split_whitespace().collect();
+    let words: Vec<&str> = run.stdout.split_whitespace().collect();
     assert_eq!(words[..2], ["a", "b{c}"]);
     assert_eq!(words[2].len(), 32, "{run:?}");
-    assert_eq!(run.err, "");
+    assert_eq!(run.stderr, "");
     for master in &masters {
-        let left = master.command(&["EXISTS", "a b{c}"]).expect("a reply");
-        assert_eq!(left.int(), Some(0), "the lock key must have been deleted");
+        let reply = master.command(&["EXISTS", "a b{c}"]).expect("a reply");
+        assert_eq!(reply.int(), Some(0), "the lock key must have been deleted");
     }
 }
 
 #[test]
 fn run_exits_with_the_code_of_the_command() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for (command, code) in [
         (&["sh", "-c", "exit 7"][..], 7),
         (&["sh", "-c", "kill -9 $$"], 137),
@@ -41,30 +46,30 @@ fn run_exits_with_the_code_of_the_command() {
         (&["/etc/passwd"], 126),
         (&["/"], 126),
     ] {
-        let run = done(&mut run(&masters, &["codes"], command));
+        let run = output_of(&mut quorate_run(&masters, &["codes"], command));
         assert_eq!(run.code, Some(code), "{command:?} {run:?}");
     }
 }
 
 #[test]
 fn command_inherits_stdin_and_stdout_of_run() {
-    let masters = masters(1);
-    let mut child = run(&masters, &["r"], &["cat"])
+    let masters = start_masters(1);
+    let mut child = quorate_run(&masters, &["r"], &["cat"])
         .stdin(Stdio::piped())
         .spawn()
         .expect("starts");
     std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"through")
         .expect("the command must read its stdin");
-    assert_eq!(end(child).out, "through");
+    assert_eq!(wait_for_output(child).stdout, "through");
 }
 
 #[test]
 fn resource_name_may_contain_any_bytes() {
     use std::os::unix::ffi::OsStrExt;
-    let masters = masters(1);
+    let masters = start_masters(1);
     let name = std::ffi::OsStr::from_bytes(b"\xff\xfe {x}\n");
-    let run = done(
-        common::quorate(&masters)
+    let run = output_of(
+        common::quorate_on(&masters)
             .args([std::ffi::OsStr::new("run"), name])
             .args([
                 "--",
@@ -73,41 +78,64 @@ fn resource_name_may_contain_any_bytes() {
                 "printf %s \"$QUORATE_RESOURCE\" | od -An -tx1",
             ]),
     );
-    assert_eq!(run.out.trim(), "ff fe 20 7b 78 7d 0a", "{run:?}");
+    assert_eq!(run.stdout.trim(), "ff fe 20 7b 78 7d 0a", "{run:?}");
 }
 
 #[test]
 fn run_on_a_held_lock_exits_with_75_without_running_the_command() {
-    let masters = masters(3);
-    let holder = run(&masters, &["held"], &["sleep", &mark()])
+    let masters = start_masters(3);
+    let holder = quorate_run(&masters, &["held"], &["sleep", &unique_marker()])
         .spawn()
         .expect("starts");
-    until_held(&masters, "held");
-    let tried = done(&mut run(&masters, &["--try", "held"], &["echo", "ran"]));
-    assert_eq!((tried.code, &*tried.out), (Some(75), ""), "{tried:?}");
-    let waited = done(&mut run(
+    wait_until_held(&masters, "held");
+    let tried_run = output_of(&mut quorate_run(
+        &masters,
+        &["--try", "held"],
+        &["echo", "ran"],
+    ));
+    assert_eq!(
+        (tried_run.code, &*tried_run.stdout),
+        (Some(75), ""),
+        "{tried_run:?}"
+    );
+    let waited_run = output_of(&mut quorate_run(
         &masters,
         &["--wait", "300ms", "held"],
         &["echo", "ran"],
     ));
-    assert_eq!((waited.code, &*waited.out), (Some(75), ""), "{waited:?}");
-    assert!(waited.took >= Duration::from_millis(300), "{waited:?}");
-    assert_eq!(waited.err.lines().count(), 1, "{waited:?}");
-    signal(&holder, "TERM");
-    assert_eq!(end(holder).code, Some(143));
-    let after = done(&mut run(
+    assert_eq!(
+        (waited_run.code, &*waited_run.stdout),
+        (Some(75), ""),
+        "{waited_run:?}"
+    );
+    assert!(
+        waited_run.elapsed >= Duration::from_millis(300),
+        "{waited_run:?}"
+    );
+    assert_eq!(waited_run.stderr.lines().count(), 1, "{waited_run:?}");
+    send_signal(&holder, "TERM");
+    assert_eq!(wait_for_output(holder).code, Some(143));
+    let last_run = output_of(&mut quorate_run(
         &masters,
         &["--wait", "5s", "held"],
         &["echo", "ran"],
     ));
-    assert_eq!((after.code, &*after.out), (Some(0), "ran\n"), "{after:?}");
+    assert_eq!(
+        (last_run.code, &*last_run.stdout),
+        (Some(0), "ran\n"),
+        "{last_run:?}"
+    );
 }
 
 #[test]
 fn run_works_unless_a_majority_of_masters_is_down() {
-    let masters = masters(5);
+    let masters = start_masters(5);
     let ok = |what: &str| {
-        let run = done(&mut run(&masters, &["--wait", "2s", "r"], &["true"]));
+        let run = output_of(&mut quorate_run(
+            &masters,
+            &["--wait", "2s", "r"],
+            &["true"],
+        ));
         assert_eq!(run.code, Some(0), "{what}: {run:?}");
     };
     ok("all up");
@@ -116,17 +144,21 @@ fn run_works_unless_a_majority_of_masters_is_down() {
     masters[1].stop().expect("stopped");
     ok("one killed, one stopped");
     masters[2].kill().expect("killed");
-    let run = done(&mut run(&masters, &["--wait", "1s", "r"], &["echo", "ran"]));
-    assert_eq!((run.code, &*run.out), (Some(69), ""), "{run:?}");
-    assert!(run.took < Duration::from_secs(1) + START, "{run:?}");
-    let words = run.err.lines().filter(|line| !line.contains("warning:"));
+    let run = output_of(&mut quorate_run(
+        &masters,
+        &["--wait", "1s", "r"],
+        &["echo", "ran"],
+    ));
+    assert_eq!((run.code, &*run.stdout), (Some(69), ""), "{run:?}");
+    assert!(run.elapsed < Duration::from_secs(1) + START, "{run:?}");
+    let words = run.stderr.lines().filter(|line| !line.contains("warning:"));
     assert_eq!(words.count(), 1, "{run:?}");
     masters[1].cont().expect("continued");
 }
 
 /// Starts proxies in front of these masters, which delay each message in both directions by `delay`. Returns a value
 /// that stops the proxies when it is dropped, and the URLs of the proxies.
-fn delayed(masters: &Masters, delay: Duration) -> (impl Sized, String) {
+fn delay_masters(masters: &Masters, delay: Duration) -> (impl Sized, String) {
     let start = |master: &Server| Proxy::start(master.addr()).expect("a proxy");
     let proxies: Vec<Proxy> = masters.iter().map(start).collect();
     let inject = |proxy: &Proxy| {
@@ -145,9 +177,9 @@ fn delayed(masters: &Masters, delay: Duration) -> (impl Sized, String) {
 /// Regression test: on a busy machine, `--try` exited with 69 (no quorum), although all masters were up.
 #[test]
 fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let tried = |options: &[&str]| {
-        let mut run = quorate(&masters);
+        let mut run = quorate_on(&masters);
         run.args([
             "run",
             "--try",
@@ -162,40 +194,44 @@ fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
         run
     };
     // A connect takes several round trips of 400 ms, so it exceeds its timeout of 500 ms. `--try` must still succeed.
-    let (_delays, urls) = delayed(&masters, Duration::from_millis(200));
-    let far = done(&mut tried(&["--masters", &urls]));
-    assert_eq!((far.code, &*far.out), (Some(0), "ran\n"), "{far:?}");
+    let (_delays, urls) = delay_masters(&masters, Duration::from_millis(200));
+    let far_run = output_of(&mut tried(&["--masters", &urls]));
+    assert_eq!(
+        (far_run.code, &*far_run.stdout),
+        (Some(0), "ran\n"),
+        "{far_run:?}"
+    );
     // Stop two of three masters with SIGSTOP for one second. `--try` must ask the masters again.
     let frozen = || masters.iter().take(2);
     frozen().for_each(|master| master.stop().expect("stopped"));
     let run = tried(&[]).spawn().expect("quorate starts");
     std::thread::sleep(Duration::from_secs(1));
     frozen().for_each(|master| master.cont().expect("continued"));
-    let run = end(run);
-    assert_eq!((run.code, &*run.out), (Some(0), "ran\n"), "{run:?}");
+    let run = wait_for_output(run);
+    assert_eq!((run.code, &*run.stdout), (Some(0), "ran\n"), "{run:?}");
     // If a majority refuses connections, `--try` must fail without asking the masters again.
     frozen().for_each(|master| master.kill().expect("killed"));
-    let down = done(&mut tried(&[]));
-    assert_eq!(down.code, Some(69), "{down:?}");
-    assert!(!down.err.contains("attempts: 2"), "{down:?}");
+    let down_run = output_of(&mut tried(&[]));
+    assert_eq!(down_run.code, Some(69), "{down_run:?}");
+    assert!(!down_run.stderr.contains("attempts: 2"), "{down_run:?}");
 }
 
 /// Each round trip takes 560 ms. This is longer than the default timeouts, but shorter than the timeouts of `--try`.
 #[test]
 fn run_with_the_option_try_uses_longer_timeouts_than_the_defaults() {
-    let masters = masters(3);
-    let (_delays, urls) = delayed(&masters, Duration::from_millis(280));
-    let mut run = quorate(&masters);
+    let masters = start_masters(3);
+    let (_delays, urls) = delay_masters(&masters, Duration::from_millis(280));
+    let mut run = quorate_on(&masters);
     run.env("QUORATE_MASTERS", urls);
-    let run = done(run.args(["run", "--try", "r", "--", "true"]));
+    let run = output_of(run.args(["run", "--try", "r", "--", "true"]));
     assert_eq!(run.code, Some(0), "{run:?}");
 }
 
 #[test]
 fn quota_and_status_and_break_succeed_despite_slow_masters() {
-    let masters = masters(3);
-    let created = done(quorate(&masters).args(["quota", "create", "prizes", "9"]));
-    assert_eq!(created.code, Some(0), "{created:?}");
+    let masters = start_masters(3);
+    let created_run = output_of(quorate_on(&masters).args(["quota", "create", "prizes", "9"]));
+    assert_eq!(created_run.code, Some(0), "{created_run:?}");
     let calls: [&[&str]; 5] = [
         &["quota", "take", "prizes", "--wait", "none"],
         &["quota", "left", "prizes", "--wait", "none"],
@@ -206,188 +242,225 @@ fn quota_and_status_and_break_succeed_despite_slow_masters() {
     let frozen = || masters.iter().take(2);
     for words in calls {
         frozen().for_each(|master| master.stop().expect("stopped"));
-        let call = quorate(&masters).args(words).stdout(Stdio::piped()).spawn();
+        let call = quorate_on(&masters)
+            .args(words)
+            .stdout(Stdio::piped())
+            .spawn();
         let call = call.expect("quorate starts");
         std::thread::sleep(Duration::from_secs(2));
         frozen().for_each(|master| master.cont().expect("continued"));
-        let call = end(call);
+        let call = wait_for_output(call);
         assert_eq!(call.code, Some(0), "{words:?}: {call:?}");
     }
-    let (_delays, urls) = delayed(&masters, Duration::from_millis(280));
+    let (_delays, urls) = delay_masters(&masters, Duration::from_millis(280));
     for words in calls {
-        let mut call = quorate(&masters);
+        let mut call = quorate_on(&masters);
         call.env("QUORATE_MASTERS", &urls);
-        let call = done(call.args(words));
+        let call = output_of(call.args(words));
         assert_eq!(call.code, Some(0), "{words:?}: {call:?}");
     }
     // If a majority refuses connections, each command in `calls` must fail without asking the masters again.
     frozen().for_each(|master| master.kill().expect("killed"));
     for words in calls {
-        let down = done(quorate(&masters).args(words));
-        assert_eq!(down.code, Some(69), "{words:?}: {down:?}");
-        assert!(down.took < Duration::from_secs(5), "{words:?}: {down:?}");
+        let down_run = output_of(quorate_on(&masters).args(words));
+        assert_eq!(down_run.code, Some(69), "{words:?}: {down_run:?}");
+        assert!(
+            down_run.elapsed < Duration::from_secs(5),
+            "{words:?}: {down_run:?}"
+        );
     }
 }
 
 #[test]
 fn run_forwards_a_signal_to_all_processes_of_its_command() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     for (name, code) in [("TERM", 9), ("HUP", 129), ("USR1", 138)] {
-        let mark = mark();
-        let script = format!("trap 'exit 9' TERM; sleep {mark} & wait");
-        let child = run(&masters, &["signals"], &["sh", "-c", &script])
+        let marker = unique_marker();
+        let script = format!("trap 'exit 9' TERM; sleep {marker} & wait");
+        let child = quorate_run(&masters, &["signals"], &["sh", "-c", &script])
             .spawn()
             .expect("starts");
-        until("both processes run", || alive(&mark) == 2 && sleeps(&mark));
-        signal(&child, name);
-        assert_eq!(end(child).code, Some(code), "{name}");
-        until("the grandchild is gone", || alive(&mark) == 0);
+        wait_until("both processes run", || {
+            count_processes(&marker) == 2 && is_sleeping(&marker)
+        });
+        send_signal(&child, name);
+        assert_eq!(wait_for_output(child).code, Some(code), "{name}");
+        wait_until("the grandchild is gone", || count_processes(&marker) == 0);
     }
 }
 
 #[test]
 fn signal_ends_the_wait_for_a_lock_and_leaves_no_keys() {
-    let masters = masters(3);
-    let holder = run(&masters, &["r"], &["sleep", &mark()])
+    let masters = start_masters(3);
+    let holder = quorate_run(&masters, &["r"], &["sleep", &unique_marker()])
         .spawn()
         .expect("starts");
-    until_held(&masters, "r");
-    let waiter = run(&masters, &["r"], &["echo", "ran"])
+    wait_until_held(&masters, "r");
+    let waiter = quorate_run(&masters, &["r"], &["echo", "ran"])
         .spawn()
         .expect("starts");
-    until_held(&masters, "quorate:queue:r");
-    signal(&waiter, "TERM");
-    let waiter = end(waiter);
-    assert_eq!((waiter.code, &*waiter.out), (Some(143), ""), "{waiter:?}");
-    assert!(waiter.took < START, "{waiter:?}");
-    signal(&holder, "TERM");
-    end(holder);
-    let next = done(&mut run(&masters, &["--try", "r"], &["true"]));
+    wait_until_held(&masters, "quorate:queue:r");
+    send_signal(&waiter, "TERM");
+    let waiter = wait_for_output(waiter);
     assert_eq!(
-        next.code,
+        (waiter.code, &*waiter.stdout),
+        (Some(143), ""),
+        "{waiter:?}"
+    );
+    assert!(waiter.elapsed < START, "{waiter:?}");
+    send_signal(&holder, "TERM");
+    wait_for_output(holder);
+    let next_run = output_of(&mut quorate_run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(
+        next_run.code,
         Some(0),
-        "the waiter must leave no lock key: {next:?}"
+        "the waiter must leave no lock key: {next_run:?}"
     );
 }
 
 #[test]
 fn command_ends_and_lock_expires_if_quorate_is_killed() {
-    let masters = masters(3);
-    let mark = mark();
-    let script = format!("sleep {mark} & sleep {mark}");
-    let mut holder = run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
+    let masters = start_masters(3);
+    let marker = unique_marker();
+    let script = format!("sleep {marker} & sleep {marker}");
+    let mut holder = quorate_run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("all three processes run", || alive(&mark) == 3);
-    signal(&holder, "KILL");
+    wait_until("all three processes run", || count_processes(&marker) == 3);
+    send_signal(&holder, "KILL");
     let _ = holder.wait();
-    until("the group is gone", || alive(&mark) == 0);
-    let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
-    assert_eq!(next.code, Some(0), "{next:?}");
-    assert!(next.took < Duration::from_secs(4) + START, "{next:?}");
+    wait_until("the group is gone", || count_processes(&marker) == 0);
+    let next_run = output_of(&mut quorate_run(
+        &masters,
+        &["--wait", "20s", "r"],
+        &["true"],
+    ));
+    assert_eq!(next_run.code, Some(0), "{next_run:?}");
+    assert!(
+        next_run.elapsed < Duration::from_secs(4) + START,
+        "{next_run:?}"
+    );
 }
 
 #[test]
 fn command_ends_within_the_validity_of_a_lock_that_cannot_be_renewed() {
-    let masters = masters(3);
-    let mark = mark();
-    let script = format!("trap 'echo asked; exit 0' TERM; echo up; sleep {mark} & wait");
-    let holder = run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
+    let masters = start_masters(3);
+    let marker = unique_marker();
+    let script = format!("trap 'echo asked; exit 0' TERM; echo up; sleep {marker} & wait");
+    let holder = quorate_run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
+    wait_until("the command runs", || {
+        count_processes(&marker) == 2 && is_sleeping(&marker)
+    });
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");
-    let holder = end(holder);
+    let holder = wait_for_output(holder);
     assert_eq!(
-        (holder.code, &*holder.out),
+        (holder.code, &*holder.stdout),
         (Some(74), "up\nasked\n"),
         "{holder:?}"
     );
-    assert!(holder.took < Duration::from_secs(4) + START, "{holder:?}");
-    assert_eq!(alive(&mark), 0);
+    assert!(
+        holder.elapsed < Duration::from_secs(4) + START,
+        "{holder:?}"
+    );
+    assert_eq!(count_processes(&marker), 0);
 }
 
 #[test]
 fn command_that_ignores_sigterm_is_killed_within_the_validity_of_its_lock() {
-    let masters = masters(3);
-    let mark = mark();
-    let script = format!("trap '' TERM; sleep {mark} & while :; do wait; done");
-    let holder = run(
+    let masters = start_masters(3);
+    let marker = unique_marker();
+    let script = format!("trap '' TERM; sleep {marker} & while :; do wait; done");
+    let holder = quorate_run(
         &masters,
         &["--ttl", "3s", "--grace", "200ms", "r"],
         &["sh", "-c", &script],
     )
     .spawn()
     .expect("starts");
-    until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
+    wait_until("the command runs", || {
+        count_processes(&marker) == 2 && is_sleeping(&marker)
+    });
     for master in &masters {
         master.kill().expect("killed");
     }
-    let holder = end(holder);
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
-    assert!(holder.took < Duration::from_secs(3) + START, "{holder:?}");
-    assert_eq!(alive(&mark), 0);
+    assert!(
+        holder.elapsed < Duration::from_secs(3) + START,
+        "{holder:?}"
+    );
+    assert_eq!(count_processes(&marker), 0);
 }
 
 #[test]
 fn run_ends_its_command_as_soon_as_a_renewal_finds_that_the_lock_is_lost() {
-    let masters = masters(3);
-    let mark = mark();
-    let holder = run(&masters, &["--ttl", "6s", "r"], &["sleep", &mark])
+    let masters = start_masters(3);
+    let marker = unique_marker();
+    let holder = quorate_run(&masters, &["--ttl", "6s", "r"], &["sleep", &marker])
         .spawn()
         .expect("starts");
-    until("the command runs", || alive(&mark) == 1);
+    wait_until("the command runs", || count_processes(&marker) == 1);
     for master in &masters {
         master
             .command(&["SET", "r", "somebody else"])
             .expect("a reply");
     }
-    let holder = end(holder);
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
     assert!(
-        holder.err.contains("no longer holds it"),
+        holder.stderr.contains("no longer holds it"),
         "quorate must end the command when a renewal reports the loss of the lock, not only at the end of the \
          validity: {holder:?}"
     );
-    assert_eq!(alive(&mark), 0);
+    assert_eq!(count_processes(&marker), 0);
 }
 
 #[test]
 fn guard_process_ends_the_command_of_a_stopped_quorate_before_the_lock_expires() {
-    let masters = masters(3);
-    let mark = mark();
-    let script = format!("sleep {mark} & sleep {mark}");
-    let holder = run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
+    let masters = start_masters(3);
+    let marker = unique_marker();
+    let script = format!("sleep {marker} & sleep {marker}");
+    let holder = quorate_run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("all three processes run", || alive(&mark) == 3);
-    signal(&holder, "STOP");
+    wait_until("all three processes run", || count_processes(&marker) == 3);
+    send_signal(&holder, "STOP");
     // `quorate` is stopped with SIGSTOP. So its guard process must end the process group of the command, before the
     // next holder gets the lock.
-    let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
-    assert_eq!(next.code, Some(0), "{next:?}");
+    let next_run = output_of(&mut quorate_run(
+        &masters,
+        &["--wait", "20s", "r"],
+        &["true"],
+    ));
+    assert_eq!(next_run.code, Some(0), "{next_run:?}");
     assert_eq!(
-        alive(&mark),
+        count_processes(&marker),
         0,
         "no process of the command may outlive the lock"
     );
-    signal(&holder, "CONT");
-    let holder = end(holder);
+    send_signal(&holder, "CONT");
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
-    assert!(holder.took < START, "{holder:?}");
+    assert!(holder.elapsed < START, "{holder:?}");
 }
 
 /// Waits until a majority of the masters has extended the lock `r`, whose TTL is `ttl`.
-fn until_renewed(masters: &Masters, ttl: Duration) {
-    let left = |master: &quorate_testbed::Server| {
-        let left = master.command(&["PTTL", "r"]).expect("a reply").int();
-        Duration::from_millis(left.unwrap_or(0).max(0).cast_unsigned())
+fn wait_until_renewed(masters: &Masters, ttl: Duration) {
+    let ttl_left = |master: &quorate_testbed::Server| {
+        let ttl_left = master.command(&["PTTL", "r"]).expect("a reply").int();
+        Duration::from_millis(ttl_left.unwrap_or(0).max(0).cast_unsigned())
     };
-    let extended = || masters.iter().filter(|master| left(master) > ttl * 19 / 20);
-    until("the last renewal is old", || extended().count() == 0);
-    until("a majority has renewed the lock", || {
-        extended().count() >= 2
+    let count_extended = || {
+        masters
+            .iter()
+            .filter(|master| ttl_left(master) > ttl * 19 / 20)
+    };
+    wait_until("the last renewal is old", || count_extended().count() == 0);
+    wait_until("a majority has renewed the lock", || {
+        count_extended().count() >= 2
     });
 }
 
@@ -395,104 +468,106 @@ fn until_renewed(masters: &Masters, ttl: Duration) {
 /// renewal. The guard process must use the new end.
 #[test]
 fn command_is_not_ended_if_quorate_is_stopped_just_after_a_renewal() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let ttl = Duration::from_secs(6);
-    let mut holder = run(&masters, &["--ttl", "6s", "r"], &["cat"])
+    let mut holder = quorate_run(&masters, &["--ttl", "6s", "r"], &["cat"])
         .stdin(Stdio::piped())
         .spawn()
         .expect("starts");
-    until_held(&masters, "r");
+    wait_until_held(&masters, "r");
     for _ in 0..2 {
-        until_renewed(&masters, ttl);
+        wait_until_renewed(&masters, ttl);
         // On a busy machine, the replies to the renewal take some time to arrive.
         std::thread::sleep(Duration::from_millis(100));
-        signal(&holder, "STOP");
+        send_signal(&holder, "STOP");
         // The guard process ends the command 3 s after a renewal that has no successor. A renewal is sent 2 s after the
         // previous one. So the previous end is reached 1 s after the stop, and the new end 3 s after it.
         std::thread::sleep(Duration::from_millis(1_900));
-        signal(&holder, "CONT");
+        send_signal(&holder, "CONT");
     }
     drop(holder.stdin.take());
-    let holder = end(holder);
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(0), "{holder:?}");
 }
 
 #[test]
 fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
-    let masters = masters(3);
-    let mark = mark();
+    let masters = start_masters(3);
+    let marker = unique_marker();
     // The command exits with 0 on SIGTERM, as if it had succeeded.
-    let script = format!("trap 'exit 0' TERM; sleep {mark} & wait");
-    let holder = run(&masters, &["--ttl", "6s", "r"], &["sh", "-c", &script])
+    let script = format!("trap 'exit 0' TERM; sleep {marker} & wait");
+    let holder = quorate_run(&masters, &["--ttl", "6s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
-    signal(&holder, "STOP");
-    until("the guard process has asked the command to end", || {
-        alive(&mark) == 0
+    wait_until("the command runs", || {
+        count_processes(&marker) == 2 && is_sleeping(&marker)
+    });
+    send_signal(&holder, "STOP");
+    wait_until("the guard process has asked the command to end", || {
+        count_processes(&marker) == 0
     });
     // Continue `quorate` before the lock expires. `quorate` must still report a lost lock, because the guard process
     // has already ended the command.
-    signal(&holder, "CONT");
-    let holder = end(holder);
+    send_signal(&holder, "CONT");
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
-    assert!(holder.err.contains("was lost"), "{holder:?}");
+    assert!(holder.stderr.contains("was lost"), "{holder:?}");
 }
 
 #[test]
 fn option_max_hold_ends_the_command_after_the_given_time() {
-    let masters = masters(3);
-    let mark = mark();
+    let masters = start_masters(3);
+    let marker = unique_marker();
     // Set a long ttl, so that only `max_hold` can end the lock.
-    let run = done(&mut run(
+    let run = output_of(&mut quorate_run(
         &masters,
         &["--ttl", "20s", "--max-hold", "2s", "r"],
-        &["sleep", &mark],
+        &["sleep", &marker],
     ));
     assert_eq!(run.code, Some(74), "{run:?}");
-    assert!(run.took > Duration::from_millis(900), "{run:?}");
-    assert!(run.took < Duration::from_secs(2) + START, "{run:?}");
-    assert!(run.err.contains("reached --max-hold 2s"), "{run:?}");
-    assert_eq!(alive(&mark), 0);
+    assert!(run.elapsed > Duration::from_millis(900), "{run:?}");
+    assert!(run.elapsed < Duration::from_secs(2) + START, "{run:?}");
+    assert!(run.stderr.contains("reached --max-hold 2s"), "{run:?}");
+    assert_eq!(count_processes(&marker), 0);
 }
 
 #[test]
 fn option_keep_for_keeps_the_lock_after_the_command_has_ended() {
-    let masters = masters(3);
-    let keeper = run(
+    let masters = start_masters(3);
+    let keeper = quorate_run(
         &masters,
         &["--keep-for", "3s", "r"],
         &["sh", "-c", "exit 3"],
     )
     .spawn()
     .expect("starts");
-    until_held(&masters, "r");
+    wait_until_held(&masters, "r");
     std::thread::sleep(Duration::from_millis(200));
-    let other = done(&mut run(&masters, &["--try", "r"], &["true"]));
-    assert_eq!(other.code, Some(75), "{other:?}");
-    assert_eq!(end(keeper).code, Some(3));
-    let other = done(&mut run(&masters, &["--try", "r"], &["true"]));
-    assert_eq!(other.code, Some(0), "{other:?}");
+    let try_run = output_of(&mut quorate_run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(try_run.code, Some(75), "{try_run:?}");
+    assert_eq!(wait_for_output(keeper).code, Some(3));
+    let try_run = output_of(&mut quorate_run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(try_run.code, Some(0), "{try_run:?}");
 }
 
 #[test]
 fn concurrent_runs_write_in_the_order_of_their_fencing_tokens() {
     const MANY: usize = 60;
-    let masters = masters(3);
+    let masters = start_masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let count = dir.path().join("count");
     std::fs::write(&count, "0").expect("written");
     let script = "n=$(cat count); echo $QUORATE_FENCING_TOKEN >> tokens; echo $((n + 1)) > count";
     let children: Vec<_> = (0..MANY)
         .map(|_| {
-            run(&masters, &["r"], &["sh", "-c", script])
+            quorate_run(&masters, &["r"], &["sh", "-c", script])
                 .current_dir(dir.path())
                 .spawn()
                 .expect("starts")
         })
         .collect();
     for child in children {
-        let run = end(child);
+        let run = wait_for_output(child);
         assert_eq!(run.code, Some(0), "{run:?}");
     }
     let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect("read");
@@ -507,9 +582,9 @@ fn concurrent_runs_write_in_the_order_of_their_fencing_tokens() {
 
 #[test]
 fn run_started_by_nohup_does_not_end_its_command_on_sighup() {
-    let masters = masters(1);
-    let mark = mark();
-    let mut command = bare();
+    let masters = start_masters(1);
+    let marker = unique_marker();
+    let mut command = quorate_command();
     let child = std::process::Command::new("nohup")
         .arg(command.get_program())
         .args([
@@ -521,74 +596,85 @@ fn run_started_by_nohup_does_not_end_its_command_on_sighup() {
             "r",
             "--",
         ])
-        .args(["sleep", &mark])
+        .args(["sleep", &marker])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("starts");
     let _ = command.stdin(Stdio::null());
-    until("the command runs", || alive(&mark) == 1);
-    signal(&child, "HUP");
+    wait_until("the command runs", || count_processes(&marker) == 1);
+    send_signal(&child, "HUP");
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(alive(&mark), 1);
-    signal(&child, "TERM");
-    assert_eq!(end(child).code, Some(143));
+    assert_eq!(count_processes(&marker), 1);
+    send_signal(&child, "TERM");
+    assert_eq!(wait_for_output(child).code, Some(143));
 }
 
 #[test]
 fn second_ctrl_c_ends_a_command_that_ignores_the_first_ctrl_c() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     for (traps, ends) in [("INT", "TERM"), ("INT TERM", "KILL")] {
         let line = format!("trap '' {traps}; echo ready; while :; do sleep 0.1; done");
-        let mut run = run(&masters, &["--grace", "300ms", "r"], &["sh", "-c", &line]);
+        let mut run = quorate_run(&masters, &["--grace", "300ms", "r"], &["sh", "-c", &line]);
         let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut run = run.expect("starts");
         let mut ready = [0; 6];
         let out = run.stdout.as_mut().expect("piped");
         std::io::Read::read_exact(out, &mut ready).expect("a line");
-        signal(&run, "INT");
+        send_signal(&run, "INT");
         std::thread::sleep(Duration::from_millis(700));
         assert!(
             run.try_wait().expect("a status").is_none(),
             "the command must ignore the first Ctrl-C"
         );
-        signal(&run, "INT");
-        let run = end(run);
+        send_signal(&run, "INT");
+        let run = wait_for_output(run);
         assert_eq!(run.died_of, Some(2), "{ends}: {run:?}");
-        assert!(run.err.contains("second Ctrl-C"), "{run:?}");
-        let left = masters[0].command(&["EXISTS", "r"]).expect("a reply");
-        assert_eq!(left.int(), Some(0));
+        assert!(run.stderr.contains("second Ctrl-C"), "{run:?}");
+        let reply = masters[0].command(&["EXISTS", "r"]).expect("a reply");
+        assert_eq!(reply.int(), Some(0));
     }
 }
 
 #[test]
 fn option_output_on_failure_prints_the_output_only_after_a_failure() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     for (line, code, printed) in [
         ("echo out; echo err >&2", Some(0), false),
         ("echo out; echo err >&2; exit 3", Some(3), true),
         ("echo out; echo err >&2; kill -9 $$", Some(137), true),
     ] {
         let words = ["--output-on-failure", "-q", "r"];
-        let ran = done(&mut run(&masters, &words, &["sh", "-c", line]));
-        assert_eq!(ran.code, code, "{ran:?}");
+        let output = output_of(&mut quorate_run(&masters, &words, &["sh", "-c", line]));
+        assert_eq!(output.code, code, "{output:?}");
         let expected = if printed {
             ("out\n", "err\n")
         } else {
             ("", "")
         };
-        assert_eq!((&*ran.out, &*ran.err), expected, "{line}: {ran:?}");
+        assert_eq!(
+            (&*output.stdout, &*output.stderr),
+            expected,
+            "{line}: {output:?}"
+        );
     }
     let words = ["--output-on-failure", "--max-hold", "1s", "r"];
-    let lost = done(&mut run(
+    let lost_run = output_of(&mut quorate_run(
         &masters,
         &words,
         &["sh", "-c", "echo out; sleep 60"],
     ));
-    assert_eq!((lost.code, &*lost.out), (Some(74), "out\n"), "{lost:?}");
+    assert_eq!(
+        (lost_run.code, &*lost_run.stdout),
+        (Some(74), "out\n"),
+        "{lost_run:?}"
+    );
     let words = ["--output-on-failure", "r"];
-    let missing = done(&mut run(&masters, &words, &["no-such-command"]));
-    assert_eq!(missing.code, Some(127), "{missing:?}");
-    assert!(missing.err.contains("command not found"), "{missing:?}");
+    let missing_run = output_of(&mut quorate_run(&masters, &words, &["no-such-command"]));
+    assert_eq!(missing_run.code, Some(127), "{missing_run:?}");
+    assert!(
+        missing_run.stderr.contains("command not found"),
+        "{missing_run:?}"
+    );
 }

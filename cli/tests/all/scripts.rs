@@ -3,16 +3,18 @@
 
 use std::process::Command;
 
-use crate::common::{Done, bare, done, held_by_another, masters, quorate};
+use crate::common::{
+    RunOutput, occupy_lock, output_of, quorate_command, quorate_on, start_masters,
+};
 use quorate_testbed::Masters;
 
 /// Runs `quorate` with these arguments on the given masters.
-fn typed(masters: &Masters, words: &[&str]) -> Done {
-    done(patient(masters).args(words))
+fn run_words(masters: &Masters, words: &[&str]) -> RunOutput {
+    output_of(patient_command(masters).args(words))
 }
 
-fn patient(masters: &Masters) -> Command {
-    let mut command = quorate(masters);
+fn patient_command(masters: &Masters) -> Command {
+    let mut command = quorate_on(masters);
     command.env("QUORATE_NODE_TIMEOUT", "500ms");
     command.env("QUORATE_CONNECT_TIMEOUT", "2s");
     command
@@ -20,92 +22,110 @@ fn patient(masters: &Masters) -> Command {
 
 #[test]
 fn quiet_run_prints_nothing_about_a_held_lock() {
-    let masters = masters(3);
-    held_by_another(&masters);
+    let masters = start_masters(3);
+    occupy_lock(&masters);
     for words in [
         &["run", "--quiet", "--try", "r", "--", "true"][..],
         &["run", "--wait", "200ms", "r", "-q", "--", "true"],
         &["hold", "--quiet", "--try", "r"],
         &["quota", "take", "-q", "--wait", "none", "r"],
     ] {
-        let quiet = typed(&masters, words);
-        assert_eq!((quiet.code, &*quiet.err), (Some(75), ""), "{quiet:?}");
+        let quiet_run = run_words(&masters, words);
+        assert_eq!(
+            (quiet_run.code, &*quiet_run.stderr),
+            (Some(75), ""),
+            "{quiet_run:?}"
+        );
     }
-    let loud = typed(&masters, &["run", "--try", "r", "--", "true"]);
-    assert!(loud.err.contains("held by another"), "{loud:?}");
-    let error = typed(&masters, &["run", "-q", "free", "--", "no-such-command"]);
+    let loud = run_words(&masters, &["run", "--try", "r", "--", "true"]);
+    assert!(loud.stderr.contains("held by another"), "{loud:?}");
+    let error = run_words(&masters, &["run", "-q", "free", "--", "no-such-command"]);
     assert_eq!(error.code, Some(127), "{error:?}");
-    assert!(error.err.contains("no-such-command"), "{error:?}");
+    assert!(error.stderr.contains("no-such-command"), "{error:?}");
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");
-    let outage = typed(&masters, &["run", "-q", "--try", "r", "--", "true"]);
+    let outage = run_words(&masters, &["run", "-q", "--try", "r", "--", "true"]);
     assert_eq!(outage.code, Some(69), "{outage:?}");
-    assert_eq!(outage.err.lines().count(), 1, "{outage:?}");
+    assert_eq!(outage.stderr.lines().count(), 1, "{outage:?}");
 }
 
 #[test]
 fn option_conflict_exit_code_replaces_the_exit_code_75() {
-    let masters = masters(3);
-    held_by_another(&masters);
+    let masters = start_masters(3);
+    occupy_lock(&masters);
     for (words, code) in [
         (&["--try", "--conflict-exit-code", "0"][..], 0),
         (&["--try", "-E", "9"], 9),
         (&["--wait", "100ms", "-E255"], 255),
     ] {
-        let ran = done(
-            patient(&masters)
+        let output = output_of(
+            patient_command(&masters)
                 .arg("run")
                 .args(words)
                 .args(["r", "--", "true"]),
         );
-        assert_eq!(ran.code, Some(code), "{ran:?}");
+        assert_eq!(output.code, Some(code), "{output:?}");
     }
-    let of_variable = done(
-        patient(&masters)
+    let of_variable = output_of(
+        patient_command(&masters)
             .env("QUORATE_CONFLICT_EXIT_CODE", "3")
             .args(["hold", "--try", "r"]),
     );
     assert_eq!(of_variable.code, Some(3), "{of_variable:?}");
-    let own = typed(
+    let failed_run = run_words(
         &masters,
         &["run", "-E", "9", "free", "--", "sh", "-c", "exit 75"],
     );
     assert_eq!(
-        own.code,
+        failed_run.code,
         Some(75),
-        "--conflict-exit-code must not replace the exit code 75 of the command itself: {own:?}"
+        "--conflict-exit-code must not replace the exit code 75 of the command itself: {failed_run:?}"
     );
-    let wrong = typed(&masters, &["run", "-E", "256", "r", "--", "true"]);
-    assert_eq!(wrong.code, Some(64), "{wrong:?}");
-    assert!(wrong.err.contains("--conflict-exit-code"), "{wrong:?}");
+    let wrong_run = run_words(&masters, &["run", "-E", "256", "r", "--", "true"]);
+    assert_eq!(wrong_run.code, Some(64), "{wrong_run:?}");
+    assert!(
+        wrong_run.stderr.contains("--conflict-exit-code"),
+        "{wrong_run:?}"
+    );
 }
 
 #[test]
 fn shell_option_runs_a_line_with_sh() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let line = "echo $QUORATE_RESOURCE | tr a-z A-Z; exit 4";
     for words in [
         &["run", "name", "--shell", line][..],
         &["run", "--shell", line, "name"],
     ] {
-        let ran = typed(&masters, words);
-        assert_eq!((ran.code, &*ran.out), (Some(4), "NAME\n"), "{ran:?}");
+        let output = run_words(&masters, words);
+        assert_eq!(
+            (output.code, &*output.stdout),
+            (Some(4), "NAME\n"),
+            "{output:?}"
+        );
     }
-    let both = typed(&masters, &["run", "r", "--shell", line, "--", "true"]);
-    assert_eq!(both.code, Some(64), "{both:?}");
-    assert!(both.err.contains("--shell"), "{both:?}");
-    let created = typed(&masters, &["once", "--create", "daily"]);
-    assert_eq!(created.code, Some(0), "{created:?}");
-    let once = typed(
+    let shell_and_command_run = run_words(&masters, &["run", "r", "--shell", line, "--", "true"]);
+    assert_eq!(
+        shell_and_command_run.code,
+        Some(64),
+        "{shell_and_command_run:?}"
+    );
+    assert!(
+        shell_and_command_run.stderr.contains("--shell"),
+        "{shell_and_command_run:?}"
+    );
+    let created_run = run_words(&masters, &["once", "--create", "daily"]);
+    assert_eq!(created_run.code, Some(0), "{created_run:?}");
+    let once = run_words(
         &masters,
         &["once", "--per", "1d", "daily", "--shell", "echo ran"],
     );
-    assert_eq!((once.code, &*once.out), (Some(0), "ran\n"), "{once:?}");
+    assert_eq!((once.code, &*once.stdout), (Some(0), "ran\n"), "{once:?}");
 }
 
 #[test]
 fn double_dash_before_the_command_is_optional_in_an_unambiguous_line() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for words in [
         &["run", "r", "printf", "%s|", "a", "--full", "-x"][..],
         &[
@@ -115,11 +135,19 @@ fn double_dash_before_the_command_is_optional_in_an_unambiguous_line() {
             "run", "r", "--ttl", "5s", "printf", "%s|", "a", "--full", "-x",
         ],
     ] {
-        let ran = typed(&masters, words);
-        assert_eq!((ran.code, &*ran.out), (Some(0), "a|--full|-x|"), "{ran:?}");
+        let output = run_words(&masters, words);
+        assert_eq!(
+            (output.code, &*output.stdout),
+            (Some(0), "a|--full|-x|"),
+            "{output:?}"
+        );
     }
-    let both = typed(&masters, &["run", "r", "--", "echo", "a", "--", "-q"]);
-    assert_eq!((both.code, &*both.out), (Some(0), "a -- -q\n"), "{both:?}");
+    let two_separators_run = run_words(&masters, &["run", "r", "--", "echo", "a", "--", "-q"]);
+    assert_eq!(
+        (two_separators_run.code, &*two_separators_run.stdout),
+        (Some(0), "a -- -q\n"),
+        "{two_separators_run:?}"
+    );
 }
 
 #[test]
@@ -147,9 +175,13 @@ fn quorate_answers_an_ambiguous_command_line_with_the_corrected_line() {
             "`quorate once --per 1h r -- cp --help`",
         ),
     ] {
-        let refused = done(bare().args(words));
-        assert_eq!((refused.code, &*refused.out), (Some(64), ""), "{refused:?}");
-        assert!(refused.err.contains(right), "{refused:?}");
-        assert_eq!(refused.err.lines().count(), 1, "{refused:?}");
+        let refused_run = output_of(quorate_command().args(words));
+        assert_eq!(
+            (refused_run.code, &*refused_run.stdout),
+            (Some(64), ""),
+            "{refused_run:?}"
+        );
+        assert!(refused_run.stderr.contains(right), "{refused_run:?}");
+        assert_eq!(refused_run.stderr.lines().count(), 1, "{refused_run:?}");
     }
 }

@@ -1,107 +1,120 @@
 //! Tests of `status` and `break` on real masters, and of the manual pages.
 
-use crate::common::{self, done, end, mark, masters, quorate, run, signal, until_held};
+use crate::common::{
+    self, output_of, quorate_on, quorate_run, send_signal, start_masters, unique_marker,
+    wait_for_output, wait_until_held,
+};
 use serde_json::Value;
 
-fn json(text: &str) -> Value {
+fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
 #[test]
 fn status_reports_whether_a_lock_is_held_free_or_unknown() {
-    let masters = masters(3);
-    let free = done(quorate(&masters).args(["status", "--json", "r", "s"]));
-    assert_eq!(free.code, Some(0), "{free:?}");
-    let free = json(&free.out);
-    assert_eq!(free["resources"][1]["resource"], "s");
-    assert_eq!(free["resources"][0]["verdict"], "free");
-    assert_eq!(free["resources"][0]["quorum"], 2);
+    let masters = start_masters(3);
+    let free_run = output_of(quorate_on(&masters).args(["status", "--json", "r", "s"]));
+    assert_eq!(free_run.code, Some(0), "{free_run:?}");
+    let free_run = parse_json(&free_run.stdout);
+    assert_eq!(free_run["resources"][1]["resource"], "s");
+    assert_eq!(free_run["resources"][0]["verdict"], "free");
+    assert_eq!(free_run["resources"][0]["quorum"], 2);
 
-    let holder = run(&masters, &["r"], &["sleep", &mark()])
+    let holder = quorate_run(&masters, &["r"], &["sleep", &unique_marker()])
         .spawn()
         .expect("starts");
-    until_held(&masters, "r");
-    let waiter = run(&masters, &["r"], &["true"]).spawn().expect("starts");
-    common::until("a waiter is queued", || {
-        let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
+    wait_until_held(&masters, "r");
+    let waiter = quorate_run(&masters, &["r"], &["true"])
+        .spawn()
+        .expect("starts");
+    common::wait_until("a waiter is queued", || {
+        let status =
+            parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "r"])).stdout);
         let line = &status["resources"][0]["masters"][0]["waiting"];
         line.as_array().map(Vec::len) == Some(1) && line[0]["lives_ms"].as_u64().is_some()
     });
-    signal(&waiter, "HUP");
-    assert_eq!(end(waiter).code, Some(129));
+    send_signal(&waiter, "HUP");
+    assert_eq!(wait_for_output(waiter).code, Some(129));
     masters[2].kill().expect("killed");
-    let held = done(quorate(&masters).args(["status", "--json", "r"]));
-    let held = json(&held.out);
-    let held = &held["resources"][0];
-    assert_eq!(held["verdict"], "held");
-    assert_eq!(held["answered"], 2);
-    assert_eq!(held["masters"][0]["token"], held["holder"]);
-    assert_eq!(held["masters"][0]["state"], "held");
+    let held_run = output_of(quorate_on(&masters).args(["status", "--json", "r"]));
+    let held_run = parse_json(&held_run.stdout);
+    let held_run = &held_run["resources"][0];
+    assert_eq!(held_run["verdict"], "held");
+    assert_eq!(held_run["answered"], 2);
+    assert_eq!(held_run["masters"][0]["token"], held_run["holder"]);
+    assert_eq!(held_run["masters"][0]["state"], "held");
     assert!(
-        held["masters"][0]["ttl_left_ms"]
+        held_run["masters"][0]["ttl_left_ms"]
             .as_u64()
             .is_some_and(|ms| ms <= 10_000)
     );
-    assert!(held["masters"][0]["fencing_counter"].as_u64().is_some());
-    assert_eq!(held["masters"][2]["state"], "error");
-    let text = done(quorate(&masters).args(["status", "r"]));
+    assert!(held_run["masters"][0]["fencing_counter"].as_u64().is_some());
+    assert_eq!(held_run["masters"][2]["state"], "error");
+    let text = output_of(quorate_on(&masters).args(["status", "r"]));
     assert!(
-        text.out.contains("held by") && text.out.contains("2 of 3"),
+        text.stdout.contains("held by") && text.stdout.contains("2 of 3"),
         "{text:?}"
     );
     assert!(
-        !text.out.contains('\u{1b}'),
+        !text.stdout.contains('\u{1b}'),
         "output to a pipe must contain no colours: {text:?}"
     );
 
     masters[1].kill().expect("killed");
-    let unknown = done(quorate(&masters).args(["status", "--json", "r"]));
-    assert_eq!(unknown.code, Some(69), "{unknown:?}");
-    assert_eq!(json(&unknown.out)["resources"][0]["verdict"], "unknown");
-    signal(&holder, "KILL");
-    end(holder);
+    let unknown_run = output_of(quorate_on(&masters).args(["status", "--json", "r"]));
+    assert_eq!(unknown_run.code, Some(69), "{unknown_run:?}");
+    assert_eq!(
+        parse_json(&unknown_run.stdout)["resources"][0]["verdict"],
+        "unknown"
+    );
+    send_signal(&holder, "KILL");
+    wait_for_output(holder);
 }
 
 #[test]
 fn status_explains_a_key_that_expires_later_than_any_client_can_have_asked_for() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     // As after a master's clock was set back by two hours: the TTL left of each key has grown by this time.
-    let kept = masters[0].command(&["SET", "r", "a dead client", "PX", "7200000"]);
-    kept.expect("a reply");
+    let long_ttl_reply = masters[0].command(&["SET", "r", "a dead client", "PX", "7200000"]);
+    long_ttl_reply.expect("a reply");
     let short = masters[1].command(&["SET", "r", "a dead client", "PX", "20000"]);
     short.expect("a reply");
-    let status = done(quorate(&masters).args(["status", "r"]));
-    let lines: Vec<&str> = status.out.lines().collect();
-    let told: Vec<&&str> = lines
+    let status = output_of(quorate_on(&masters).args(["status", "r"]));
+    let lines: Vec<&str> = status.stdout.lines().collect();
+    let warnings: Vec<&&str> = lines
         .iter()
         .filter(|line| line.contains("longer than max_ttl (30s)"))
         .collect();
-    assert_eq!(told.len(), 1, "{status:?}");
-    assert!(told[0].contains("quorate break"), "{status:?}");
-    let broken = done(quorate(&masters).args(["break", "r", "--yes", "--foreign"]));
-    assert_eq!(broken.code, Some(0), "{broken:?}");
-    let taken = done(&mut run(&masters, &["--try", "r"], &["true"]));
-    assert_eq!(taken.code, Some(0), "{taken:?}");
+    assert_eq!(warnings.len(), 1, "{status:?}");
+    assert!(warnings[0].contains("quorate break"), "{status:?}");
+    let broken_run = output_of(quorate_on(&masters).args(["break", "r", "--yes", "--foreign"]));
+    assert_eq!(broken_run.code, Some(0), "{broken_run:?}");
+    let taken_run = output_of(&mut quorate_run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(taken_run.code, Some(0), "{taken_run:?}");
 }
 
 #[test]
 fn status_shows_host_pid_and_start_of_each_waiting_command() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let holder = |name: &str, options: &[&str]| {
         let words = [options, &[name]].concat();
-        let command = run(&masters, &words, &["sleep", &mark()]).spawn();
+        let command = quorate_run(&masters, &words, &["sleep", &unique_marker()]).spawn();
         command.expect("starts")
     };
     let holders = [holder("r", &[]), holder("api", &["--permits", "1"])];
-    until_held(&masters, "r");
-    until_held(&masters, "quorate:slot:0:api");
+    wait_until_held(&masters, "r");
+    wait_until_held(&masters, "quorate:slot:0:api");
     let waiters = [
-        run(&masters, &["r"], &["true"]).spawn().expect("starts"),
-        run(&masters, &["--permits", "1", "api"], &["true"])
+        quorate_run(&masters, &["r"], &["true"])
+            .spawn()
+            .expect("starts"),
+        quorate_run(&masters, &["--permits", "1", "api"], &["true"])
             .spawn()
             .expect("starts"),
     ];
-    let status = || json(&done(quorate(&masters).args(["status", "--json", "r", "api"])).out);
+    let status = || {
+        parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "r", "api"])).stdout)
+    };
     let line = |status: &Value, master: usize| {
         let [r, api] = [0, 1].map(|at| &status["resources"][at]);
         [
@@ -109,7 +122,7 @@ fn status_shows_host_pid_and_start_of_each_waiting_command() {
             api["permit_line"][master]["waiting"].clone(),
         ]
     };
-    common::until("both waiters are queued on all masters", || {
+    common::wait_until("both waiters are queued on all masters", || {
         let status = status();
         (0..3).all(|master| {
             let [r, api] = line(&status, master);
@@ -121,14 +134,14 @@ fn status_shows_host_pid_and_start_of_each_waiting_command() {
     let status = status();
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
-    let text = done(quorate(&masters).args(["status", "r", "api"])).out;
+    let text = output_of(quorate_on(&masters).args(["status", "r", "api"])).stdout;
     for (lines, waiter) in line(&status, 2).iter().zip(&waiters) {
-        let shown = &lines[0];
-        assert_eq!(shown["host"], host, "{shown}");
-        assert_eq!(shown["pid"], waiter.id(), "{shown}");
-        let since = shown["since"].as_str().expect("a time");
-        let at = humantime::parse_rfc3339(since).expect("a time");
-        let age = std::time::SystemTime::now().duration_since(at);
+        let queued = &lines[0];
+        assert_eq!(queued["host"], host, "{queued}");
+        assert_eq!(queued["pid"], waiter.id(), "{queued}");
+        let since = queued["since"].as_str().expect("a time");
+        let queued_at = humantime::parse_rfc3339(since).expect("a time");
+        let age = std::time::SystemTime::now().duration_since(queued_at);
         assert!(age.is_ok_and(|age| age.as_secs() < 60), "{since}");
         // The output without `--json` shows times in whole seconds.
         let seconds = since.split_once('.').map_or(since, |(seconds, _)| seconds);
@@ -136,25 +149,25 @@ fn status_shows_host_pid_and_start_of_each_waiting_command() {
         assert!(text.contains(&words), "no {words:?}: {text}");
     }
     for child in waiters.into_iter().chain(holders) {
-        signal(&child, "TERM");
-        end(child);
+        send_signal(&child, "TERM");
+        wait_for_output(child);
     }
 }
 
 #[test]
 fn status_shows_only_the_first_ten_waiters_and_skips_expired_ones() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     let token = "0123456789abcdef".repeat(2);
-    let all = |words: &[&str]| {
-        let done = masters[0].command(words).expect("a reply");
+    let run_on_master = |words: &[&str]| {
+        let reply = masters[0].command(words).expect("a reply");
         assert!(
-            !matches!(done, quorate_testbed::Reply::Error(_)),
-            "{done:?}"
+            !matches!(reply, quorate_testbed::Reply::Error(_)),
+            "{reply:?}"
         );
     };
     let note = format!("{token} 1763000000500\t7\tweb-3\tbackup\t");
-    all(&["SET", "r", &token, "PX", "60000"]);
-    all(&["SET", "quorate:note:r", &note, "PX", "60000"]);
+    run_on_master(&["SET", "r", &token, "PX", "60000"]);
+    run_on_master(&["SET", "quorate:note:r", &note, "PX", "60000"]);
     for number in 0..14 {
         let (pid, alive) = match number {
             0 => ("7", "9e15"),
@@ -167,12 +180,12 @@ fn status_shows_only_the_first_ten_waiters_and_skips_expired_ones() {
             2 => "00000000000000aa:2".to_owned(),
             _ => format!("00000000000000aa:{number}/web-3:{pid}:1763000000500"),
         };
-        all(&["ZADD", "quorate:queue:r", &number.to_string(), &id]);
-        all(&["ZADD", "quorate:alive:r", alive, &id]);
+        run_on_master(&["ZADD", "quorate:queue:r", &number.to_string(), &id]);
+        run_on_master(&["ZADD", "quorate:alive:r", alive, &id]);
     }
-    let status = done(quorate(&masters).args(["status", "r"]));
+    let status = output_of(quorate_on(&masters).args(["status", "r"]));
     let lines: Vec<&str> = status
-        .out
+        .stdout
         .lines()
         .filter(|line| line.starts_with("waiting: "))
         .collect();
@@ -190,17 +203,18 @@ fn status_shows_only_the_first_ten_waiters_and_skips_expired_ones() {
 /// Reads the name of a held lock from `quorate status --json`, and passes it to `quorate status NAME`.
 #[test]
 fn status_lists_a_resource_name_with_a_newline_and_accepts_it_as_an_argument() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     let name = "a\n\\b\u{1b}[31m";
     let set = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);
     assert!(set.expect("a reply").is_ok());
-    let listed = json(&done(quorate(&masters).args(["status", "--json"])).out);
+    let listed = parse_json(&output_of(quorate_on(&masters).args(["status", "--json"])).stdout);
     let listed = listed["resources"][0]["resource"].as_str().expect("a name");
     assert_eq!(listed, name);
-    let named = json(&done(quorate(&masters).args(["status", "--json", listed])).out);
+    let named =
+        parse_json(&output_of(quorate_on(&masters).args(["status", "--json", listed])).stdout);
     assert_eq!(named["resources"][0]["verdict"], "held");
-    let list = done(quorate(&masters).args(["status"])).out;
-    let page = done(quorate(&masters).args(["status", listed])).out;
+    let list = output_of(quorate_on(&masters).args(["status"])).stdout;
+    let page = output_of(quorate_on(&masters).args(["status", listed])).stdout;
     for text in [list, page] {
         assert!(text.contains("a\\n\\\\b\\u{1b}[31m"), "{text}");
     }
@@ -208,23 +222,23 @@ fn status_lists_a_resource_name_with_a_newline_and_accepts_it_as_an_argument() {
 
 #[test]
 fn status_without_a_name_marks_its_list_as_incomplete_if_no_majority_answers() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
     }
-    let list = done(quorate(&masters).arg("status"));
+    let list = output_of(quorate_on(&masters).arg("status"));
     assert_eq!(list.code, Some(69), "{list:?}");
     assert!(
-        list.out
+        list.stdout
             .contains("incomplete: no majority of the masters answered"),
         "{list:?}"
     );
-    assert!(!list.out.contains("--starting-with"), "{list:?}");
+    assert!(!list.stdout.contains("--starting-with"), "{list:?}");
 }
 
 #[test]
 fn status_reports_a_lock_as_unknown_if_a_majority_has_just_restarted() {
-    let masters = masters(5);
+    let masters = start_masters(5);
     let value = "0123456789abcdef".repeat(2);
     for master in masters.iter().skip(3) {
         let set = master.command(&["SET", "r", &value, "PX", "60000"]);
@@ -237,53 +251,61 @@ fn status_reports_a_lock_as_unknown_if_a_majority_has_just_restarted() {
         master.restart_empty().expect("restarted");
     }
     let guarded = |args: &[&str]| {
-        let mut command = quorate(&masters);
+        let mut command = quorate_on(&masters);
         command.args(args).env("QUORATE_RESTART_GUARD", "on");
-        done(command.env("QUORATE_MAX_TTL", "8s"))
+        output_of(command.env("QUORATE_MAX_TTL", "8s"))
     };
     let status = guarded(&["status", "--json", "r"]);
     let list = guarded(&["status"]);
-    let none = guarded(&["status", "--starting-with", "nothing"]);
+    let empty_list_run = guarded(&["status", "--starting-with", "nothing"]);
     assert_eq!(status.code, Some(69), "{status:?}");
-    let found = &json(&status.out)["resources"][0];
+    let found = &parse_json(&status.stdout)["resources"][0];
     assert_eq!(found["verdict"], "unknown", "{status:?}");
     assert_eq!(found["answered"], 2);
     assert_eq!(found["masters"][0]["error_kind"], "quarantined");
     assert_eq!(found["masters"][4]["state"], "held");
-    assert!(status.err.contains("just started"), "{status:?}");
-    assert_eq!((list.code, none.code), (Some(69), Some(69)), "{list:?}");
-    assert!(
-        list.out.contains("not asked: ") && list.out.contains("restart guard"),
+    assert!(status.stderr.contains("just started"), "{status:?}");
+    assert_eq!(
+        (list.code, empty_list_run.code),
+        (Some(69), Some(69)),
         "{list:?}"
     );
     assert!(
-        list.out.lines().any(|line| line.starts_with("r ")),
+        list.stdout.contains("not asked: ") && list.stdout.contains("restart guard"),
         "{list:?}"
     );
-    assert!(!none.out.contains("nothing is locked"), "{none:?}");
+    assert!(
+        list.stdout.lines().any(|line| line.starts_with("r ")),
+        "{list:?}"
+    );
+    assert!(
+        !empty_list_run.stdout.contains("nothing is locked"),
+        "{empty_list_run:?}"
+    );
 }
 
 #[test]
 fn key_of_a_wrong_type_is_reported_by_status_and_not_deleted_by_break() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     masters[0]
         .command(&["LPUSH", "r", "mine"])
         .expect("a reply");
-    let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
+    let status =
+        parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "r"])).stdout);
     assert_eq!(
         status["resources"][0]["masters"][0]["error_kind"],
         "wrong_type"
     );
     assert_eq!(status["resources"][0]["verdict"], "free");
-    let ran = done(&mut run(&masters, &["r"], &["true"]));
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
-    assert_eq!(broken.code, Some(0), "{broken:?}");
+    let output = output_of(&mut quorate_run(&masters, &["r"], &["true"]));
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let broken_run = output_of(quorate_on(&masters).args(["break", "r", "--yes"]));
+    assert_eq!(broken_run.code, Some(0), "{broken_run:?}");
     assert!(
-        broken
-            .out
+        broken_run
+            .stdout
             .contains("not deleted: the key holds another type"),
-        "{broken:?}"
+        "{broken_run:?}"
     );
     let left = masters[0].command(&["LLEN", "r"]).expect("a reply");
     assert_eq!(left.int(), Some(1));
@@ -291,53 +313,55 @@ fn key_of_a_wrong_type_is_reported_by_status_and_not_deleted_by_break() {
 
 #[test]
 fn status_does_not_report_an_outage_if_a_majority_has_another_type_of_value() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for master in masters.iter().take(2) {
         let put = master.command(&["HSET", "r", "field", "mine"]);
         assert_eq!(put.expect("a reply").int(), Some(1));
     }
-    let status = done(quorate(&masters).args(["status", "r"]));
+    let status = output_of(quorate_on(&masters).args(["status", "r"]));
     assert_eq!(status.code, Some(69), "{status:?}");
     let words = "r: blocked: on 2 of 3 masters, another program wrote another type of value to the lock key (1 of 3 \
                  masters can vote, 2 are a majority)";
-    assert!(status.out.contains(words), "{status:?}");
+    assert!(status.stdout.contains(words), "{status:?}");
     let words = "nobody can get the lock 'r': on 2 of 3 masters, another program wrote another type of value to its key";
-    assert!(status.err.contains(words), "{status:?}");
-    let shown = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
+    assert!(status.stderr.contains(words), "{status:?}");
+    let shown = parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "r"])).stdout);
     assert_eq!(shown["resources"][0]["verdict"], "unknown");
     assert_eq!(shown["resources"][0]["answered"], 1);
     // The masters that are down answered nothing.
     masters[1].kill().expect("killed");
     masters[2].kill().expect("killed");
-    let down = done(quorate(&masters).args(["status", "r"]));
+    let down_run = output_of(quorate_on(&masters).args(["status", "r"]));
     assert!(
-        down.out.contains("unknown: no majority answered"),
-        "{down:?}"
+        down_run.stdout.contains("unknown: no majority answered"),
+        "{down_run:?}"
     );
     assert!(
-        down.err.contains("no quorum: 0 of 3 masters answered"),
-        "{down:?}"
+        down_run
+            .stderr
+            .contains("no quorum: 0 of 3 masters answered"),
+        "{down_run:?}"
     );
 }
 
 #[test]
 fn status_and_break_say_that_another_program_wrote_a_key_without_an_expiry() {
-    let masters = masters(3);
-    common::held_by_another(&masters);
-    let status = done(quorate(&masters).args(["status", "r"]));
+    let masters = start_masters(3);
+    common::occupy_lock(&masters);
+    let status = output_of(quorate_on(&masters).args(["status", "r"]));
     assert_eq!(status.code, Some(0), "{status:?}");
-    let said = "the lock key has no expiry, so another program wrote it";
-    assert!(status.out.contains(said), "{status:?}");
-    let broken = done(quorate(&masters).args(["break", "r", "--yes", "--foreign"]));
-    assert_eq!(broken.code, Some(0), "{broken:?}");
-    let said = "(no expiry: another program wrote this key)";
-    assert!(broken.out.contains(said), "{broken:?}");
+    let expected_text = "the lock key has no expiry, so another program wrote it";
+    assert!(status.stdout.contains(expected_text), "{status:?}");
+    let broken_run = output_of(quorate_on(&masters).args(["break", "r", "--yes", "--foreign"]));
+    assert_eq!(broken_run.code, Some(0), "{broken_run:?}");
+    let expected_text = "(no expiry: another program wrote this key)";
+    assert!(broken_run.stdout.contains(expected_text), "{broken_run:?}");
 }
 
 /// The data of another program cannot be restored after the deletion.
 #[test]
 fn break_deletes_the_key_of_another_program_only_with_the_option_foreign() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for key in ["r", "quorate:slot:2:api"] {
         let set = masters[1].command(&["SET", key, "an important value"]);
         assert!(set.expect("a reply").is_ok());
@@ -350,18 +374,21 @@ fn break_deletes_the_key_of_another_program_only_with_the_option_foreign() {
             &["break", "api", "--slot", "2", "--yes"],
         ),
     ] {
-        let refused = done(quorate(&masters).args(words));
-        assert_eq!(refused.code, Some(64), "{refused:?}");
+        let refused_run = output_of(quorate_on(&masters).args(words));
+        assert_eq!(refused_run.code, Some(64), "{refused_run:?}");
         for part in ["another program wrote it on 1 of 3 masters", "--foreign"] {
-            assert!(refused.err.contains(part), "{part:?}: {refused:?}");
+            assert!(
+                refused_run.stderr.contains(part),
+                "{part:?}: {refused_run:?}"
+            );
         }
-        assert_eq!(refused.out, "");
+        assert_eq!(refused_run.stdout, "");
         assert_eq!(exists(key), Some(1), "{key} must still exist");
-        let broken = done(quorate(&masters).args(words).arg("--foreign"));
-        assert_eq!(broken.code, Some(0), "{broken:?}");
+        let broken_run = output_of(quorate_on(&masters).args(words).arg("--foreign"));
+        assert_eq!(broken_run.code, Some(0), "{broken_run:?}");
         assert!(
-            broken.out.contains("deleted an important value"),
-            "{broken:?}"
+            broken_run.stdout.contains("deleted an important value"),
+            "{broken_run:?}"
         );
         assert_eq!(exists(key), Some(0), "{key} must be deleted");
     }
@@ -369,38 +396,49 @@ fn break_deletes_the_key_of_another_program_only_with_the_option_foreign() {
 
 #[test]
 fn break_requires_the_option_yes_and_prints_the_state_before_the_break() {
-    let masters = masters(3);
-    let holder = run(&masters, &["--ttl", "3s", "r"], &["sleep", &mark()])
-        .spawn()
-        .expect("starts");
-    until_held(&masters, "r");
-    let unasked = done(quorate(&masters).args(["break", "r"]));
-    assert_eq!(unasked.code, Some(64));
+    let masters = start_masters(3);
+    let holder = quorate_run(
+        &masters,
+        &["--ttl", "3s", "r"],
+        &["sleep", &unique_marker()],
+    )
+    .spawn()
+    .expect("starts");
+    wait_until_held(&masters, "r");
+    let unasked_run = output_of(quorate_on(&masters).args(["break", "r"]));
+    assert_eq!(unasked_run.code, Some(64));
     assert!(
-        unasked.err.contains("--yes") && unasked.err.lines().count() == 1,
-        "{unasked:?}"
+        unasked_run.stderr.contains("--yes") && unasked_run.stderr.lines().count() == 1,
+        "{unasked_run:?}"
     );
     let exists = masters[0].command(&["EXISTS", "r"]).expect("a reply");
     assert_eq!(exists.int(), Some(1), "the key must still exist");
 
-    let broken = done(quorate(&masters).args(["break", "r", "--yes", "--json"]));
-    assert_eq!(broken.code, Some(0), "{broken:?}");
-    let broken = json(&broken.out);
-    assert_eq!(broken["verdict"], "held");
-    assert_eq!(broken["masters"][0]["token"], broken["holder"]);
-    let next = done(&mut run(&masters, &["--try", "r"], &["true"]));
-    assert_eq!(next.code, Some(0), "{next:?}");
-    let again = done(quorate(&masters).args(["break", "r", "--yes"]));
-    assert!(again.out.contains("no key"), "{again:?}");
-    signal(&holder, "TERM");
-    end(holder);
+    let broken_run = output_of(quorate_on(&masters).args(["break", "r", "--yes", "--json"]));
+    assert_eq!(broken_run.code, Some(0), "{broken_run:?}");
+    let broken_run = parse_json(&broken_run.stdout);
+    assert_eq!(broken_run["verdict"], "held");
+    assert_eq!(broken_run["masters"][0]["token"], broken_run["holder"]);
+    let next_run = output_of(&mut quorate_run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(next_run.code, Some(0), "{next_run:?}");
+    let second_break_run = output_of(quorate_on(&masters).args(["break", "r", "--yes"]));
+    assert!(
+        second_break_run.stdout.contains("no key"),
+        "{second_break_run:?}"
+    );
+    send_signal(&holder, "TERM");
+    wait_for_output(holder);
 }
 
 #[test]
 fn every_command_has_a_manual_page() {
     let dir = tempfile::tempdir().expect("a directory");
-    let man = done(common::bare().args(["man", "--out"]).arg(dir.path()));
-    assert_eq!(man.code, Some(0), "{man:?}");
+    let man_run = output_of(
+        common::quorate_command()
+            .args(["man", "--out"])
+            .arg(dir.path()),
+    );
+    assert_eq!(man_run.code, Some(0), "{man_run:?}");
     for page in [
         "quorate.1",
         "quorate-run.1",
@@ -412,9 +450,9 @@ fn every_command_has_a_manual_page() {
         assert!(dir.path().join(page).exists(), "{page}");
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = done(common::bare().args(["completions", shell]));
+        let script = output_of(common::quorate_command().args(["completions", shell]));
         assert!(
-            script.code == Some(0) && script.out.contains("max-hold"),
+            script.code == Some(0) && script.stdout.contains("max-hold"),
             "{shell}"
         );
     }
@@ -426,28 +464,28 @@ fn every_command_has_a_manual_page() {
         &["lead", "--help"],
         &["watch", "--help"],
     ] {
-        let help = done(common::bare().args(command));
+        let help = output_of(common::quorate_command().args(command));
         assert_eq!(help.code, Some(0));
         assert!(
-            help.out.contains("Exit codes:") && help.out.contains("Examples:"),
+            help.stdout.contains("Exit codes:") && help.stdout.contains("Examples:"),
             "{command:?}"
         );
     }
-    assert_eq!(done(&mut common::bare()).code, Some(64));
+    assert_eq!(output_of(&mut common::quorate_command()).code, Some(64));
 }
 
 #[test]
 fn break_with_the_option_slot_deletes_one_of_the_permits_listed_by_status() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let permit = |note: &str| {
         let options = ["--permits", "2", "--note", note, "api"];
-        run(&masters, &options, &["sleep", &mark()])
+        quorate_run(&masters, &options, &["sleep", &unique_marker()])
             .spawn()
             .expect("starts")
     };
     let reader = |note: &str| {
         let options = ["--shared", "--note", note, "doc"];
-        run(&masters, &options, &["sleep", &mark()])
+        quorate_run(&masters, &options, &["sleep", &unique_marker()])
             .spawn()
             .expect("starts")
     };
@@ -457,7 +495,9 @@ fn break_with_the_option_slot_deletes_one_of_the_permits_listed_by_status() {
         reader("here"),
         reader("there"),
     ];
-    let status = || json(&done(quorate(&masters).args(["status", "--json", "api", "doc"])).out);
+    let status = || {
+        parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "api", "doc"])).stdout)
+    };
     let texts = |holds: &Value| -> Vec<String> {
         let holds = holds.as_array().into_iter().flatten();
         let text = |hold: &Value| hold["note"]["text"].as_str().map(str::to_owned);
@@ -465,21 +505,21 @@ fn break_with_the_option_slot_deletes_one_of_the_permits_listed_by_status() {
         texts.sort_unstable();
         texts
     };
-    common::until("status shows the notes of all holders", || {
-        let seen = status();
-        texts(&seen["resources"][0]["permits"]) == ["one", "two"]
-            && texts(&seen["resources"][1]["holds"]) == ["here", "there"]
+    common::wait_until("status shows the notes of all holders", || {
+        let current = status();
+        texts(&current["resources"][0]["permits"]) == ["one", "two"]
+            && texts(&current["resources"][1]["holds"]) == ["here", "there"]
     });
-    let seen = status();
-    assert_eq!(seen["resources"][0]["verdict"], "free");
-    assert_eq!(seen["resources"][0]["permits"][1]["slot"], 1);
-    assert_eq!(seen["resources"][0]["permits"][1]["verdict"], "held");
-    let text = done(quorate(&masters).args(["status", "api", "doc"])).out;
+    let current = status();
+    assert_eq!(current["resources"][0]["verdict"], "free");
+    assert_eq!(current["resources"][0]["permits"][1]["slot"], 1);
+    assert_eq!(current["resources"][0]["permits"][1]["verdict"], "held");
+    let text = output_of(quorate_on(&masters).args(["status", "api", "doc"])).stdout;
     let parts = "api: plain lock free; 2 permits held (|2 held, 0 waiting|doc: held by readers (|one|two|here|there";
     for part in parts.split('|') {
         assert!(text.contains(part), "{part:?} must be in {text}");
     }
-    let list = done(quorate(&masters).args(["status"])).out;
+    let list = output_of(quorate_on(&masters).args(["status"])).stdout;
     for part in [
         "api, permit in slot 0",
         "api, permit in slot 1",
@@ -488,52 +528,51 @@ fn break_with_the_option_slot_deletes_one_of_the_permits_listed_by_status() {
     ] {
         assert!(list.contains(part), "{part:?} must be in {list}");
     }
-    let none = done(quorate(&masters).args(["break", "api", "--slot", "64", "--yes"]));
-    assert_eq!(none.code, Some(64), "{none:?}");
+    let invalid_run =
+        output_of(quorate_on(&masters).args(["break", "api", "--slot", "64", "--yes"]));
+    assert_eq!(invalid_run.code, Some(64), "{invalid_run:?}");
     let line = "quorate: cannot use 'api' as the name of a lock: there is no slot 64: the slots of a semaphore are 0 \
                 to 63\n";
-    assert_eq!(none.err, line);
-    let broken = done(quorate(&masters).args(["break", "api", "--slot", "0", "--yes"]));
-    assert_eq!(broken.code, Some(0), "{broken:?}");
-    assert!(broken.out.contains("deleted"), "{broken:?}");
-    let next = done(&mut run(
-        &masters,
-        &["--permits", "2", "--try", "api"],
-        &["true"],
-    ));
-    assert_eq!(next.code, Some(0), "{next:?}");
+    assert_eq!(invalid_run.stderr, line);
+    let broken_run = output_of(quorate_on(&masters).args(["break", "api", "--slot", "0", "--yes"]));
+    assert_eq!(broken_run.code, Some(0), "{broken_run:?}");
+    assert!(broken_run.stdout.contains("deleted"), "{broken_run:?}");
+    let options = ["--permits", "2", "--try", "api"];
+    let next_run = output_of(&mut quorate_run(&masters, &options, &["true"]));
+    assert_eq!(next_run.code, Some(0), "{next_run:?}");
     for holder in holders {
-        signal(&holder, "TERM");
-        end(holder);
+        send_signal(&holder, "TERM");
+        wait_for_output(holder);
     }
 }
 
 #[test]
 fn status_shows_waiters_for_a_permit_even_if_no_permit_is_held() {
-    let masters = masters(3);
-    let free = done(quorate(&masters).args(["status", "api"]));
-    assert!(!free.out.contains("semaphore"), "{free:?}");
-    let all = |words: &[&str]| {
+    let masters = start_masters(3);
+    let free_run = output_of(quorate_on(&masters).args(["status", "api"]));
+    assert!(!free_run.stdout.contains("semaphore"), "{free_run:?}");
+    let on_each_master = |words: &[&str]| {
         for master in &masters {
             master.command(words).expect("a reply");
         }
     };
-    all(&["SET", "quorate:slot:0:api", "somebody", "PX", "600000"]);
-    let waits = run(&masters, &["--permits", "1", "api"], &["true"]).spawn();
+    on_each_master(&["SET", "quorate:slot:0:api", "somebody", "PX", "600000"]);
+    let waits = quorate_run(&masters, &["--permits", "1", "api"], &["true"]).spawn();
     let waits = waits.expect("starts");
-    common::until("a waiter is queued on all masters", || {
+    common::wait_until("a waiter is queued on all masters", || {
         masters.iter().all(|master| {
             let line = master.command(&["EXISTS", "quorate:queue:quorate:slot:line:api"]);
             line.expect("a reply").int() == Some(1)
         })
     });
     // The stopped waiter cannot take the free permit, but stays in the queue until its heartbeat expires.
-    signal(&waits, "STOP");
-    all(&["DEL", "quorate:slot:0:api"]);
-    let status = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
-    let text = done(quorate(&masters).args(["status", "api"])).out;
-    signal(&waits, "KILL");
-    end(waits);
+    send_signal(&waits, "STOP");
+    on_each_master(&["DEL", "quorate:slot:0:api"]);
+    let status =
+        parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "api"])).stdout);
+    let text = output_of(quorate_on(&masters).args(["status", "api"])).stdout;
+    send_signal(&waits, "KILL");
+    wait_for_output(waits);
     let status = &status["resources"][0];
     assert_eq!(status["permits"], Value::Null, "{status}");
     assert_eq!(status["permit_line"].as_array().map(Vec::len), Some(3));
@@ -547,7 +586,7 @@ fn status_shows_waiters_for_a_permit_even_if_no_permit_is_held() {
 
 #[test]
 fn status_of_an_unreadable_semaphore_reports_the_error() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let user = "ACL SETUSER looks reset on >word +evalsha +script|load +info +time +ping +subscribe +get +pttl \
                 +zrange +zscore ~api ~quorate:fence:* ~quorate:queue:* ~quorate:alive:* ~quorate:note:* &*";
     let user: Vec<&str> = user.split_whitespace().collect();
@@ -558,21 +597,28 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
         .urls()
         .join(",")
         .replace("redis://", "redis://looks:word@");
-    let look = |words: &[&str]| done(quorate(&masters).env("QUORATE_MASTERS", &urls).args(words));
-    let text = look(&["status", "api"]);
+    let run_as_reader = |words: &[&str]| {
+        output_of(
+            quorate_on(&masters)
+                .env("QUORATE_MASTERS", &urls)
+                .args(words),
+        )
+    };
+    let text = run_as_reader(&["status", "api"]);
     assert_eq!(text.code, Some(0), "{text:?}");
-    assert!(text.out.contains("api: free"), "{text:?}");
+    assert!(text.stdout.contains("api: free"), "{text:?}");
     assert!(
-        text.out.contains("cannot read its permits") && text.out.contains("NOPERM"),
+        text.stdout.contains("cannot read its permits") && text.stdout.contains("NOPERM"),
         "{text:?}"
     );
-    assert!(!text.out.contains("word"), "{text:?}");
-    let status = json(&look(&["status", "--json", "api"]).out);
-    let why = status["resources"][0]["permits_error"]
+    assert!(!text.stdout.contains("word"), "{text:?}");
+    let status = parse_json(&run_as_reader(&["status", "--json", "api"]).stdout);
+    let reason = status["resources"][0]["permits_error"]
         .as_str()
         .expect("status must report why the semaphore could not be read");
-    assert!(why.contains("NOPERM"), "{why}");
+    assert!(reason.contains("NOPERM"), "{reason}");
     // The default user can read the semaphore, so this status contains no error.
-    let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
-    assert_eq!(all["resources"][0]["permits_error"], Value::Null);
+    let full_status =
+        parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "api"])).stdout);
+    assert_eq!(full_status["resources"][0]["permits_error"], Value::Null);
 }

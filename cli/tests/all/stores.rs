@@ -4,7 +4,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use crate::common::{Done, bare, done};
+use crate::common::{RunOutput, output_of, quorate_command};
 use quorate_testbed::{MariaDb, MariaDbOptions, ZooKeeper, ZooKeeperOptions, not_run};
 use serde_json::Value;
 
@@ -34,27 +34,27 @@ fn zookeeper(options: &ZooKeeperOptions) -> Option<ZooKeeper> {
 }
 
 /// Runs `quorate` with the given masters and arguments.
-fn quorate(masters: &str, words: &[&str]) -> Done {
-    let mut command = bare();
+fn run_quorate(masters: &str, words: &[&str]) -> RunOutput {
+    let mut command = quorate_command();
     command.env("QUORATE_MASTERS", masters);
     command.env("QUORATE_RESTART_GUARD", "after-first-contact");
-    done(command.args(words))
+    output_of(command.args(words))
 }
 
 /// Runs `quorate run` with a long `--wait` on masters that can never grant the lock. Checks that it fails before the
 /// end of this wait.
-fn lock(masters: &str) -> Done {
+fn run_lock(masters: &str) -> RunOutput {
     let words = ["run", "--wait", "45s", "nightly", "--", "true"];
-    let run = quorate(masters, &words);
-    assert!(run.took < SOON, "{run:?}");
-    assert!(!run.err.contains("panicked"), "{run:?}");
+    let run = run_quorate(masters, &words);
+    assert!(run.elapsed < SOON, "{run:?}");
+    assert!(!run.stderr.contains("panicked"), "{run:?}");
     run
 }
 
 /// Runs `quorate doctor`. Returns its result, and all findings as lines `severity check: finding | advice`.
-fn doctor(masters: &str) -> (Done, Vec<String>) {
-    let run = quorate(masters, &["doctor", "--json"]);
-    let page: Value = serde_json::from_str(&run.out).expect("JSON");
+fn run_doctor(masters: &str) -> (RunOutput, Vec<String>) {
+    let run = run_quorate(masters, &["doctor", "--json"]);
+    let page: Value = serde_json::from_str(&run.stdout).expect("JSON");
     let findings = page["findings"].as_array().expect("findings");
     let lines = findings.iter().map(|finding| {
         let text = |name: &str| finding[name].as_str().unwrap_or("-").to_owned();
@@ -67,26 +67,26 @@ fn doctor(masters: &str) -> (Done, Vec<String>) {
 }
 
 #[track_caller]
-fn says(lines: &[String], start: &str, words: &[&str]) {
+fn assert_has_line(lines: &[String], start: &str, args: &[&str]) {
     let is_it =
-        |line: &&String| line.starts_with(start) && words.iter().all(|word| line.contains(word));
+        |line: &&String| line.starts_with(start) && args.iter().all(|word| line.contains(word));
     assert!(
         lines.iter().any(|line| is_it(&line)),
-        "a line must begin with {start:?} and contain {words:?}: {lines:#?}"
+        "a line must begin with {start:?} and contain {args:?}: {lines:#?}"
     );
 }
 
 #[track_caller]
-fn refused(run: &Done, words: &[&str]) {
+fn assert_refused(run: &RunOutput, args: &[&str]) {
     assert_eq!(run.code, Some(69), "{run:?}");
-    for word in words {
-        assert!(run.err.contains(word), "{word}: {run:?}");
+    for word in args {
+        assert!(run.stderr.contains(word), "{word}: {run:?}");
     }
 }
 
 /// Creates a database user with the grants in `prepared`, the output of `quorate prepare-server`. Removes the text
 /// `without` from each grant, so that the user lacks this right. Returns the server's URL for this user.
-fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
+fn create_user(server: &MariaDb, prepared: &str, without: &str) -> String {
     server
         .sql("CREATE USER app IDENTIFIED BY 'hunter2'")
         .expect("a user");
@@ -107,22 +107,28 @@ fn database_with_a_missing_or_wrong_schema_is_reported_with_the_remedy() {
     };
     let url = format!("{}?timeout=2s", server.url("locks"));
     let name = format!("mysql 127.0.0.1:{}/locks", server.port());
-    refused(&lock(&url), &[&name, "quorate prepare-server"]);
-    let (run, lines) = doctor(&url);
+    assert_refused(&run_lock(&url), &[&name, "quorate prepare-server"]);
+    let (run, lines) = run_doctor(&url);
     assert_eq!(run.code, Some(69), "{run:?}");
-    says(&lines, "error prepared", &[&name, "quorate prepare-server"]);
-    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
-    assert_eq!(lock(&url).code, Some(0));
+    assert_has_line(&lines, "error prepared", &[&name, "quorate prepare-server"]);
+    assert_eq!(
+        output_of(quorate_command().args(["prepare-server", &url])).code,
+        Some(0)
+    );
+    assert_eq!(run_lock(&url).code, Some(0));
     server
         .sql("UPDATE locks.quorate_schema SET version=0")
         .expect("the test must be able to lower the version of the schema");
-    refused(&lock(&url), &[&name, "older", "quorate prepare-server"]);
+    assert_refused(&run_lock(&url), &[&name, "older", "quorate prepare-server"]);
     server
         .sql("UPDATE locks.quorate_schema SET version=9")
         .expect("the test must be able to raise the version of the schema");
-    refused(&lock(&url), &[&name, "version 9", "use a newer program"]);
-    let prepared = done(bare().args(["prepare-server", &url]));
-    refused(&prepared, &[&name, "version 9", "use a newer program"]);
+    assert_refused(
+        &run_lock(&url),
+        &[&name, "version 9", "use a newer program"],
+    );
+    let prepared = output_of(quorate_command().args(["prepare-server", &url]));
+    assert_refused(&prepared, &[&name, "version 9", "use a newer program"]);
 }
 
 #[test]
@@ -130,44 +136,44 @@ fn doctor_distinguishes_a_missing_database_right_from_a_read_only_server() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
-    let prepared = done(bare().args(["prepare-server", &server.url("locks")]));
-    let url = user(&server, &prepared.out, ", UPDATE");
+    let prepared_run = output_of(quorate_command().args(["prepare-server", &server.url("locks")]));
+    let url = create_user(&server, &prepared_run.stdout, ", UPDATE");
     let name = format!("mysql 127.0.0.1:{}/locks", server.port());
-    refused(&lock(&url), &[&name, "denied"]);
-    let (_, lines) = doctor(&url);
-    says(
+    assert_refused(&run_lock(&url), &[&name, "denied"]);
+    let (_, lines) = run_doctor(&url);
+    assert_has_line(
         &lines,
         "error acl",
         &[&name, "UPDATE", "quorate prepare-server"],
     );
     let stranger = url.replace("hunter2", "hunter3");
-    let run = lock(&stranger);
-    refused(&run, &[&name, "denied"]);
-    assert!(!run.err.contains("hunter3"), "{run:?}");
-    let (_, lines) = doctor(&stranger);
-    says(&lines, "error login", &[&name, "password"]);
+    let run = run_lock(&stranger);
+    assert_refused(&run, &[&name, "denied"]);
+    assert!(!run.stderr.contains("hunter3"), "{run:?}");
+    let (_, lines) = run_doctor(&stranger);
+    assert_has_line(&lines, "error login", &[&name, "password"]);
 
     // Locks work without the DELETE right, so only `doctor` reports that the right is missing.
     server
         .sql("GRANT UPDATE ON locks.* TO app; REVOKE DELETE ON locks.quorate_record FROM app")
         .expect("the test must be able to change the rights of the user");
-    assert_eq!(lock(&url).code, Some(0));
-    let (_, lines) = doctor(&url);
+    assert_eq!(run_lock(&url).code, Some(0));
+    let (_, lines) = run_doctor(&url);
     let words = [
         "removing records",
         "GRANT DELETE ON `locks`.`quorate_record` TO USER",
     ];
-    says(&lines, "warning acl", &words);
+    assert_has_line(&lines, "warning acl", &words);
     server
         .sql("SET GLOBAL read_only=1")
         .expect("the test must be able to make the server read-only");
-    let run = quorate(&url, &["run", "--wait", "2s", "nightly", "--", "true"]);
-    refused(&run, &[&name, "read-only"]);
-    let (_, lines) = doctor(&url);
-    says(&lines, "error role", &[&name, "read_only = 0"]);
+    let run = run_quorate(&url, &["run", "--wait", "2s", "nightly", "--", "true"]);
+    assert_refused(&run, &[&name, "read-only"]);
+    let (_, lines) = run_doctor(&url);
+    assert_has_line(&lines, "error role", &[&name, "read_only = 0"]);
     // An administrator can write even to a read-only server. `doctor` must still report that the server is read-only.
-    let (_, lines) = doctor(&server.url("locks"));
-    says(&lines, "error role", &[&name, "is read-only"]);
+    let (_, lines) = run_doctor(&server.url("locks"));
+    assert_has_line(&lines, "error role", &[&name, "is read-only"]);
 }
 
 #[test]
@@ -180,25 +186,28 @@ fn doctor_reports_a_statement_based_binary_log_and_a_replica() {
     };
     let url = format!("{}?timeout=2s", server.url("locks"));
     let name = format!("mysql 127.0.0.1:{}/locks", server.port());
-    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
-    refused(&lock(&url), &[&name, "binlog_format"]);
-    let (_, lines) = doctor(&url);
-    says(&lines, "error binlog", &[&name, "binlog_format = ROW"]);
+    assert_eq!(
+        output_of(quorate_command().args(["prepare-server", &url])).code,
+        Some(0)
+    );
+    assert_refused(&run_lock(&url), &[&name, "binlog_format"]);
+    let (_, lines) = run_doctor(&url);
+    assert_has_line(&lines, "error binlog", &[&name, "binlog_format = ROW"]);
     server
         .sql("SET GLOBAL binlog_format=ROW; CHANGE MASTER TO MASTER_HOST='10.9.8.7'")
         .expect("the test must be able to make the server a replica");
-    assert_eq!(lock(&url).code, Some(0));
-    let (run, lines) = doctor(&url);
+    assert_eq!(run_lock(&url).code, Some(0));
+    let (run, lines) = run_doctor(&url);
     assert_eq!(run.code, Some(1), "{run:?}");
-    says(&lines, "error role", &[&name, "10.9.8.7:3306"]);
-    says(
+    assert_has_line(&lines, "error role", &[&name, "10.9.8.7:3306"]);
+    assert_has_line(
         &lines,
         "note persistence",
         &["innodb_flush_log_at_trx_commit = 2"],
     );
     let guard_off = ["doctor", "--restart-guard", "off"];
-    let run = quorate(&url, &guard_off);
-    assert!(run.out.contains("sync_binlog = 1"), "{run:?}");
+    let run = run_quorate(&url, &guard_off);
+    assert!(run.stdout.contains("sync_binlog = 1"), "{run:?}");
 }
 
 #[test]
@@ -209,29 +218,32 @@ fn server_that_is_listed_under_two_names_is_refused() {
     let port = server.port();
     for database in ["locks", "others"] {
         let url = server.url(database);
-        assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
+        assert_eq!(
+            output_of(quorate_command().args(["prepare-server", &url])).code,
+            Some(0)
+        );
     }
     let url =
         |host: &str, database: &str| format!("mysql://root@{host}:{port}/{database}?timeout=2s");
     let here = url("127.0.0.1", "locks");
     for other in [url("localhost", "locks"), url("127.0.0.1", "others")] {
         let both = format!("{here},{other}");
-        refused(&lock(&both), &["same server"]);
-        let (_, lines) = doctor(&both);
-        says(&lines, "error run_id", &["once"]);
+        assert_refused(&run_lock(&both), &["same server"]);
+        let (_, lines) = run_doctor(&both);
+        assert_has_line(&lines, "error run_id", &["once"]);
     }
     let encrypted = here.replace("mysql://", "mysqls://");
-    let run = lock(&format!("{here},{encrypted}"));
+    let run = run_lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
-    assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
+    assert!(run.stderr.contains("mysql 127.0.0.1"), "{run:?}");
     // quorate must notice that both databases are on one server, even if they store different server names.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("the test must be able to change the server name");
     let both = format!("{here},{}", url("127.0.0.1", "others"));
-    refused(&lock(&both), &["same server"]);
-    let (_, lines) = doctor(&both);
-    says(&lines, "error run_id", &["once"]);
+    assert_refused(&run_lock(&both), &["same server"]);
+    let (_, lines) = run_doctor(&both);
+    assert_has_line(&lines, "error run_id", &["once"]);
 }
 
 #[test]
@@ -240,31 +252,37 @@ fn long_and_unusual_resource_names_work_on_databases_and_zookeeper() {
         return;
     };
     let url = format!("{}?timeout=2s", server.url("locks"));
-    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
+    assert_eq!(
+        output_of(quorate_command().args(["prepare-server", &url])).code,
+        Some(0)
+    );
     let mut all = vec![url];
     let zookeeper = zookeeper(&ZooKeeperOptions::new());
     if let Some(zookeeper) = &zookeeper {
         let url = format!("{}?timeout=2s", zookeeper.url("/a/locks"));
-        assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
+        assert_eq!(
+            output_of(quorate_command().args(["prepare-server", &url])).code,
+            Some(0)
+        );
         all.push(url);
     }
     let longest = "x".repeat(1024);
     for url in &all {
         for name in [&longest, "a/b'c`d;--\\", "../..", "\u{1b}[2J\n", "naïve ⚿"] {
-            let run = quorate(url, &["run", "--wait", "10s", name, "--", "true"]);
+            let run = run_quorate(url, &["run", "--wait", "10s", name, "--", "true"]);
             assert_eq!(run.code, Some(0), "{name:?}: {run:?}");
-            let seen = quorate(url, &["status", "--json", name]);
-            assert!(!seen.err.contains("panicked"), "{seen:?}");
+            let output = run_quorate(url, &["status", "--json", name]);
+            assert!(!output.stderr.contains("panicked"), "{output:?}");
         }
         let too_long = format!("{longest}x");
-        let run = quorate(url, &["run", &too_long, "--", "true"]);
+        let run = run_quorate(url, &["run", &too_long, "--", "true"]);
         assert_eq!(run.code, Some(64), "{run:?}");
         let bytes = std::ffi::OsStr::from_bytes(b"\xff\xfe\x80");
-        let mut odd = bare();
+        let mut odd = quorate_command();
         odd.env("QUORATE_MASTERS", url).arg("run").arg(bytes);
-        let run = done(odd.args(["--", "true"]));
+        let run = output_of(odd.args(["--", "true"]));
         assert!(matches!(run.code, Some(0 | 64)), "{run:?}");
-        assert!(!run.err.contains("panicked"), "{run:?}");
+        assert!(!run.stderr.contains("panicked"), "{run:?}");
     }
 }
 
@@ -277,31 +295,37 @@ fn zookeeper_without_its_path_or_with_short_sessions_is_reported_with_the_remedy
     };
     let name = format!("zk {}/a/locks", server.addr(0));
     let url = server.url("/a/locks");
-    refused(&lock(&url), &[&name, "maxSessionTimeout"]);
-    let (_, lines) = doctor(&url);
-    says(&lines, "error session", &[&name, "maxSessionTimeout"]);
+    assert_refused(&run_lock(&url), &[&name, "maxSessionTimeout"]);
+    let (_, lines) = run_doctor(&url);
+    assert_has_line(&lines, "error session", &[&name, "maxSessionTimeout"]);
     let quick = format!("{url}?timeout=300ms");
-    refused(&lock(&quick), &[&name, "quorate prepare-server"]);
-    let (_, lines) = doctor(&quick);
-    says(&lines, "error prepared", &[&name, "quorate prepare-server"]);
-    assert_eq!(done(bare().args(["prepare-server", &quick])).code, Some(0));
-    assert_eq!(lock(&quick).code, Some(0));
+    assert_refused(&run_lock(&quick), &[&name, "quorate prepare-server"]);
+    let (_, lines) = run_doctor(&quick);
+    assert_has_line(&lines, "error prepared", &[&name, "quorate prepare-server"]);
+    assert_eq!(
+        output_of(quorate_command().args(["prepare-server", &quick])).code,
+        Some(0)
+    );
+    assert_eq!(run_lock(&quick).code, Some(0));
     let other = format!("{}?timeout=300ms", server.url("/b/locks"));
-    assert_eq!(done(bare().args(["prepare-server", &other])).code, Some(0));
+    assert_eq!(
+        output_of(quorate_command().args(["prepare-server", &other])).code,
+        Some(0)
+    );
     let both = format!("{quick},{other}");
-    refused(&lock(&both), &["same server"]);
-    let (_, lines) = doctor(&both);
-    says(&lines, "error run_id", &["once"]);
+    assert_refused(&run_lock(&both), &["same server"]);
+    let (_, lines) = run_doctor(&both);
+    assert_has_line(&lines, "error run_id", &["once"]);
 }
 
 /// Returns the SQL that `quorate prepare-server --print` prints for `database`. No server listens at the URL, because
 /// the command must work without a server.
 fn print_sql(database: &str) -> String {
     let url = format!("mysql://admin:hunter2@127.0.0.1:1/{database}");
-    let printed = done(bare().args(["prepare-server", "--print", &url]));
-    assert_eq!(printed.code, Some(0), "{printed:?}");
-    assert!(!printed.out.contains("hunter2"), "{printed:?}");
-    printed.out
+    let printed_run = output_of(quorate_command().args(["prepare-server", "--print", &url]));
+    assert_eq!(printed_run.code, Some(0), "{printed_run:?}");
+    assert!(!printed_run.stdout.contains("hunter2"), "{printed_run:?}");
+    printed_run.stdout
 }
 
 #[test]
@@ -312,18 +336,21 @@ fn prepare_server_and_its_printed_sql_prepare_a_database_in_the_same_way() {
     let sql = print_sql("locks");
     server.sql(&sql).expect("the SQL runs");
     let url = format!("{}?timeout=2s", server.url("locks"));
-    let prepared = done(bare().args(["prepare-server", &url]));
+    let prepared_run = output_of(quorate_command().args(["prepare-server", &url]));
     assert!(
-        prepared.out.contains("was already prepared"),
-        "{prepared:?}"
+        prepared_run.stdout.contains("was already prepared"),
+        "{prepared_run:?}"
     );
-    let (_, lines) = doctor(&url);
+    let (_, lines) = run_doctor(&url);
     assert!(
         !lines.iter().any(|line| line.starts_with("error")),
         "{lines:#?}"
     );
     let others = server.url("others");
-    assert_eq!(done(bare().args(["prepare-server", &others])).code, Some(0));
+    assert_eq!(
+        output_of(quorate_command().args(["prepare-server", &others])).code,
+        Some(0)
+    );
     for table in ["schema", "record", "woken", "run"] {
         let shown = |database: &str| {
             let shown = server.sql(&format!("SHOW CREATE TABLE {database}.quorate_{table}"));
@@ -340,15 +367,15 @@ fn prepare_server_and_its_printed_sql_prepare_a_database_in_the_same_way() {
     let grants: Vec<String> = grants
         .map(|grant| format!("takes locks: GRANT {grant}"))
         .collect();
-    let url = user(&server, &grants.join("\n"), "nothing");
-    assert_eq!(lock(&url).code, Some(0));
-    for (url, says) in [
+    let url = create_user(&server, &grants.join("\n"), "nothing");
+    assert_eq!(run_lock(&url).code, Some(0));
+    for (url, expected_text) in [
         ("redis://h", "no preparation"),
         ("mysql://h/d", "user is missing"),
     ] {
-        let wrong = done(bare().args(["prepare-server", "--print", url]));
-        assert_eq!(wrong.code, Some(64), "{wrong:?}");
-        assert!(wrong.err.contains(says), "{wrong:?}");
+        let wrong_run = output_of(quorate_command().args(["prepare-server", "--print", url]));
+        assert_eq!(wrong_run.code, Some(64), "{wrong_run:?}");
+        assert!(wrong_run.stderr.contains(expected_text), "{wrong_run:?}");
     }
 }
 
@@ -407,40 +434,43 @@ fn prepare_server_and_its_printed_script_prepare_zookeeper_in_the_same_way() {
     let path = std::env::var("PATH").expect("a path");
     let path = format!("{}:{path}", folder.path().display());
     let apply = |url: &str| {
-        let printed = done(bare().args(["prepare-server", "--print", url]));
-        assert_eq!(printed.code, Some(0), "{printed:?}");
-        assert!(!printed.out.contains("hunter2"), "{printed:?}");
-        let script = printed.out.replace("PASSWORD", "hunter2");
+        let printed_run = output_of(quorate_command().args(["prepare-server", "--print", url]));
+        assert_eq!(printed_run.code, Some(0), "{printed_run:?}");
+        assert!(!printed_run.stdout.contains("hunter2"), "{printed_run:?}");
+        let script = printed_run.stdout.replace("PASSWORD", "hunter2");
         let mut shell = std::process::Command::new("sh");
-        let ran = done(shell.arg("-c").arg(script).env("PATH", &path));
-        assert!((ran.out.clone() + &ran.err).contains("Created"), "{ran:?}");
+        let output = output_of(shell.arg("-c").arg(script).env("PATH", &path));
+        assert!(
+            (output.stdout.clone() + &output.stderr).contains("Created"),
+            "{output:?}"
+        );
     };
     let plain = server.url("/a/locks");
     let owned = server.url("/b").replace("zk://", "zk://locks:hunter2@");
     for url in [&plain, &owned] {
         apply(url);
         let timed = format!("{url}?timeout=2s");
-        let prepared = done(bare().args(["prepare-server", &timed]));
+        let prepared_run = output_of(quorate_command().args(["prepare-server", &timed]));
         assert!(
-            prepared.out.contains("was already prepared"),
-            "{prepared:?}"
+            prepared_run.stdout.contains("was already prepared"),
+            "{prepared_run:?}"
         );
         assert!(
-            !prepared.out.contains("got the ACL of the path"),
-            "{prepared:?}"
+            !prepared_run.stdout.contains("got the ACL of the path"),
+            "{prepared_run:?}"
         );
-        let (_, lines) = doctor(&timed);
+        let (_, lines) = run_doctor(&timed);
         assert!(
             !lines.iter().any(|line| line.starts_with("error")),
             "{lines:#?}"
         );
-        assert_eq!(lock(&timed).code, Some(0));
+        assert_eq!(run_lock(&timed).code, Some(0));
     }
     let stranger = format!("{}?timeout=2s", server.url("/b"));
-    refused(&lock(&stranger), &["ACL"]);
+    assert_refused(&run_lock(&stranger), &["ACL"]);
     // Two paths of one ZooKeeper ensemble must not count as two masters, even if they store different server names.
-    refused(
-        &lock(&format!("{plain}?timeout=2s,{owned}?timeout=2s")),
+    assert_refused(
+        &run_lock(&format!("{plain}?timeout=2s,{owned}?timeout=2s")),
         &["same server"],
     );
 }
@@ -453,27 +483,33 @@ fn run_with_try_gets_the_lock_of_a_killed_holder_at_a_zookeeper() {
         return;
     };
     let url = format!("{}?timeout=1s", server.url("/a/locks"));
-    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
+    assert_eq!(
+        output_of(quorate_command().args(["prepare-server", &url])).code,
+        Some(0)
+    );
     let status = || {
-        let shown = quorate(&url, &["status", "--json", "nightly"]);
-        let page: Value = serde_json::from_str(&shown.out).expect("JSON");
+        let output = run_quorate(&url, &["status", "--json", "nightly"]);
+        let page: Value = serde_json::from_str(&output.stdout).expect("JSON");
         page["resources"][0]["verdict"].as_str().map(str::to_owned)
     };
     for kind in [&[][..], &["--permits", "1"]] {
-        let mark = crate::common::mark();
-        let mut holds = bare();
+        let marker = crate::common::unique_marker();
+        let mut holds = quorate_command();
         holds.env("QUORATE_MASTERS", &url);
         let options = ["run", "--ttl", "4s", "nightly"];
-        holds.args(options).args(kind).args(["--", "sleep", &mark]);
-        let _ends = crate::common::Ends(mark.clone());
+        holds
+            .args(options)
+            .args(kind)
+            .args(["--", "sleep", &marker]);
+        let _ends = crate::common::KillAtDrop(marker.clone());
         let mut holds = holds.spawn().expect("a process");
-        crate::common::until("the job runs", || crate::common::sleeps(&mark));
+        crate::common::wait_until("the job runs", || crate::common::is_sleeping(&marker));
         holds.kill().expect("killed");
         holds.wait().expect("ended");
         let tries = || {
             let options = ["run", "--try", "--ttl", "4s", "nightly"];
             let words = [&options[..], kind, &["--", "true"]].concat();
-            quorate(&url, &words).code
+            run_quorate(&url, &words).code
         };
         let refused = tries();
         if kind.is_empty() && refused == Some(75) {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::common::{
-    Ends, alive, did_not_run, done, end, held_by_another, mark, masters, pids, run, signal, sleeps,
-    until,
+    KillAtDrop, count_processes, did_not_run, is_sleeping, occupy_lock, output_of, pids_of,
+    quorate_run, send_signal, start_masters, unique_marker, wait_for_output, wait_until,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -44,9 +44,9 @@ impl Ordinary {
         // Check that the set-uid program runs as root, because a file system can be mounted so that set-uid bits have
         // no effect.
         let mut nobody = Self::nobody();
-        let seen = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
-        let seen = seen.output().map_err(|error| error.to_string())?;
-        if seen.stdout != b"0\n" {
+        let later_output = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
+        let later_output = later_output.output().map_err(|error| error.to_string())?;
+        if later_output.stdout != b"0\n" {
             return Err("set-uid programs have no effect in the temporary directory".into());
         }
         Ok(this)
@@ -70,7 +70,7 @@ impl Ordinary {
 
     /// A command that runs `quorate run` as the ordinary user.
     fn run(&self, masters: &Masters, options: &[&str], command: &[&str]) -> Command {
-        let quorate = run(masters, options, command);
+        let quorate = quorate_run(masters, options, command);
         let mut nobody = Self::nobody();
         nobody
             .arg(self.dir.path().join("quorate"))
@@ -95,28 +95,28 @@ fn unstoppable_command_of_another_user_is_reported() {
         Ok(ordinary) => ordinary,
         Err(why) => return did_not_run("unstoppable_command_of_another_user_is_reported", &why),
     };
-    let masters = masters(3);
-    let ends = Ends(mark());
-    let mark = &ends.0;
-    let script = format!("exec {} --reuid=0 sleep {mark} {QUIET}", ordinary.root());
+    let masters = start_masters(3);
+    let kill_at_drop = KillAtDrop(unique_marker());
+    let marker = &kill_at_drop.0;
+    let script = format!("exec {} --reuid=0 sleep {marker} {QUIET}", ordinary.root());
     let holder = ordinary
         .run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("the command runs", || sleeps(mark));
+    wait_until("the command runs", || is_sleeping(marker));
     // Give `quorate` time to print its warning. It must warn before the lock is lost, so that a user can still act.
     std::thread::sleep(std::time::Duration::from_millis(600));
-    held_by_another(&masters);
-    let holder = end(holder);
+    occupy_lock(&masters);
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
-    let pid = pids(mark)[0].to_string();
-    assert!(holder.err.contains("could NOT be stopped"), "{holder:?}");
+    let pid = pids_of(marker)[0].to_string();
+    assert!(holder.stderr.contains("could NOT be stopped"), "{holder:?}");
     assert!(
-        holder.err.contains(&format!("process {pid} (sleep")),
+        holder.stderr.contains(&format!("process {pid} (sleep")),
         "{pid} {holder:?}"
     );
-    assert!(!holder.err.contains("command stopped"), "{holder:?}");
-    assert!(holder.err.contains("sudo quorate run"), "{holder:?}");
+    assert!(!holder.stderr.contains("command stopped"), "{holder:?}");
+    assert!(holder.stderr.contains("sudo quorate run"), "{holder:?}");
     assert_eq!(
         fs::metadata(format!("/proc/{pid}"))
             .expect("a living process")
@@ -136,41 +136,42 @@ fn error_shows_the_pid_of_a_process_that_quorate_has_no_right_to_stop() {
             );
         }
     };
-    let masters = masters(3);
-    let ends = Ends(mark());
-    let mark = &ends.0;
+    let masters = start_masters(3);
+    let kill_at_drop = KillAtDrop(unique_marker());
+    let marker = &kill_at_drop.0;
     let script = format!(
-        "{} --reuid=0 sleep {mark} {QUIET} & sleep {mark}",
+        "{} --reuid=0 sleep {marker} {QUIET} & sleep {marker}",
         ordinary.root()
     );
     let holder = ordinary
         .run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("both processes run", || {
-        alive(mark) == 3 && sleepers(mark) == 2
+    wait_until("both processes run", || {
+        count_processes(marker) == 3 && count_sleepers(marker) == 2
     });
-    held_by_another(&masters);
-    let holder = end(holder);
+    occupy_lock(&masters);
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
     assert_eq!(
-        alive(mark),
+        count_processes(marker),
         1,
         "quorate must stop all processes of the command that it is allowed to stop"
     );
-    let pid = pids(mark)[0];
-    assert!(holder.err.contains("could NOT be stopped"), "{holder:?}");
+    let pid = pids_of(marker)[0];
+    assert!(holder.stderr.contains("could NOT be stopped"), "{holder:?}");
     assert!(
-        holder.err.contains(&format!("process {pid} (sleep")),
+        holder.stderr.contains(&format!("process {pid} (sleep")),
         "{pid} {holder:?}"
     );
-    assert_eq!(holder.err.matches("process ").count(), 1, "{holder:?}");
+    assert_eq!(holder.stderr.matches("process ").count(), 1, "{holder:?}");
 }
 
-fn sleepers(mark: &str) -> usize {
-    let line = format!("sleep\0{mark}\0").into_bytes();
-    let is = |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|read| read == line);
-    pids(mark).iter().filter(|pid| is(pid)).count()
+fn count_sleepers(marker: &str) -> usize {
+    let line = format!("sleep\0{marker}\0").into_bytes();
+    let is_sleeper =
+        |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|read| read == line);
+    pids_of(marker).iter().filter(|pid| is_sleeper(pid)).count()
 }
 
 #[test]
@@ -184,16 +185,16 @@ fn signal_that_cannot_be_forwarded_is_reported_and_the_lock_is_kept() {
             );
         }
     };
-    let masters = masters(3);
-    let ends = Ends(mark());
-    let mark = &ends.0;
-    let script = format!("exec {} --reuid=0 sleep {mark} {QUIET}", ordinary.root());
+    let masters = start_masters(3);
+    let kill_at_drop = KillAtDrop(unique_marker());
+    let marker = &kill_at_drop.0;
+    let script = format!("exec {} --reuid=0 sleep {marker} {QUIET}", ordinary.root());
     let holder = ordinary
         .run(&masters, &["r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("the command runs", || sleeps(mark));
-    signal(&holder, "TERM");
+    wait_until("the command runs", || is_sleeping(marker));
+    send_signal(&holder, "TERM");
     std::thread::sleep(std::time::Duration::from_millis(600));
     let held = masters[0].command(&["EXISTS", "r"]).expect("a reply");
     assert_eq!(
@@ -201,26 +202,29 @@ fn signal_that_cannot_be_forwarded_is_reported_and_the_lock_is_kept() {
         Some(1),
         "the lock must be kept while the command continues"
     );
-    kill(Pid::from_raw(pids(mark)[0]), Signal::SIGKILL).expect("a living process");
-    let holder = end(holder);
+    kill(Pid::from_raw(pids_of(marker)[0]), Signal::SIGKILL).expect("a living process");
+    let holder = wait_for_output(holder);
     assert_eq!(holder.code, Some(137), "{holder:?}");
-    assert!(holder.err.contains("cannot forward SIGTERM"), "{holder:?}");
+    assert!(
+        holder.stderr.contains("cannot forward SIGTERM"),
+        "{holder:?}"
+    );
 }
 
 #[test]
 fn background_job_of_the_command_is_reported_and_not_stopped() {
-    let masters = masters(3);
-    let ends = Ends(mark());
-    let mark = &ends.0;
-    let script = format!("sleep {mark} {QUIET} & exit 4");
-    let run = done(&mut run(&masters, &["r"], &["sh", "-c", &script]));
+    let masters = start_masters(3);
+    let kill_at_drop = KillAtDrop(unique_marker());
+    let marker = &kill_at_drop.0;
+    let script = format!("sleep {marker} {QUIET} & exit 4");
+    let run = output_of(&mut quorate_run(&masters, &["r"], &["sh", "-c", &script]));
     assert_eq!(run.code, Some(4), "{run:?}");
-    assert_eq!(alive(mark), 1);
-    let pid = pids(mark)[0];
-    assert_eq!(run.err.lines().count(), 1, "{run:?}");
+    assert_eq!(count_processes(marker), 1);
+    let pid = pids_of(marker)[0];
+    assert_eq!(run.stderr.lines().count(), 1, "{run:?}");
     assert!(
-        run.err.contains(&format!("process {pid} (sleep)")),
+        run.stderr.contains(&format!("process {pid} (sleep)")),
         "{run:?}"
     );
-    assert!(run.err.contains("without the lock"), "{run:?}");
+    assert!(run.stderr.contains("without the lock"), "{run:?}");
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{bare, done, end, masters};
+use crate::common::{output_of, quorate_command, start_masters, wait_for_output};
 use quorate_testbed::Masters;
 
 /// Runs `line` in a shell on a terminal, and types `keys` with a pause before each. Returns the output of the terminal;
@@ -41,13 +41,13 @@ fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String>
     press("echo code=$?\n");
     press("exit\n");
     drop(keyboard);
-    Some(end(script).out)
+    Some(wait_for_output(script).stdout)
 }
 
 #[test]
 fn command_reads_from_the_terminal_and_the_shell_gets_the_terminal_back() {
-    let masters = masters(1);
-    let Some(seen) = at_a_terminal(
+    let masters = start_masters(1);
+    let Some(screen) = at_a_terminal(
         &masters,
         "quorate run r -- sh -c 'read x; echo got-$x; exit 4'",
         &["word\n"],
@@ -55,38 +55,39 @@ fn command_reads_from_the_terminal_and_the_shell_gets_the_terminal_back() {
         return;
     };
     assert!(
-        seen.contains("got-word") && seen.contains("code=4"),
-        "{seen}"
+        screen.contains("got-word") && screen.contains("code=4"),
+        "{screen}"
     );
 }
 
 #[test]
 fn waiting_message_on_a_terminal_shows_the_seconds_waited_but_never_zero() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     let held = masters[0].command(&["SET", "r", "somebody else"]);
     held.expect("a reply");
     let keys = ["", "", "", ""];
-    let Some(seen) = at_a_terminal(
+    let Some(screen) = at_a_terminal(
         &masters,
         "TERM=xterm quorate run --wait 2s r -- true",
         &keys,
     ) else {
         return;
     };
-    assert!(seen.contains("waiting for 'r'"), "{seen}");
-    assert!(seen.contains("waited 1s"), "{seen}");
-    assert!(!seen.contains("waited 0s"), "{seen}");
+    assert!(screen.contains("waiting for 'r'"), "{screen}");
+    assert!(screen.contains("waited 1s"), "{screen}");
+    assert!(!screen.contains("waited 0s"), "{screen}");
 }
 
 #[test]
 fn ctrl_c_ends_the_command() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     for command in ["sleep 60", "cat"] {
-        let Some(seen) = at_a_terminal(&masters, &format!("quorate run r -- {command}"), &["\x03"])
+        let Some(screen) =
+            at_a_terminal(&masters, &format!("quorate run r -- {command}"), &["\x03"])
         else {
             return;
         };
-        assert!(seen.contains("code=130"), "{command}: {seen}");
+        assert!(screen.contains("code=130"), "{command}: {screen}");
     }
 }
 
@@ -94,20 +95,24 @@ fn ctrl_c_ends_the_command() {
 /// command that ignores Ctrl-C: `Ctrl-\`, and Ctrl-Z followed by `kill`.
 #[test]
 fn ctrl_backslash_or_kill_ends_a_command_that_ignores_ctrl_c() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     let line = "quorate run r -- sh -c \"trap '' INT; while :; do read x; done\"";
     for end in [&["\x1c"][..], &["\x1a", "kill %1; fg\n", "\n"]] {
         let keys = [&["one\n", "\x03", "\x03", "two\n"], end].concat();
-        let Some(seen) = at_a_terminal(&masters, line, &keys) else {
+        let Some(screen) = at_a_terminal(&masters, line, &keys) else {
             return;
         };
-        assert!(!seen.contains("second Ctrl-C"), "{seen}");
+        assert!(!screen.contains("second Ctrl-C"), "{screen}");
         let mut words = ["code=131", "code=143", "Terminated"].into_iter();
-        let ended = words.any(|words| seen.contains(words));
-        assert!(ended, "{end:?}: {seen}");
+        let has_ended = words.any(|words| screen.contains(words));
+        assert!(has_ended, "{end:?}: {screen}");
     }
-    let help = done(bare().args(["help", "command"]).env("COLUMNS", "100"));
-    let help = help.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let help = output_of(
+        quorate_command()
+            .args(["help", "command"])
+            .env("COLUMNS", "100"),
+    );
+    let help = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
         "only the command gets Ctrl-C",
         "Ctrl-\\",
@@ -119,8 +124,8 @@ fn ctrl_backslash_or_kill_ends_a_command_that_ignores_ctrl_c() {
 
 #[test]
 fn ctrl_z_stops_the_job_and_fg_continues_it() {
-    let masters = masters(1);
-    let Some(seen) = at_a_terminal(
+    let masters = start_masters(1);
+    let Some(screen) = at_a_terminal(
         &masters,
         "quorate run r -- cat",
         &[
@@ -134,48 +139,48 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
     ) else {
         return;
     };
-    assert!(seen.contains("in-23"), "{seen}");
+    assert!(screen.contains("in-23"), "{screen}");
     assert!(
-        seen.matches("two").count() >= 2,
-        "the terminal must show the typed line and the line that the command prints: {seen}"
+        screen.matches("two").count() >= 2,
+        "the terminal must show the typed line and the line that the command prints: {screen}"
     );
-    assert!(seen.contains("code=0"), "{seen}");
+    assert!(screen.contains("code=0"), "{screen}");
 }
 
 #[test]
 fn run_ends_its_command_if_the_job_was_stopped_until_the_lock_expired() {
-    let masters = masters(1);
-    let Some(seen) = at_a_terminal(
+    let masters = start_masters(1);
+    let Some(screen) = at_a_terminal(
         &masters,
         "quorate run --ttl 1s r -- cat",
         &["one\n", "\x1a", "sleep 1.5\n", "\n", "\n", "fg\n", "\n"],
     ) else {
         return;
     };
-    assert!(seen.contains("was lost"), "{seen}");
+    assert!(screen.contains("was lost"), "{screen}");
 }
 
 #[test]
 fn hold_ends_on_ctrl_c_and_ctrl_d() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     for (key, code) in [("\x04", "code=0"), ("\x03", "code=130")] {
-        let Some(seen) = at_a_terminal(&masters, "quorate hold r", &[key]) else {
+        let Some(screen) = at_a_terminal(&masters, "quorate hold r", &[key]) else {
             return;
         };
-        assert!(seen.contains(code), "{code}: {seen}");
+        assert!(screen.contains(code), "{code}: {screen}");
     }
 }
 
 #[test]
 fn hold_in_the_background_is_not_stopped_by_the_terminal() {
-    let masters = masters(1);
+    let masters = start_masters(1);
     let keys = ["", "jobs\n", "kill %1; wait %1\n"];
-    let Some(seen) = at_a_terminal(&masters, "quorate hold r &", &keys) else {
+    let Some(screen) = at_a_terminal(&masters, "quorate hold r &", &keys) else {
         return;
     };
     assert!(
-        seen.contains("Running") && !seen.contains("Stopped"),
-        "{seen}"
+        screen.contains("Running") && !screen.contains("Stopped"),
+        "{screen}"
     );
-    assert!(seen.contains("code=143"), "{seen}");
+    assert!(screen.contains("code=143"), "{screen}");
 }

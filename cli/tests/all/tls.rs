@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{bare, done};
+use crate::common::{output_of, quorate_command};
 use quorate_testbed::{Error, MariaDb, MariaDbOptions, Masters, ServerOptions, Tls, not_run};
 
 /// Runs `openssl` in `dir`. Returns false if `openssl` is missing or fails.
@@ -63,7 +63,7 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
         Err(error) => panic!("{error}"),
     };
     let quorate = |certificates: bool, args: &[&str]| {
-        let mut command = bare();
+        let mut command = quorate_command();
         command
             .env("QUORATE_MASTERS", masters.urls().join(","))
             .env("QUORATE_RESTART_GUARD", "off");
@@ -73,23 +73,23 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
                 .env("QUORATE_CLIENT_CERT", file("one.pem"))
                 .env("QUORATE_CLIENT_KEY", file("one.key"));
         }
-        done(command.args(args))
+        output_of(command.args(args))
     };
     assert!(masters.urls()[0].starts_with("rediss://"));
     let run = quorate(true, &["run", "--wait", "5s", "r", "--", "true"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let doctor = quorate(true, &["doctor"]);
-    assert!(doctor.out.contains("noeviction"), "{doctor:?}");
-    assert!(!doctor.out.contains("reachable"), "{doctor:?}");
+    assert!(doctor.stdout.contains("noeviction"), "{doctor:?}");
+    assert!(!doctor.stdout.contains("reachable"), "{doctor:?}");
     // A process that had no connection before does not wait for another certificate.
     let endless = ["run", "r", "--", "true"];
     let stranger = quorate(false, &endless);
     assert_eq!(stranger.code, Some(69), "{stranger:?}");
-    assert!(stranger.err.contains("ca_file"), "{stranger:?}");
+    assert!(stranger.stderr.contains("ca_file"), "{stranger:?}");
     let doctor = quorate(false, &["doctor"]);
-    assert!(doctor.out.contains("ca_file"), "{doctor:?}");
+    assert!(doctor.stdout.contains("ca_file"), "{doctor:?}");
     a_process_that_had_no_connection_does_not_wait(&masters, &file("ca.pem"));
-    let half = done(bare().args([
+    let half = output_of(quorate_command().args([
         "run",
         "--masters",
         "rediss://127.0.0.1:1",
@@ -100,7 +100,7 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
         "true",
     ]));
     assert_eq!(half.code, Some(64), "{half:?}");
-    assert!(half.err.contains("--client-key"), "{half:?}");
+    assert!(half.stderr.contains("--client-key"), "{half:?}");
 }
 
 /// Checks that `run` without a client certificate, and with TLS on a server without TLS, ends an endless wait.
@@ -108,21 +108,21 @@ fn a_process_that_had_no_connection_does_not_wait(masters: &Masters, ca: &Path) 
     let endless = ["run", "r", "--", "true"];
     let url = &masters.urls()[0];
     let of_one = |url: &str| {
-        let mut command = bare();
+        let mut command = quorate_command();
         command.env("QUORATE_MASTERS", url);
         command.env("QUORATE_CA_FILE", ca);
-        done(command.args(endless))
+        output_of(command.args(endless))
     };
     let nameless = of_one(url);
     assert_eq!(nameless.code, Some(69), "{nameless:?}");
     assert!(
-        nameless.err.contains("client_cert, client_key"),
+        nameless.stderr.contains("client_cert, client_key"),
         "{nameless:?}"
     );
-    let plain = Masters::start(1).expect("a server");
-    let plain = of_one(&plain.urls()[0].replace("redis://", "rediss://"));
-    assert_eq!(plain.code, Some(69), "{plain:?}");
-    assert!(plain.err.contains("does not use TLS"), "{plain:?}");
+    let server_without_tls = Masters::start(1).expect("a server");
+    let output = of_one(&server_without_tls.urls()[0].replace("redis://", "rediss://"));
+    assert_eq!(output.code, Some(69), "{output:?}");
+    assert!(output.stderr.contains("does not use TLS"), "{output:?}");
 }
 
 #[test]
@@ -150,32 +150,36 @@ fn client_checks_the_certificate_of_a_database_before_it_logs_in() {
         .unwrap_or_else(|error| panic!("{error}"));
     let secure = plain.replace("mysql://", "mysqls://");
     let trusted = format!("{secure}?ca={}&timeout=2s", file("ca.pem"));
-    let made = done(bare().args(["prepare-server", &trusted]));
-    assert_eq!(made.code, Some(0), "{made:?}");
+    let prepare_run = output_of(quorate_command().args(["prepare-server", &trusted]));
+    assert_eq!(prepare_run.code, Some(0), "{prepare_run:?}");
     let run = |master: &str| {
-        let mut command = bare();
+        let mut command = quorate_command();
         command.env("QUORATE_MASTERS", master);
         command.env("QUORATE_RESTART_GUARD", "after-first-contact");
-        let run = done(command.args(["run", "--ttl", "20s", "--wait", "3s", "r", "--", "true"]));
-        assert!(!run.err.contains("s3cret"), "{run:?}");
+        let run =
+            output_of(command.args(["run", "--ttl", "20s", "--wait", "3s", "r", "--", "true"]));
+        assert!(!run.stderr.contains("s3cret"), "{run:?}");
         run
     };
-    let held = run(&trusted);
-    assert_eq!(held.code, Some(0), "{held:?}");
+    let held_run = run(&trusted);
+    assert_eq!(held_run.code, Some(0), "{held_run:?}");
     let stranger = other.path().join("ca.pem");
     let wrong = format!("{secure}?ca={}&timeout=2s", stranger.display());
     let missing = format!("{secure}?ca=/no/such/file&timeout=2s");
     let by_web = format!("{secure}?timeout=2s");
-    for (master, code, says) in [
+    for (master, code, expected_text) in [
         (&wrong, 69, "certificate"),
         (&by_web, 69, "certificate"),
         (&missing, 64, "/no/such/file"),
         // MariaDB refuses a login without encryption. Its error says only "denied".
         (&plain, 69, "denied"),
     ] {
-        let refused = run(master);
-        assert_eq!(refused.code, Some(code), "{master}: {refused:?}");
-        assert!(refused.err.contains(says), "{master}: {refused:?}");
+        let refused_run = run(master);
+        assert_eq!(refused_run.code, Some(code), "{master}: {refused_run:?}");
+        assert!(
+            refused_run.stderr.contains(expected_text),
+            "{master}: {refused_run:?}"
+        );
     }
 }
 
@@ -205,27 +209,30 @@ fn database_user_that_requires_a_certificate_logs_in_with_cert_and_key() {
     let with = |cert: &str, key: &str| format!("{url}&cert={}&key={}", file(cert), file(key));
     let own = with("one.pem", "one.key");
     let run = |master: &str, args: &[&str]| {
-        let mut command = bare();
+        let mut command = quorate_command();
         command.env("QUORATE_MASTERS", master);
         command.env("QUORATE_RESTART_GUARD", "off");
-        let run = done(command.args(args));
-        assert!(!run.err.contains("s3cret"), "{run:?}");
+        let run = output_of(command.args(args));
+        assert!(!run.stderr.contains("s3cret"), "{run:?}");
         run
     };
-    let prepared = run("", &["prepare-server", &own]);
-    assert_eq!(prepared.code, Some(0), "{prepared:?}");
+    let prepared_run = run("", &["prepare-server", &own]);
+    assert_eq!(prepared_run.code, Some(0), "{prepared_run:?}");
     let lock = ["run", "--wait", "3s", "r", "--", "true"];
-    let held = run(&own, &lock);
-    assert_eq!(held.code, Some(0), "{held:?}");
-    for (master, code, says) in [
+    let held_run = run(&own, &lock);
+    assert_eq!(held_run.code, Some(0), "{held_run:?}");
+    for (master, code, expected_text) in [
         (&url, 69, "?cert= and ?key="),
         (&format!("{url}&cert={}", file("one.pem")), 64, "together"),
         (&with("one.pem", "no.key"), 64, "no.key"),
         (&with("one.pem", "ext"), 64, "no private key in PEM form"),
     ] {
-        let refused = run(master, &lock);
-        assert_eq!(refused.code, Some(code), "{master}: {refused:?}");
-        assert!(refused.err.contains(says), "{master}: {refused:?}");
+        let refused_run = run(master, &lock);
+        assert_eq!(refused_run.code, Some(code), "{master}: {refused_run:?}");
+        assert!(
+            refused_run.stderr.contains(expected_text),
+            "{master}: {refused_run:?}"
+        );
     }
 }
 
@@ -241,7 +248,7 @@ impl HolderAndWaiter {
     fn start(dir: &Path, variables: &[(&str, String)]) -> Self {
         let (stop, ready) = (dir.join("stop"), dir.join("ready"));
         let run = |wait: &str, command: &str| {
-            let mut run = bare();
+            let mut run = quorate_command();
             run.envs(variables.iter().map(|(name, value)| (name, value)));
             run.env("QUORATE_NODE_TIMEOUT", "500ms")
                 .env("QUORATE_CONNECT_TIMEOUT", "2s");
@@ -257,7 +264,7 @@ impl HolderAndWaiter {
             stop.display()
         );
         let holder = run("20s", &held);
-        until("the lock is held", || ready.exists());
+        wait_until("the lock is held", || ready.exists());
         let waiter = run("120s", "true");
         // The waiter has found the lock held, and its connections are open.
         std::thread::sleep(Duration::from_secs(1));
@@ -275,21 +282,21 @@ impl HolderAndWaiter {
     }
 }
 
-fn until(what: &str, mut is: impl FnMut() -> bool) {
+fn wait_until(condition: &str, mut is_met: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
-    while !is() {
-        assert!(Instant::now() < limit, "timed out: {what}");
+    while !is_met() {
+        assert!(Instant::now() < limit, "timed out: {condition}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// Copies the certificates from one folder into another, as an operator replaces them: each file gets its new content in
 /// one step.
-fn install(from: &Path, to: &Path) {
+fn install(source: &Path, target: &Path) {
     for name in ["ca.pem", "one.pem", "one.key"] {
-        let new = to.join(format!("{name}.new"));
-        std::fs::copy(from.join(name), &new).expect("copied");
-        std::fs::rename(new, to.join(name)).expect("renamed");
+        let new = target.join(format!("{name}.new"));
+        std::fs::copy(source.join(name), &new).expect("copied");
+        std::fs::rename(new, target.join(name)).expect("renamed");
     }
 }
 
@@ -360,9 +367,9 @@ fn locks_survive_the_replacement_of_all_certificates_of_redis_masters() {
         ("QUORATE_CLIENT_KEY", path("one.key")),
     ];
     let locks = HolderAndWaiter::start(live.path(), &variables);
-    let each = |words: &[&str]| {
+    let each = |args: &[&str]| {
         for master in &masters {
-            master.command(words).expect("a reply");
+            master.command(args).expect("a reply");
         }
     };
     let disconnect = || {
@@ -415,8 +422,8 @@ fn locks_survive_the_replacement_of_all_certificates_of_a_database() {
         .collect();
     let files = files.concat();
     let url = format!("{url}?timeout=1s{files}");
-    let prepared = done(bare().args(["prepare-server", &url]));
-    assert_eq!(prepared.code, Some(0), "{prepared:?}");
+    let prepared_run = output_of(quorate_command().args(["prepare-server", &url]));
+    assert_eq!(prepared_run.code, Some(0), "{prepared_run:?}");
     let variables = [
         ("QUORATE_MASTERS", url),
         ("QUORATE_RESTART_GUARD", "off".to_owned()),

@@ -4,13 +4,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{
-    self, Done, bare, done, end, held_by_another, mark, masters, quorate, run, until, until_held,
+    self, RunOutput, occupy_lock, output_of, quorate_command, quorate_on, quorate_run,
+    start_masters, unique_marker, wait_for_output, wait_until, wait_until_held,
 };
 use quorate_testbed::{Fault, Masters, Proxy, Way};
 
 /// A command that runs `quorate` with these arguments, and with timeouts that are long enough for a busy machine.
-fn with(masters: &Masters, words: &[&str]) -> Command {
-    let mut command = quorate(masters);
+fn command_with(masters: &Masters, words: &[&str]) -> Command {
+    let mut command = quorate_on(masters);
     command
         .env("QUORATE_NODE_TIMEOUT", "500ms")
         .env("QUORATE_CONNECT_TIMEOUT", "2s")
@@ -18,8 +19,8 @@ fn with(masters: &Masters, words: &[&str]) -> Command {
     command
 }
 
-fn ask(masters: &Masters, words: &[&str]) -> Done {
-    done(&mut with(masters, words))
+fn output_with(masters: &Masters, args: &[&str]) -> RunOutput {
+    output_of(&mut command_with(masters, args))
 }
 
 /// Checks that no master has the lock key `name`.
@@ -32,113 +33,137 @@ fn assert_tidy(masters: &Masters, name: &str) {
 
 #[test]
 fn quota_can_be_created_taken_read_and_dropped() {
-    let masters = masters(3);
-    let missing = ask(&masters, &["quota", "take", "prizes"]);
-    assert_eq!((missing.code, &*missing.out), (Some(64), ""), "{missing:?}");
+    let masters = start_masters(3);
+    let missing_run = output_with(&masters, &["quota", "take", "prizes"]);
+    assert_eq!(
+        (missing_run.code, &*missing_run.stdout),
+        (Some(64), ""),
+        "{missing_run:?}"
+    );
     assert!(
-        missing.err.contains("quorate quota create prizes N"),
-        "{missing:?}"
+        missing_run.stderr.contains("quorate quota create prizes N"),
+        "{missing_run:?}"
     );
     let words = |out: &str| (Some(0), out.to_owned());
-    let said = |done: Done| (done.code, done.out);
+    let code_and_stdout = |output: RunOutput| (output.code, output.stdout);
     assert_eq!(
-        said(ask(&masters, &["quota", "create", "prizes", "3"])),
+        code_and_stdout(output_with(&masters, &["quota", "create", "prizes", "3"])),
         words("3\n")
     );
     assert_eq!(
-        said(ask(&masters, &["quota", "take", "prizes"])),
+        code_and_stdout(output_with(&masters, &["quota", "take", "prizes"])),
         words("2\n")
     );
     assert_eq!(
-        said(ask(&masters, &["quota", "left", "prizes"])),
+        code_and_stdout(output_with(&masters, &["quota", "left", "prizes"])),
         words("2\n")
     );
-    let sold_out = ask(&masters, &["quota", "take", "prizes", "3"]);
+    let sold_out = output_with(&masters, &["quota", "take", "prizes", "3"]);
     assert_eq!(
-        (sold_out.code, &*sold_out.out),
+        (sold_out.code, &*sold_out.stdout),
         (Some(1), "2\n"),
         "{sold_out:?}"
     );
     assert!(
         sold_out
-            .err
+            .stderr
             .contains("asked for 3 units, 2 left; nothing was taken"),
         "{sold_out:?}"
     );
-    let json = ask(&masters, &["quota", "take", "--json", "prizes", "2"]);
-    let json: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    let json = output_with(&masters, &["quota", "take", "--json", "prizes", "2"]);
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert_eq!(
         json,
         serde_json::json!({ "quota": "prizes", "taken": 2, "left": 0 })
     );
-    let again = ask(&masters, &["quota", "create", "prizes", "3"]);
-    assert_eq!(again.code, Some(64), "{again:?}");
-    assert!(again.err.contains("it exists already"), "{again:?}");
-    let unsure = ask(&masters, &["quota", "drop", "prizes"]);
-    assert_eq!(unsure.code, Some(64), "{unsure:?}");
+    let second_create_run = output_with(&masters, &["quota", "create", "prizes", "3"]);
+    assert_eq!(second_create_run.code, Some(64), "{second_create_run:?}");
+    assert!(
+        second_create_run.stderr.contains("it exists already"),
+        "{second_create_run:?}"
+    );
+    let unsure_run = output_with(&masters, &["quota", "drop", "prizes"]);
+    assert_eq!(unsure_run.code, Some(64), "{unsure_run:?}");
     assert_eq!(
-        said(ask(&masters, &["quota", "drop", "prizes", "--yes"])),
+        code_and_stdout(output_with(&masters, &["quota", "drop", "prizes", "--yes"])),
         words("")
     );
-    assert_eq!(ask(&masters, &["quota", "left", "prizes"]).code, Some(64));
+    assert_eq!(
+        output_with(&masters, &["quota", "left", "prizes"]).code,
+        Some(64)
+    );
     assert_tidy(&masters, "prizes");
 }
 
 #[test]
 fn quota_needs_all_masters_at_creation_and_data_on_a_majority_afterwards() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     masters[1].kill().expect("killed");
-    let away = ask(&masters, &["quota", "create", "prizes", "3"]);
-    assert_eq!((away.code, &*away.out), (Some(69), ""), "{away:?}");
+    let unreachable_run = output_with(&masters, &["quota", "create", "prizes", "3"]);
+    assert_eq!(
+        (unreachable_run.code, &*unreachable_run.stdout),
+        (Some(69), ""),
+        "{unreachable_run:?}"
+    );
     let name = masters[1].addr().to_string();
-    assert!(away.err.contains(&name), "{away:?}");
+    assert!(
+        unreachable_run.stderr.contains(&name),
+        "{unreachable_run:?}"
+    );
     masters[1].restart().expect("restarted");
     assert_eq!(
-        ask(&masters, &["quota", "create", "prizes", "3"]).code,
+        output_with(&masters, &["quota", "create", "prizes", "3"]).code,
         Some(0)
     );
     for master in masters.iter().take(2) {
         master.restart_empty().expect("restarted");
     }
-    let lost = ask(&masters, &["quota", "take", "prizes"]);
-    assert_eq!((lost.code, &*lost.out), (Some(69), ""), "{lost:?}");
-    assert!(lost.err.contains("is lost"), "{lost:?}");
-    let dropped = ask(&masters, &["quota", "drop", "prizes", "--yes"]);
-    assert_eq!(dropped.code, Some(0), "{dropped:?}");
+    let lost_run = output_with(&masters, &["quota", "take", "prizes"]);
     assert_eq!(
-        ask(&masters, &["quota", "create", "prizes", "2"]).code,
+        (lost_run.code, &*lost_run.stdout),
+        (Some(69), ""),
+        "{lost_run:?}"
+    );
+    assert!(lost_run.stderr.contains("is lost"), "{lost_run:?}");
+    let dropped_run = output_with(&masters, &["quota", "drop", "prizes", "--yes"]);
+    assert_eq!(dropped_run.code, Some(0), "{dropped_run:?}");
+    assert_eq!(
+        output_with(&masters, &["quota", "create", "prizes", "2"]).code,
         Some(0)
     );
 }
 
 #[test]
 fn signal_ends_a_waiting_quota_or_once_command_and_leaves_no_queue_entry() {
-    let masters = masters(3);
-    let somebody = |words: &[&str]| {
+    let masters = start_masters(3);
+    let somebody = |args: &[&str]| {
         for master in &masters {
-            master.command(words).expect("a reply");
+            master.command(args).expect("a reply");
         }
     };
     somebody(&["SET", "r", "somebody else", "PX", "600000"]);
-    for words in [
+    for args in [
         &["quota", "take", "--wait", "forever", "r"][..],
         &["once", "--create", "r"],
     ] {
-        let mut waits = with(&masters, words);
+        let mut waits = command_with(&masters, args);
         let waits = waits.stderr(Stdio::piped()).stdout(Stdio::piped());
         let waits = waits.spawn().expect("starts");
-        until_held(&masters, "quorate:queue:r");
-        common::signal(&waits, "TERM");
-        let waits = end(waits);
+        wait_until_held(&masters, "quorate:queue:r");
+        common::send_signal(&waits, "TERM");
+        let waits = wait_for_output(waits);
         assert_eq!(waits.died_of, Some(15), "{waits:?}");
-        assert!(waits.err.contains("no lock is held"), "{waits:?}");
+        assert!(waits.stderr.contains("no lock is held"), "{waits:?}");
         for master in &masters {
             let line = master.command(&["EXISTS", "quorate:queue:r"]);
-            assert_eq!(line.expect("a reply").int(), Some(0), "{words:?}");
+            assert_eq!(line.expect("a reply").int(), Some(0), "{args:?}");
         }
     }
     somebody(&["DEL", "r"]);
-    assert_eq!(ask(&masters, &["quota", "create", "r", "1"]).code, Some(0));
+    assert_eq!(
+        output_with(&masters, &["quota", "create", "r", "1"]).code,
+        Some(0)
+    );
 }
 
 /// A period of `quorate once` that does not end during a test.
@@ -146,66 +171,78 @@ const LONG: &str = "3650d";
 
 #[test]
 fn quorate_once_on_several_machines_runs_its_command_once_per_period() {
-    let masters = masters(3);
-    let missing = ask(
+    let masters = start_masters(3);
+    let missing_run = output_with(
         &masters,
         &["once", "--per", LONG, "nightly", "--", "echo", "ran"],
     );
-    assert_eq!((missing.code, &*missing.out), (Some(64), ""), "{missing:?}");
-    assert!(
-        missing.err.contains("quorate once --create nightly"),
-        "{missing:?}"
+    assert_eq!(
+        (missing_run.code, &*missing_run.stdout),
+        (Some(64), ""),
+        "{missing_run:?}"
     );
-    let created = ask(&masters, &["once", "--create", "nightly"]);
-    assert_eq!(created.code, Some(0), "{created:?}");
+    assert!(
+        missing_run.stderr.contains("quorate once --create nightly"),
+        "{missing_run:?}"
+    );
+    let created_run = output_with(&masters, &["once", "--create", "nightly"]);
+    assert_eq!(created_run.code, Some(0), "{created_run:?}");
     let start = |_| {
         let words = ["once", "--per", LONG, "nightly", "--", "echo", "ran"];
-        let mut command = with(&masters, &words);
+        let mut command = command_with(&masters, &words);
         command.stdout(Stdio::piped());
         command.stderr(Stdio::piped());
         command.spawn().expect("starts")
     };
     let machines: Vec<_> = (0..6).map(start).collect();
-    let said: Vec<Done> = machines.into_iter().map(end).collect();
-    assert!(said.iter().all(|said| said.code == Some(0)), "{said:?}");
-    let ran: String = said.iter().map(|said| &*said.out).collect();
-    assert_eq!(ran, "ran\n", "{said:?}");
-    let others = said.iter().filter(|said| {
-        said.err
+    let outputs: Vec<RunOutput> = machines.into_iter().map(wait_for_output).collect();
+    assert!(
+        outputs.iter().all(|output| output.code == Some(0)),
+        "{outputs:?}"
+    );
+    let all_stdout: String = outputs.iter().map(|output| &*output.stdout).collect();
+    assert_eq!(all_stdout, "ran\n", "{outputs:?}");
+    let others = outputs.iter().filter(|output| {
+        output
+            .stderr
             .contains("already started in this period (at most once per period)")
     });
-    assert_eq!(others.count(), 5, "{said:?}");
+    assert_eq!(others.count(), 5, "{outputs:?}");
     assert_tidy(&masters, "nightly");
 }
 
 /// With `--quiet`, no line says whether this machine ran the command, so only the exit code can.
 #[test]
 fn option_done_exit_code_distinguishes_a_period_that_was_done_from_a_run() {
-    let masters = masters(3);
-    let created = ask(&masters, &["once", "--create", "job"]);
-    assert_eq!(created.code, Some(0), "{created:?}");
+    let masters = start_masters(3);
+    let created_run = output_with(&masters, &["once", "--create", "job"]);
+    assert_eq!(created_run.code, Some(0), "{created_run:?}");
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("job.prom");
     let once = |options: &[&str]| {
         let mut words = vec!["once", "--quiet", "--per", LONG];
         words.extend(options);
         words.extend(["job", "--", "echo", "ran"]);
-        let mut once = with(&masters, &words);
+        let mut once = command_with(&masters, &words);
         once.env("QUORATE_METRICS_FILE", &file);
         once
     };
-    let first = done(&mut once(&["--done-exit-code", "3"]));
-    assert_eq!((first.code, &*first.out), (Some(0), "ran\n"), "{first:?}");
+    let first_run = output_of(&mut once(&["--done-exit-code", "3"]));
+    assert_eq!(
+        (first_run.code, &*first_run.stdout),
+        (Some(0), "ran\n"),
+        "{first_run:?}"
+    );
     for (options, variable, code) in [
         (&["--done-exit-code", "3"][..], None, 3),
         (&[][..], Some("4"), 4),
         (&[][..], None, 0),
     ] {
-        let mut again = once(options);
-        again.envs(variable.map(|code| ("QUORATE_DONE_EXIT_CODE", code)));
-        let again = done(&mut again);
+        let mut again_run = once(options);
+        again_run.envs(variable.map(|code| ("QUORATE_DONE_EXIT_CODE", code)));
+        let again_run = output_of(&mut again_run);
         assert_eq!(
-            (again.code, &*again.out, &*again.err),
+            (again_run.code, &*again_run.stdout, &*again_run.stderr),
             (Some(code), "", ""),
             "{options:?} {variable:?}"
         );
@@ -217,54 +254,67 @@ fn option_done_exit_code_distinguishes_a_period_that_was_done_from_a_run() {
 
 #[test]
 fn quorate_once_repeats_a_failed_command_only_with_the_option_at_least() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for (name, at_least) in [("most", false), ("least", true)] {
-        assert_eq!(ask(&masters, &["once", "--create", name]).code, Some(0));
+        assert_eq!(
+            output_with(&masters, &["once", "--create", name]).code,
+            Some(0)
+        );
         let once = |command: &[&str]| {
             let mut words = vec!["once", "--per", LONG];
             words.extend(at_least.then_some("--at-least"));
             words.extend([name, "--"]);
             words.extend(command);
-            ask(&masters, &words)
+            output_with(&masters, &words)
         };
         assert_eq!(once(&["sh", "-c", "exit 7"]).code, Some(7));
-        let again = once(&["echo", "ran"]);
-        assert_eq!(again.code, Some(0), "{again:?}");
-        assert_eq!(again.out, if at_least { "ran\n" } else { "" }, "{again:?}");
-        assert_eq!(once(&["echo", "ran"]).out, "");
+        let again_run = once(&["echo", "ran"]);
+        assert_eq!(again_run.code, Some(0), "{again_run:?}");
+        assert_eq!(
+            again_run.stdout,
+            if at_least { "ran\n" } else { "" },
+            "{again_run:?}"
+        );
+        assert_eq!(once(&["echo", "ran"]).stdout, "");
     }
 }
 
 #[test]
 fn quorate_once_reports_a_failed_command_and_its_next_run_even_with_the_option_quiet() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
     let once = |more: &[&str], line: &str| {
         let words = &["once", "-q", "--per", "day"][..];
         let words = [words, more, &["r", "--shell", line]].concat();
-        ask(&masters, &words)
+        output_with(&masters, &words)
     };
-    let failed = once(&["--at-least"], "exit 7");
-    assert_eq!(failed.code, Some(7), "{failed:?}");
-    assert_eq!(failed.err.lines().count(), 1, "{failed:?}");
-    let said =
+    let failed_run = once(&["--at-least"], "exit 7");
+    assert_eq!(failed_run.code, Some(7), "{failed_run:?}");
+    assert_eq!(failed_run.stderr.lines().count(), 1, "{failed_run:?}");
+    let expected_text =
         "'r' failed with exit code 7; the next call in this period runs it again (--at-least)";
-    assert!(failed.err.contains(said), "{failed:?}");
-    let failed = once(&[], "exit 3");
-    assert_eq!(failed.code, Some(3), "{failed:?}");
-    assert_eq!(failed.err.lines().count(), 1, "{failed:?}");
-    let said = "'r' failed with exit code 3; it does not run again before ";
-    assert!(failed.err.contains(said), "{failed:?}");
-    let said = "T00:00:00Z; to run it by hand: quorate run r -- COMMAND";
-    assert!(failed.err.contains(said), "{failed:?}");
-    assert_eq!(ask(&masters, &["once", "--create", "s"]).code, Some(0));
-    let done = ask(&masters, &["once", "-q", "--per", "day", "s", "--", "true"]);
-    assert_eq!((done.code, &*done.err), (Some(0), ""), "{done:?}");
+    assert!(failed_run.stderr.contains(expected_text), "{failed_run:?}");
+    let failed_run = once(&[], "exit 3");
+    assert_eq!(failed_run.code, Some(3), "{failed_run:?}");
+    assert_eq!(failed_run.stderr.lines().count(), 1, "{failed_run:?}");
+    let expected_text = "'r' failed with exit code 3; it does not run again before ";
+    assert!(failed_run.stderr.contains(expected_text), "{failed_run:?}");
+    let expected_text = "T00:00:00Z; to run it by hand: quorate run r -- COMMAND";
+    assert!(failed_run.stderr.contains(expected_text), "{failed_run:?}");
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "s"]).code,
+        Some(0)
+    );
+    let output = output_with(&masters, &["once", "-q", "--per", "day", "s", "--", "true"]);
+    assert_eq!((output.code, &*output.stderr), (Some(0), ""), "{output:?}");
 }
 
 #[test]
 fn error_about_a_lost_record_contains_the_commands_that_create_it_again() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let values = [
         (
             ["once", "--create", "report"],
@@ -280,32 +330,41 @@ fn error_about_a_lost_record_contains_the_commands_that_create_it_again() {
     for (create, _, what) in values {
         let units = (what == "quota").then_some("3");
         let words: Vec<&str> = create.into_iter().chain(units).collect();
-        assert_eq!(ask(&masters, &words).code, Some(0));
+        assert_eq!(output_with(&masters, &words).code, Some(0));
     }
     for master in masters.iter().take(2) {
         master.restart_empty().expect("restarted");
     }
-    let [record, quota] = values.map(|(_, read, _)| ask(&masters, &read));
+    let [record, quota] = values.map(|(_, read, _)| output_with(&masters, &read));
     assert_eq!(record.code, Some(69), "{record:?}");
-    let said = "the record 'report' is lost, because too few masters have it: find out whether the job ran; then run \
+    let expected_text = "the record 'report' is lost, because too few masters have it: find out whether the job ran; then run \
                 quorate once --drop report --yes, and quorate once --create report";
-    assert!(record.err.contains(said), "{record:?}");
-    let said = "the quota 'prizes' is lost, because too few masters have it: run quorate quota drop prizes --yes, and \
+    assert!(record.stderr.contains(expected_text), "{record:?}");
+    let expected_text = "the quota 'prizes' is lost, because too few masters have it: run quorate quota drop prizes --yes, and \
                 quorate quota create prizes N with the units that are left";
-    assert!(quota.err.contains(said), "{quota:?}");
-    let again = ask(&masters, &["once", "--drop", "report", "--yes"]);
-    assert_eq!(again.code, Some(0), "{again:?}");
-    assert_eq!(ask(&masters, &["once", "--create", "report"]).code, Some(0));
-    let twice = ask(&masters, &["once", "--create", "report"]);
-    assert_eq!(twice.code, Some(64), "{twice:?}");
-    let said = "the record 'report' was not created: it exists already";
-    assert!(twice.err.contains(said), "{twice:?}");
+    assert!(quota.stderr.contains(expected_text), "{quota:?}");
+    let again_run = output_with(&masters, &["once", "--drop", "report", "--yes"]);
+    assert_eq!(again_run.code, Some(0), "{again_run:?}");
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "report"]).code,
+        Some(0)
+    );
+    let second_create_run = output_with(&masters, &["once", "--create", "report"]);
+    assert_eq!(second_create_run.code, Some(64), "{second_create_run:?}");
+    let expected_text = "the record 'report' was not created: it exists already";
+    assert!(
+        second_create_run.stderr.contains(expected_text),
+        "{second_create_run:?}"
+    );
 }
 
 #[test]
 fn quorate_once_does_not_run_its_command_if_the_period_ended_during_the_wait() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
     let period = Duration::from_secs(6);
     let now = || {
         std::time::SystemTime::UNIX_EPOCH
@@ -321,40 +380,45 @@ fn quorate_once_does_not_run_its_command_if_the_period_ended_during_the_wait() {
     let next = begun + period.saturating_sub(Duration::from_millis(since));
     let start = |line: &str| {
         let words = ["once", "--per", "6s", "r", "--shell", line];
-        let mut command = with(&masters, &words);
+        let mut command = command_with(&masters, &words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("starts")
     };
     let first = start("echo ran; sleep 7");
-    until_held(&masters, "r");
+    wait_until_held(&masters, "r");
     let second = start("echo ran");
-    until_held(&masters, "quorate:queue:r");
+    wait_until_held(&masters, "quorate:queue:r");
     assert!(now() < next, "this machine is too slow for this test");
-    let said = [end(first), end(second)];
-    assert_eq!((&*said[0].out, &*said[1].out), ("ran\n", ""), "{said:?}");
-    let third = end(start("echo ran"));
+    let outputs = [wait_for_output(first), wait_for_output(second)];
     assert_eq!(
-        third.out, "ran\n",
-        "the command must run again in the next period: {third:?} {said:?}"
+        (&*outputs[0].stdout, &*outputs[1].stdout),
+        ("ran\n", ""),
+        "{outputs:?}"
+    );
+    let third_run = wait_for_output(start("echo ran"));
+    assert_eq!(
+        third_run.stdout, "ran\n",
+        "the command must run again in the next period: {third_run:?} {outputs:?}"
     );
 }
 
 #[test]
 fn quorate_once_status_shows_when_and_where_the_command_ran_and_its_outcome() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--status", "r"]).code, Some(64));
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    let code = |args: &[&str]| output_with(&masters, args).code;
+    assert_eq!(code(&["once", "--status", "r"]), Some(64));
+    assert_eq!(code(&["once", "--create", "r"]), Some(0));
     let status = || {
-        let said = ask(
+        let output = output_with(
             &masters,
             &["once", "--status", "--json", "--per", LONG, "r"],
         );
-        assert_eq!(said.code, Some(0), "{said:?}");
-        serde_json::from_str::<serde_json::Value>(&said.out).expect("JSON")
+        assert_eq!(output.code, Some(0), "{output:?}");
+        serde_json::from_str::<serde_json::Value>(&output.stdout).expect("JSON")
     };
     let once = |more: &[&str], line: &str| {
         let words = [&["once", "--per", LONG][..], more, &["r", "--shell", line]].concat();
-        let mut command = with(&masters, &words);
+        let mut command = command_with(&masters, &words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::piped()).spawn().expect("starts")
     };
@@ -364,7 +428,8 @@ fn quorate_once_status_shows_when_and_where_the_command_ran_and_its_outcome() {
         (&"never".into(), &false.into()),
         "{never}"
     );
-    assert_eq!(end(once(&["--at-least"], "exit 7")).code, Some(7));
+    let failed_run = wait_for_output(once(&["--at-least"], "exit 7"));
+    assert_eq!(failed_run.code, Some(7), "{failed_run:?}");
     let failed = status();
     assert_eq!(
         (&failed["state"], &failed["done"]),
@@ -373,7 +438,7 @@ fn quorate_once_status_shows_when_and_where_the_command_ran_and_its_outcome() {
     );
     assert_eq!(failed["run"]["exit_code"], 7, "{failed}");
     let mut runs = once(&[], "read line; exit 3");
-    until_held(&masters, "quorate:note:r");
+    wait_until_held(&masters, "quorate:note:r");
     let held = status();
     assert_eq!(held["state"], "held", "{held}");
     let pid = format!("pid {},", runs.id());
@@ -387,7 +452,7 @@ fn quorate_once_status_shows_when_and_where_the_command_ran_and_its_outcome() {
     assert!(held["run"]["began"].is_string(), "{held}");
     drop(runs.stdin.take());
     let pid = runs.id();
-    assert_eq!(end(runs).code, Some(3));
+    assert_eq!(wait_for_output(runs).code, Some(3));
     let ended = status();
     assert_eq!(
         (&ended["state"], &ended["done"]),
@@ -410,76 +475,86 @@ fn quorate_once_status_shows_when_and_where_the_command_ran_and_its_outcome() {
 
 #[test]
 fn quorate_once_status_prints_the_exit_code_and_process_of_the_last_run() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
-    let never = ask(&masters, &["once", "--status", "r"]);
-    assert_eq!(never.out, "has never run\n", "{never:?}");
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
+    let status_run = output_with(&masters, &["once", "--status", "r"]);
+    assert_eq!(status_run.stdout, "has never run\n", "{status_run:?}");
     let words = ["once", "--per", LONG, "r", "--shell", "exit 3"];
-    let runs = with(&masters, &words).spawn().expect("starts");
+    let runs = command_with(&masters, &words).spawn().expect("starts");
     let pid = runs.id();
-    assert_eq!(end(runs).code, Some(3));
-    let text = ask(&masters, &["once", "--status", "r"]);
+    assert_eq!(wait_for_output(runs).code, Some(3));
+    let text = output_with(&masters, &["once", "--status", "r"]);
     assert!(
-        text.out
+        text.stdout
             .starts_with("the last run that ended had exit code 3\non "),
         "{text:?}"
     );
-    assert!(text.out.contains(&format!("pid {pid}")), "{text:?}");
+    assert!(text.stdout.contains(&format!("pid {pid}")), "{text:?}");
 }
 
 #[test]
 fn quorate_once_status_shows_the_last_completed_run_after_a_crashed_run() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
     let start = |line: &str| {
         let words = ["once", "--per", LONG, "--at-least", "r", "--shell", line];
-        let mut command = with(&masters, &words);
+        let mut command = command_with(&masters, &words);
         command.env("QUORATE_TTL", "2s").stdin(Stdio::piped());
         command.spawn().expect("starts")
     };
-    assert_eq!(end(start("exit 7")).code, Some(7));
+    assert_eq!(wait_for_output(start("exit 7")).code, Some(7));
     let crashes = start("read line");
-    until_held(&masters, "quorate:note:r");
-    common::signal(&crashes, "KILL");
-    end(crashes);
-    until("the lock has expired", || {
-        let said = ask(&masters, &["once", "--status", "r"]);
-        assert_eq!(said.code, Some(0), "{said:?}");
-        let shown = said
-            .out
+    wait_until_held(&masters, "quorate:note:r");
+    common::send_signal(&crashes, "KILL");
+    wait_for_output(crashes);
+    wait_until("the lock has expired", || {
+        let output = output_with(&masters, &["once", "--status", "r"]);
+        assert_eq!(output.code, Some(0), "{output:?}");
+        let shown = output
+            .stdout
             .starts_with("the last run that ended had exit code 7\n");
-        let held = said.out.contains("running");
-        assert!(shown || held, "{said:?}");
+        let held = output.stdout.contains("running");
+        assert!(shown || held, "{output:?}");
         shown
     });
 }
 
 #[test]
 fn quorate_once_warns_if_the_success_of_its_command_cannot_be_recorded() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
     let words = ["once", "--per", LONG, "r", "--shell", "read line"];
-    let mut runs = with(&masters, &words);
+    let mut runs = command_with(&masters, &words);
     let runs = runs.stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut runs = runs.spawn().expect("starts");
-    until_held(&masters, "quorate:note:r");
-    let mut next = run(&masters, &["r"], &["cat"]);
+    wait_until_held(&masters, "quorate:note:r");
+    let mut next = quorate_run(&masters, &["r"], &["cat"]);
     let mut next = next.stdin(Stdio::piped()).spawn().expect("starts");
-    until_held(&masters, "quorate:queue:r");
+    wait_until_held(&masters, "quorate:queue:r");
     let stdin = runs.stdin.take();
     std::io::Write::write_all(&mut stdin.expect("piped"), b"line\n").expect("written");
-    let ended = end(runs);
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let output = wait_for_output(runs);
+    assert_eq!(output.code, Some(0), "{output:?}");
     assert!(
-        ended.err.contains("warning: ") && ended.err.contains("could not record this exit code"),
-        "{ended:?}"
+        output.stderr.contains("warning: ")
+            && output.stderr.contains("could not record this exit code"),
+        "{output:?}"
     );
     drop(next.stdin.take());
-    assert_eq!(end(next).code, Some(0));
-    let shown = ask(&masters, &["once", "--status", "r"]);
+    assert_eq!(wait_for_output(next).code, Some(0));
+    let shown = output_with(&masters, &["once", "--status", "r"]);
     assert!(
         shown
-            .out
+            .stdout
             .starts_with("the end of the last run was not recorded"),
         "{shown:?}"
     );
@@ -487,16 +562,19 @@ fn quorate_once_warns_if_the_success_of_its_command_cannot_be_recorded() {
 
 #[test]
 fn quorate_once_status_restores_a_lost_record_without_joining_the_queue() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
     let lost = &masters[0];
     lost.command(&["DEL", "quorate:value:r"]).expect("a reply");
-    let shown = ask(&masters, &["once", "--status", "r"]);
-    assert_eq!(shown.code, Some(0), "{shown:?}");
+    let output = output_with(&masters, &["once", "--status", "r"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
     // `--status` reads the record, and must restore it on the master that has lost it.
     let value = lost.command(&["EXISTS", "quorate:value:r"]);
     assert_eq!(value.expect("a reply").int(), Some(1));
-    held_by_another(&masters);
+    occupy_lock(&masters);
     let commands = |master: &quorate_testbed::Server| {
         let stats = master.command(&["INFO", "commandstats"]).expect("a reply");
         let stats = format!("{stats:?}");
@@ -504,8 +582,8 @@ fn quorate_once_status_restores_a_lost_record_without_joining_the_queue() {
         added.split(',').next().unwrap_or_default().to_owned()
     };
     let before: Vec<_> = masters.iter().map(commands).collect();
-    let shown = ask(&masters, &["once", "--status", "r"]);
-    assert!(shown.out.contains("is running"), "{shown:?}");
+    let output = output_with(&masters, &["once", "--status", "r"]);
+    assert!(output.stdout.contains("is running"), "{output:?}");
     let after: Vec<_> = masters.iter().map(commands).collect();
     assert_eq!(
         before, after,
@@ -515,40 +593,53 @@ fn quorate_once_status_restores_a_lost_record_without_joining_the_queue() {
 
 #[test]
 fn quorate_once_refuses_the_option_yes_without_the_option_drop() {
-    let said = done(bare().args(["once", "--yes", "--per", "1h", "r", "--", "true"]));
-    assert_eq!(said.code, Some(64), "{said:?}");
-    assert!(said.err.contains("'--yes' cannot be used with"), "{said:?}");
+    let output =
+        output_of(quorate_command().args(["once", "--yes", "--per", "1h", "r", "--", "true"]));
+    assert_eq!(output.code, Some(64), "{output:?}");
+    assert!(
+        output.stderr.contains("'--yes' cannot be used with"),
+        "{output:?}"
+    );
 }
 
 #[test]
 fn quorate_once_drops_a_record_only_with_the_option_yes() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
-    let unsure = ask(&masters, &["once", "--drop", "r"]);
-    assert_eq!(unsure.code, Some(64), "{unsure:?}");
-    assert!(unsure.err.contains("--yes"), "{unsure:?}");
-    assert_eq!(ask(&masters, &["once", "--status", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
+    let unsure_run = output_with(&masters, &["once", "--drop", "r"]);
+    assert_eq!(unsure_run.code, Some(64), "{unsure_run:?}");
+    assert!(unsure_run.stderr.contains("--yes"), "{unsure_run:?}");
+    assert_eq!(
+        output_with(&masters, &["once", "--status", "r"]).code,
+        Some(0)
+    );
     for (name, words) in [
         ("r", "dropped"),
         ("r", "nothing to drop"),
         ("other", "nothing to drop"),
     ] {
-        let dropped = ask(&masters, &["once", "--drop", "--yes", name]);
-        assert_eq!(dropped.code, Some(0), "{dropped:?}");
-        assert!(dropped.err.contains(words), "{dropped:?}");
+        let dropped_run = output_with(&masters, &["once", "--drop", "--yes", name]);
+        assert_eq!(dropped_run.code, Some(0), "{dropped_run:?}");
+        assert!(dropped_run.stderr.contains(words), "{dropped_run:?}");
     }
-    let quota = ask(&masters, &["quota", "drop", "prizes", "--yes"]);
+    let quota = output_with(&masters, &["quota", "drop", "prizes", "--yes"]);
     assert_eq!(quota.code, Some(0), "{quota:?}");
-    assert!(quota.err.contains("nothing to drop"), "{quota:?}");
+    assert!(quota.stderr.contains("nothing to drop"), "{quota:?}");
 }
 
 #[test]
 fn quorate_once_leaves_the_period_unused_if_its_command_cannot_be_started() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
     let once = |command: &[&str]| {
         let words = ["once", "--per", LONG, "r", "--"];
-        ask(&masters, &[&words, command].concat())
+        output_with(&masters, &[&words, command].concat())
     };
     let dir = tempfile::tempdir().expect("a directory");
     let script = dir.path().join("script");
@@ -561,23 +652,26 @@ fn quorate_once_leaves_the_period_unused_if_its_command_cannot_be_started() {
         ("/etc/passwd", 126, "denied"),
         (script.to_str().expect("text"), 127, "command not found"),
     ] {
-        let said = once(&[command]);
-        assert_eq!(said.code, Some(code), "{said:?}");
+        let output = once(&[command]);
+        assert_eq!(output.code, Some(code), "{output:?}");
         assert!(
-            said.err.contains(command) && said.err.contains(why),
-            "{said:?}"
+            output.stderr.contains(command) && output.stderr.contains(why),
+            "{output:?}"
         );
-        assert_eq!(said.err.lines().count(), 1, "{said:?}");
+        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
         assert_tidy(&masters, "r");
     }
-    assert_eq!(once(&["echo", "ran"]).out, "ran\n");
-    assert_eq!(once(&["echo", "ran"]).out, "");
+    assert_eq!(once(&["echo", "ran"]).stdout, "ran\n");
+    assert_eq!(once(&["echo", "ran"]).stdout, "");
 }
 
 #[test]
 fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
     let proxies: Vec<_> = masters
         .iter()
         .map(|master| Proxy::start(master.addr()).expect("a proxy"))
@@ -588,57 +682,68 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
         .map(|(master, proxy)| master.url_at(proxy.addr()))
         .collect();
     for more in [&[][..], &["--at-least"]] {
-        let before = run(&masters, &["r"], &["cat"])
+        let before = quorate_run(&masters, &["r"], &["cat"])
             .stdin(Stdio::piped())
             .spawn();
         let before = before.expect("starts");
-        until_held(&masters, "quorate:note:r");
+        wait_until_held(&masters, "quorate:note:r");
         let words = [&["once", "--per", LONG], more, &["r", "--", "echo", "ran"]].concat();
-        let mut once = with(&masters, &words);
+        let mut once = command_with(&masters, &words);
         let once = once.stderr(Stdio::piped()).stdout(Stdio::piped());
         let once = once
             .env("QUORATE_MASTERS", urls.join(","))
             .env("QUORATE_NODE_TIMEOUT", "5s")
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
-        until_held(&masters, "quorate:queue:r");
+        wait_until_held(&masters, "quorate:queue:r");
         // Send SIGTERM after `once` has acquired the lock, but before it has read the once-per-period record. The note
         // on the masters shows that `once` has the lock. The delayed replies postpone the read.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
-        assert_eq!(end(before).code, Some(0));
-        until_held(&masters, "quorate:note:r");
-        common::signal(&once, "TERM");
+        assert_eq!(wait_for_output(before).code, Some(0));
+        wait_until_held(&masters, "quorate:note:r");
+        common::send_signal(&once, "TERM");
         drop(slow);
-        let once = end(once);
-        assert_eq!((once.died_of, &*once.out), (Some(15), ""), "{once:?}");
-        assert!(once.err.contains("nothing is recorded"), "{once:?}");
+        let once = wait_for_output(once);
+        assert_eq!((once.died_of, &*once.stdout), (Some(15), ""), "{once:?}");
+        assert!(once.stderr.contains("nothing is recorded"), "{once:?}");
         assert_tidy(&masters, "r");
     }
-    let next = ask(&masters, &["once", "--per", LONG, "r", "--", "echo", "ran"]);
-    assert_eq!((next.code, &*next.out), (Some(0), "ran\n"), "{next:?}");
+    let next_run = output_with(&masters, &["once", "--per", LONG, "r", "--", "echo", "ran"]);
+    assert_eq!(
+        (next_run.code, &*next_run.stdout),
+        (Some(0), "ran\n"),
+        "{next_run:?}"
+    );
 }
 
 #[test]
 fn quorate_once_with_the_option_try_exits_with_75_while_the_lock_is_held() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
-    let holder = run(&masters, &["r"], &["sleep", &mark()])
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
+    let holder = quorate_run(&masters, &["r"], &["sleep", &unique_marker()])
         .spawn()
         .expect("starts");
-    until_held(&masters, "r");
-    let tried = ask(
+    wait_until_held(&masters, "r");
+    let tried_run = output_with(
         &masters,
         &["once", "--try", "--per", LONG, "r", "--", "echo", "ran"],
     );
-    assert_eq!((tried.code, &*tried.out), (Some(75), ""), "{tried:?}");
-    common::signal(&holder, "TERM");
-    end(holder);
+    assert_eq!(
+        (tried_run.code, &*tried_run.stdout),
+        (Some(75), ""),
+        "{tried_run:?}"
+    );
+    common::send_signal(&holder, "TERM");
+    wait_for_output(holder);
 }
 
 #[test]
 fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     for (words, culprit) in [
         (&["once", "nightly", "--", "true"][..], "--per"),
         (
@@ -679,17 +784,17 @@ fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
         (&["quota", "take", ""], "empty"),
         (&["quota", "take", "quorate:x"], "reserved"),
     ] {
-        let said = ask(&masters, words);
+        let output = output_with(&masters, words);
         assert_eq!(
-            (said.code, &*said.out),
+            (output.code, &*output.stdout),
             (Some(64), ""),
-            "{words:?}: {said:?}"
+            "{words:?}: {output:?}"
         );
-        assert!(said.err.contains(culprit), "{words:?}: {said:?}");
+        assert!(output.stderr.contains(culprit), "{words:?}: {output:?}");
         assert_eq!(
-            said.err.trim_end().lines().count(),
+            output.stderr.trim_end().lines().count(),
             1,
-            "{words:?}: {said:?}"
+            "{words:?}: {output:?}"
         );
     }
     for master in &masters {
@@ -700,8 +805,11 @@ fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
 
 #[test]
 fn quorate_once_immediately_refuses_options_for_other_kinds_of_locks() {
-    let masters = masters(3);
-    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
     for master in &masters {
         let held = master.command(&["SET", "r", "somebody else", "PX", "600000"]);
         held.expect("a reply");
@@ -714,29 +822,32 @@ fn quorate_once_immediately_refuses_options_for_other_kinds_of_locks() {
         &["--reenter"],
     ] {
         let begin = ["once", "--wait", "100ms", "--per", LONG];
-        let said = ask(&masters, &[&begin, kind, &["r", "--", "true"]].concat());
-        assert_eq!(said.code, Some(64), "{said:?}");
-        assert!(said.err.contains(kind[0]), "{said:?}");
+        let output = output_with(&masters, &[&begin, kind, &["r", "--", "true"]].concat());
+        assert_eq!(output.code, Some(64), "{output:?}");
+        assert!(output.stderr.contains(kind[0]), "{output:?}");
     }
 }
 
 #[test]
 fn quota_take_exits_with_70_if_its_result_cannot_be_printed() {
-    let masters = masters(3);
-    let created = ask(&masters, &["quota", "create", "prizes", "3"]);
-    assert_eq!(created.code, Some(0), "{created:?}");
+    let masters = start_masters(3);
+    let created_run = output_with(&masters, &["quota", "create", "prizes", "3"]);
+    assert_eq!(created_run.code, Some(0), "{created_run:?}");
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
-    let mut take = with(&masters, &["quota", "take", "prizes"]);
+    let mut take = command_with(&masters, &["quota", "take", "prizes"]);
     let take = take
         .stdout(full.expect("the full device must open for writing"))
         .stderr(Stdio::piped())
         .spawn();
-    let take = end(take.expect("starts"));
+    let take = wait_for_output(take.expect("starts"));
     assert_eq!(take.code, Some(70), "{take:?}");
-    assert_eq!(ask(&masters, &["quota", "left", "prizes"]).out, "2\n");
-    let help = done(bare().args(["quota", "--help"]));
+    assert_eq!(
+        output_with(&masters, &["quota", "left", "prizes"]).stdout,
+        "2\n"
+    );
+    let help = output_of(quorate_command().args(["quota", "--help"]));
     let codes = help
-        .out
+        .stdout
         .split_once("Exit codes:")
         .expect("the help must list exit codes")
         .1;
@@ -754,8 +865,8 @@ fn help_shows_how_to_create_a_quota_or_a_once_job() {
         ("quota", "quota create prizes 10"),
         ("once", "once --create"),
     ] {
-        let help = done(bare().args([command, "--help"]));
+        let help = output_of(quorate_command().args([command, "--help"]));
         assert_eq!(help.code, Some(0), "{help:?}");
-        assert!(help.out.contains(wanted), "{help:?}");
+        assert!(help.stdout.contains(wanted), "{help:?}");
     }
 }

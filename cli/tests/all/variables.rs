@@ -1,7 +1,9 @@
 //! Tests of environment variables: an empty variable counts as unset, and an unknown `QUORATE_*` variable causes a
 //! warning.
 
-use crate::common::{self, Done, bare, done, masters, quorate, run};
+use crate::common::{
+    self, RunOutput, output_of, quorate_command, quorate_on, quorate_run, start_masters,
+};
 
 /// The commands that connect to masters, with their required arguments.
 const COMMANDS: [&[&str]; 11] = [
@@ -28,49 +30,68 @@ fn every_environment_variable_of_every_command_may_be_empty() {
         };
         let names = common::variables_of(page);
         assert!(names.len() > 12, "{words:?}: {names:?}");
-        let mut command = bare();
+        let mut command = quorate_command();
         for name in &names {
             command.env(name, "");
         }
-        let ran = done(command.args(words));
-        assert_eq!(ran.code, Some(64), "{words:?}: {ran:?}");
-        assert!(ran.err.contains("no masters"), "{words:?}: {ran:?}");
+        let output = output_of(command.args(words));
+        assert_eq!(output.code, Some(64), "{words:?}: {output:?}");
+        assert!(
+            output.stderr.contains("no masters"),
+            "{words:?}: {output:?}"
+        );
     }
 }
 
-fn with(name: &str, words: &[&str]) -> Done {
-    let masters = masters(1);
-    done(quorate(&masters).env(name, "5s").args(words))
+fn output_with_variable(name: &str, words: &[&str]) -> RunOutput {
+    let masters = start_masters(1);
+    output_of(quorate_on(&masters).env(name, "5s").args(words))
 }
 
 #[test]
 fn misspelt_environment_variable_is_reported_with_a_suggestion() {
     let line = "quorate: warning: quorate has no variable QUORATE_TLL: did you mean QUORATE_TTL?\n";
     for words in [&["run", "r", "true"][..], &["status"], &["status", "r"]] {
-        let said = with("QUORATE_TLL", words);
-        assert_eq!((said.code, &*said.err), (Some(0), line), "{said:?}");
-        let empty = done(quorate(&masters(1)).env("QUORATE_TLL", "").args(words));
-        assert_eq!((empty.code, &*empty.err), (Some(0), ""), "{empty:?}");
+        let output = output_with_variable("QUORATE_TLL", words);
+        assert_eq!(
+            (output.code, &*output.stderr),
+            (Some(0), line),
+            "{output:?}"
+        );
+        let empty_run = output_of(
+            quorate_on(&start_masters(1))
+                .env("QUORATE_TLL", "")
+                .args(words),
+        );
+        assert_eq!(
+            (empty_run.code, &*empty_run.stderr),
+            (Some(0), ""),
+            "{empty_run:?}"
+        );
     }
-    let far = with("QUORATE_SOMETHING", &["status"]);
+    let far_run = output_with_variable("QUORATE_SOMETHING", &["status"]);
     assert!(
-        far.err.contains("QUORATE_SOMETHING") && !far.err.contains("did you mean"),
-        "{far:?}"
+        far_run.stderr.contains("QUORATE_SOMETHING") && !far_run.stderr.contains("did you mean"),
+        "{far_run:?}"
     );
-    let quiet = with("QUORATE_TLL", &["status", "--quiet"]);
-    assert_eq!((quiet.code, &*quiet.err), (Some(0), ""), "{quiet:?}");
+    let quiet_run = output_with_variable("QUORATE_TLL", &["status", "--quiet"]);
+    assert_eq!(
+        (quiet_run.code, &*quiet_run.stderr),
+        (Some(0), ""),
+        "{quiet_run:?}"
+    );
 }
 
 #[test]
 fn nested_quorate_does_not_warn_about_variables_set_by_the_outer_quorate() {
-    let masters = masters(3);
+    let masters = start_masters(3);
     let inner = env!("CARGO_BIN_EXE_quorate");
     for options in [&["--owner", "me"][..], &["--permits", "2"]] {
-        let outer = done(&mut run(
+        let outer = output_of(&mut quorate_run(
             &masters,
             &[options, &["r"]].concat(),
             &[inner, "run", "another", "--", "true"],
         ));
-        assert_eq!((outer.code, &*outer.err), (Some(0), ""), "{outer:?}");
+        assert_eq!((outer.code, &*outer.stderr), (Some(0), ""), "{outer:?}");
     }
 }

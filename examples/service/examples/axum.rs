@@ -125,19 +125,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let address = std::env::args().nth(1);
     let listener = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0")).await?;
-    let bound = listener.local_addr()?;
-    println!("serving on http://{bound}");
-    let serve = axum::serve(listener, router(service));
+    let server_address = listener.local_addr()?;
+    println!("serving on http://{server_address}");
+    let server = axum::serve(listener, router(service));
     if address.is_some() {
-        let stop = async {
+        let stop_signal = async {
             let _ = tokio::signal::ctrl_c().await;
         };
-        // After Ctrl-C, `serve` finishes the requests in progress before it returns. Each request releases its lock.
-        serve.with_graceful_shutdown(stop).await?;
+        // After Ctrl-C, `server` finishes the requests in progress before it returns. Each request releases its lock.
+        server.with_graceful_shutdown(stop_signal).await?;
     } else {
         tokio::select! {
-            served = serve => served?,
-            told = try_out(bound, &redlock) => told?,
+            result = server => result?,
+            result = try_out(server_address, &redlock) => result?,
         }
     }
     // A cancelled request releases its lock in the background. Wait for such releases.
@@ -146,49 +146,61 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Sends some requests to the service, and checks the status codes of the replies.
-async fn try_out(bound: std::net::SocketAddr, redlock: &Redlock) -> Result<(), Box<dyn Error>> {
-    for (what, status) in [
+async fn try_out(
+    server_address: std::net::SocketAddr,
+    redlock: &Redlock,
+) -> Result<(), Box<dyn Error>> {
+    for (request, status) in [
         ("POST /invoice/7", 200),
         ("POST /invoice/0", 404),
         ("GET /ready", 200),
     ] {
-        expect(ask(bound, what).await?, what, status)?;
+        expect(ask(server_address, request).await?, request, status)?;
     }
-    let held = redlock.acquire("invoice:8").await?;
-    expect(ask(bound, "POST /invoice/8").await?, "POST /invoice/8", 409)?;
-    held.release().await;
-    let figures = ask(bound, "GET /metrics").await?;
-    let counted = figures
+    let guard = redlock.acquire("invoice:8").await?;
+    expect(
+        ask(server_address, "POST /invoice/8").await?,
+        "POST /invoice/8",
+        409,
+    )?;
+    guard.release().await;
+    let metrics_text = ask(server_address, "GET /metrics").await?;
+    let rounds_line = metrics_text
         .lines()
         .find(|line| line.starts_with("quorate_rounds_total"));
     println!(
         "GET /metrics: {}",
-        counted.ok_or("the metric quorate_rounds_total is missing")?
+        rounds_line.ok_or("the metric quorate_rounds_total is missing")?
     );
-    if !figures.contains("quorate_acquire_seconds_bucket") {
+    if !metrics_text.contains("quorate_acquire_seconds_bucket") {
         return Err("the histograms have no buckets".into());
     }
     Ok(())
 }
 
-fn expect(answer: String, what: &str, status: u16) -> Result<(), Box<dyn Error>> {
+fn expect(answer: String, request: &str, status: u16) -> Result<(), Box<dyn Error>> {
     let last = answer.lines().last().unwrap_or_default();
-    println!("{what}: {status} {last}");
+    println!("{request}: {status} {last}");
     if answer.starts_with(&format!("HTTP/1.1 {status} ")) {
         Ok(())
     } else {
-        Err(format!("{what}: expected status {status}, got {answer:?}").into())
+        Err(format!("{request}: expected status {status}, got {answer:?}").into())
     }
 }
 
-async fn ask(bound: std::net::SocketAddr, what: &str) -> Result<String, Box<dyn Error>> {
-    let mut stream = TcpStream::connect(bound).await?;
-    let length = if what.starts_with("POST") {
+async fn ask(
+    server_address: std::net::SocketAddr,
+    request: &str,
+) -> Result<String, Box<dyn Error>> {
+    let mut stream = TcpStream::connect(server_address).await?;
+    let length = if request.starts_with("POST") {
         "content-length: 0\r\n"
     } else {
         ""
     };
-    let text = format!("{what} HTTP/1.1\r\nhost: {bound}\r\nconnection: close\r\n{length}\r\n");
+    let text = format!(
+        "{request} HTTP/1.1\r\nhost: {server_address}\r\nconnection: close\r\n{length}\r\n"
+    );
     stream.write_all(text.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

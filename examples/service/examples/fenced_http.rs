@@ -79,7 +79,7 @@ async fn fenced(State(fence): State<Arc<Fence<()>>>, request: Request, next: Nex
     }
     let token = match token_of(request.headers()) {
         Ok(token) => token,
-        Err(refused) => return refused.into_response(),
+        Err(refusal) => return refusal.into_response(),
     };
     // Receive the whole request before taking the guard: the client may be paused while it sends.
     let (head, body) = request.into_parts();
@@ -89,7 +89,7 @@ async fn fenced(State(fence): State<Arc<Fence<()>>>, request: Request, next: Nex
     let request = Request::from_parts(head, Body::from(body));
     // If the client disconnects, the server drops this future, but not what the handler has sent to the database. So
     // the guard and the handler need a task of their own.
-    let handled = tokio::spawn(async move {
+    let response_task = tokio::spawn(async move {
         let guard = match fence.write(token).await {
             Ok(guard) => guard,
             Err(stale) => {
@@ -100,8 +100,8 @@ async fn fenced(State(fence): State<Arc<Fence<()>>>, request: Request, next: Nex
         drop(guard);
         response
     });
-    let panicked = |_| StatusCode::INTERNAL_SERVER_ERROR.into_response();
-    handled.await.unwrap_or_else(panicked)
+    let to_server_error = |_| StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    response_task.await.unwrap_or_else(to_server_error)
 }
 
 fn token_of(headers: &HeaderMap) -> Result<u64, (StatusCode, &'static str)> {
@@ -159,10 +159,10 @@ async fn try_out(bound: SocketAddr) -> Result<(), Box<dyn Error>> {
     let token = next.fencing_token().ok_or("fencing is off")?.to_string();
     expect(put(bound, Some(&token), "8 EUR").await?, 204, "")?;
     expect(put(bound, Some(&token), "9 EUR").await?, 204, "")?;
-    let why = format!(
+    let stale_text = format!(
         "stale fencing token {stale}: a later holder of the lock has already written with token {token}"
     );
-    expect(put(bound, Some(&stale), "7 EUR").await?, 412, &why)?;
+    expect(put(bound, Some(&stale), "7 EUR").await?, 412, &stale_text)?;
     expect(put(bound, None, "7 EUR").await?, 428, "Fencing-Token")?;
     for wrong in ["newest", "0", "9007199254740993"] {
         expect(put(bound, Some(wrong), "7 EUR").await?, 400, "a number")?;
