@@ -17,7 +17,7 @@ use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock, Wait};
 use quorate_testbed::{Reply, Server};
 
-use self::example::{Quorum, Quorums, chosen};
+use self::example::{Quorum, Quorums, quorum_of};
 use crate::support::{ask_server, masters, ms, secs, settings};
 
 fn quorums(names: impl IntoIterator<Item = &'static str>) -> Vec<Quorum> {
@@ -37,7 +37,10 @@ fn adding_a_set_of_masters_moves_locks_only_to_the_added_set() {
     let four = quorums(["a", "b", "c", "d"]);
     let mut locks = BTreeMap::new();
     for name in names() {
-        let (old, new) = (chosen(&four[..3], &name).name, chosen(&four, &name).name);
+        let (old, new) = (
+            quorum_of(&four[..3], &name).name,
+            quorum_of(&four, &name).name,
+        );
         assert!(
             old == new || new == "d",
             "the lock {name} moves from quorum {old} to {new}, although only locks of \
@@ -123,7 +126,7 @@ const APART_US: i64 = 1_100_000;
 /// The names of four locks. If the last of the four sets of masters is added or removed, three of these locks move to
 /// another set, and one does not.
 fn locks(four: &[Quorum]) -> Vec<String> {
-    let moves = |name: &String| chosen(&four[..3], name).name != chosen(four, name).name;
+    let moves = |name: &String| quorum_of(&four[..3], name).name != quorum_of(four, name).name;
     let (moved, same): (Vec<String>, Vec<String>) = names().into_iter().partition(moves);
     let moved = moved.into_iter().take(3);
     moved.chain(same.into_iter().take(1)).collect()
