@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(ScopeError::Lost { cause, .. }) => {
             println!("the scope stopped its endless closure: {cause}");
         }
-        breaking_client => println!("unexpected: {breaking_client:?}"),
+        other => println!("unexpected: {other:?}"),
     }
     Ok(())
 }
