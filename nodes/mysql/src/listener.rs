@@ -209,7 +209,7 @@ impl MySqlListener {
         if let Some(name) = &checked_lock {
             let _ = write!(packet, "SELECT GET_LOCK({name},0);DO RELEASE_LOCK({name});");
         }
-        let block_index = packet.matches(';').count();
+        let first_block_result = packet.matches(';').count();
         if self.is_mariadb {
             let body = listen_block(
                 process,
@@ -228,12 +228,12 @@ impl MySqlListener {
         self.last_removed = last_received;
         if checked_lock.is_some()
             && results
-                .get(block_index - 2)
+                .get(first_block_result - 2)
                 .is_some_and(|result| first_number(result) == Some(0))
         {
             self.pace_without_wait_lock = None;
         }
-        Ok(self.messages_of_block(results.split_off(block_index)))
+        Ok(self.messages_of_block(results.split_off(first_block_result)))
     }
 
     fn messages_of_block(&mut self, mut results: Vec<StatementResult>) -> Vec<Vec<u8>> {
@@ -256,7 +256,7 @@ impl MySqlListener {
         if self.last_removed < self.last_received {
             packet += &self.removal();
         }
-        let lock_index = packet.matches(';').count();
+        let lock_result_index = packet.matches(';').count();
         let _ = write!(
             packet,
             "SELECT GET_LOCK({name},{});DO RELEASE_LOCK({name});\
@@ -283,7 +283,7 @@ impl MySqlListener {
         };
         self.last_removed = removed_upto;
         let is_free = results
-            .get(lock_index)
+            .get(lock_result_index)
             .is_some_and(|result| first_number(result) == Some(1));
         let messages = self.take_messages(&mut results);
         if is_free {

@@ -79,12 +79,12 @@ impl RunReport {
     }
 
     /// The age of the run: the time since the server started, or since its table of records was created
-    /// ([`Run::records_since`]) if that was later. Zero if unknown.
+    /// ([`Run::records_created_at`]) if that was later. Zero if unknown.
     ///
     /// The result can be up to one second too large, because the server reports whole seconds.
     pub(crate) fn age(&self, run: &Run) -> Duration {
         let (clock, started_at) = self.clocks.unwrap_or_default();
-        let age = clock.saturating_sub(started_at.max(run.records_since));
+        let age = clock.saturating_sub(started_at.max(run.records_created_at));
         Some(Duration::from_micros(age))
             .filter(|age| *age < LONGEST_AGE)
             .unwrap_or_default()
@@ -96,24 +96,24 @@ impl RunReport {
 pub(crate) struct Run {
     pub(crate) id: String,
     /// When the table of records was created, by the server's monotonic clock, in microseconds.
-    records_since: u64,
+    records_created_at: u64,
 }
 
 impl Run {
     pub(crate) fn parse(text: &str) -> Self {
-        let (id, records_since) = text.split_once('@').unwrap_or((text, "0"));
+        let (id, records_created_at) = text.split_once('@').unwrap_or((text, "0"));
         Self {
             id: id.to_owned(),
             // If this text is not a number, use the largest number: the run then counts as just begun.
-            records_since: records_since.parse().unwrap_or(u64::MAX),
+            records_created_at: records_created_at.parse().unwrap_or(u64::MAX),
         }
     }
 
     /// Formats a server run as the text that the row stores: `ID@SINCE`, or `ID` if the server has no monotonic clock.
-    pub(crate) fn format_text(id: &str, records_since: Option<u64>) -> String {
-        records_since.map_or_else(
+    pub(crate) fn format_text(id: &str, records_created_at: Option<u64>) -> String {
+        records_created_at.map_or_else(
             || id.to_owned(),
-            |records_since| format!("{id}@{records_since}"),
+            |records_created_at| format!("{id}@{records_created_at}"),
         )
     }
 }
@@ -226,8 +226,12 @@ mod tests {
     fn server_uptime_counts_from_the_later_of_process_start_and_table_creation() {
         let clock = report(Some((0, 0))).clock().expect("a clock");
         let report = report(Some((clock / 1_000_000, 3600)));
-        let age_since =
-            |records_since| report.age(&Run::parse(&Run::format_text("a", Some(records_since))));
+        let age_since = |records_created_at| {
+            report.age(&Run::parse(&Run::format_text(
+                "a",
+                Some(records_created_at),
+            )))
+        };
         assert_eq!(age_since(clock - 5), Duration::from_micros(5));
         assert_eq!(age_since(clock + 5), Duration::ZERO);
         assert!(age_since(1) > Duration::from_secs(3599));
@@ -241,11 +245,11 @@ mod tests {
             high in any::<u16>(),
             now in number_near_a_limit(),
             uptime in number_near_a_limit(),
-            records_since in number_near_a_limit(),
+            records_created_at in number_near_a_limit(),
         ) {
             let uuid = format!("f2206ef9-e708-{high:04x}-893b-02fc00000001");
             if let Some(report) = RunReport::parse(&uuid, "h", Some((now, uptime))) {
-                let age = report.age(&Run::parse(&format!("a@{records_since}")));
+                let age = report.age(&Run::parse(&format!("a@{records_created_at}")));
                 prop_assert!(age < LONGEST_AGE, "{age:?}");
             }
         }

@@ -22,12 +22,13 @@ pub(crate) async fn prove<C: Send + 'static>(
     let (write, read) = (Arc::new(write), Arc::new(read));
     let write_fenced = async |token: u64, value: String| {
         let (pool, write) = (Arc::clone(&pool), Arc::clone(&write));
-        let write_task = spawn_blocking(move || pool.with(|client| write(client, token, &value)));
+        let write_task =
+            spawn_blocking(move || pool.with_client(|client| write(client, token, &value)));
         write_task.await.map(FencedWrite::accepted_if)
     };
     let read_stored = async || {
         let (pool, read) = (Arc::clone(&pool), Arc::clone(&read));
-        spawn_blocking(move || pool.with(|client| read(client))).await
+        spawn_blocking(move || pool.with_client(|client| read(client))).await
     };
     let proof = FencingProof::new(write_fenced, read_stored).run().await;
     proof.unwrap_or_else(|flaw| panic!("{flaw}"));
@@ -39,7 +40,7 @@ struct Pool<C, O> {
 }
 
 impl<C, O: Fn() -> C> Pool<C, O> {
-    fn with<T>(&self, job: impl FnOnce(&mut C) -> T) -> T {
+    fn with_client<T>(&self, job: impl FnOnce(&mut C) -> T) -> T {
         let idle_clients = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let idle_client = idle_clients().pop();
         let mut client = idle_client.unwrap_or_else(&self.open);
