@@ -39,7 +39,7 @@ struct Acquisition {
     granted_in: u64,
     acquired_at: u64,
     released_at: u64,
-    token: u64,
+    order: u64,
 }
 
 /// The measured figures of one arrangement of processes and tasks. Times are in milliseconds.
@@ -321,7 +321,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
                 granted_in: next_field(),
                 acquired_at: next_field(),
                 released_at: next_field(),
-                token: next_field(),
+                order: next_field(),
             });
         }
     }
@@ -340,7 +340,7 @@ fn figures(
     counts: Counts,
     cpu: Duration,
 ) -> Figures {
-    acquisitions.sort_by_key(|acquisition| acquisition.token);
+    acquisitions.sort_by_key(|acquisition| acquisition.order);
     let count = acquisitions.len();
     let first_acquired_at = acquisitions
         .iter()
@@ -481,7 +481,7 @@ async fn acquire_repeatedly(
         let acquired_at = Instant::now().as_nanos();
         let granted_in = granted_in(&guard);
         tokio::time::sleep(HOLD).await;
-        let token = guard.fencing_token().unwrap_or(0);
+        let order = guard.fencing_token().unwrap_or(0);
         let released_at = Instant::now().as_nanos();
         guard.release().await;
         acquisitions.push(Acquisition {
@@ -489,7 +489,7 @@ async fn acquire_repeatedly(
             granted_in,
             acquired_at,
             released_at,
-            token,
+            order,
         });
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
@@ -521,7 +521,7 @@ fn print_acquisitions(acquisitions: Vec<Acquisition>) {
             acquisition.granted_in,
             acquisition.acquired_at,
             acquisition.released_at,
-            acquisition.token
+            acquisition.order
         )
         .expect("stdout must be writable");
     }
