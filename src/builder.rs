@@ -54,7 +54,7 @@ pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn Node>>,
     /// The masters that the caller gave as a [`Node`] instead of a URL, each with the number of URLs that were given
     /// before it. So the order of all masters is known.
-    others: Vec<(usize, Arc<dyn Node>)>,
+    custom_nodes: Vec<(usize, Arc<dyn Node>)>,
 }
 
 impl RedlockBuilder {
@@ -145,13 +145,13 @@ impl RedlockBuilder {
     /// Default: none.
     ///
     /// With a name, only a server votes whose generation marker bears this name. An operator writes the marker with
-    /// [`mark_masters`](Redlock::mark_masters) or `quorate masters mark`. A client with a name never restores a marker that
-    /// a master has lost. So another server at the address of a master never gets a vote by mistake, even in a process
-    /// that has just started. Without a name, its votes are ignored only for `max_ttl`, and only if another master shows a
-    /// marker.
+    /// [`mark_masters`](Redlock::mark_masters) or `quorate masters mark`. A client with a name never restores a marker
+    /// that a master has lost. So another server at the address of a master never gets a vote by mistake, even in a
+    /// process that has just started. Without a name, its votes are ignored only for `max_ttl`, and only if another
+    /// master shows a marker.
     ///
-    /// Use a name if an address could lead to several servers in turn, for example a Kubernetes Service or a DNS name. All
-    /// clients of the masters must set the same name. All masters must be Redis or Valkey servers.
+    /// Use a name if an address could lead to several servers in turn, for example a Kubernetes Service or a DNS name.
+    /// All clients of the masters must set the same name. All masters must be Redis or Valkey servers.
     pub fn masters_name(mut self, name: impl Into<String>) -> Self {
         self.settings.masters_name = Some(name.into());
         self
@@ -168,7 +168,7 @@ impl RedlockBuilder {
     #[cfg(any(test, feature = "node"))]
     #[cfg_attr(docsrs, doc(cfg(feature = "node")))]
     pub fn node(mut self, node: impl Node) -> Self {
-        self.others.push((self.masters.len(), Arc::new(node)));
+        self.custom_nodes.push((self.masters.len(), Arc::new(node)));
         self
     }
 

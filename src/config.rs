@@ -15,7 +15,7 @@ use crate::error::BuildError;
 use crate::redact;
 use crate::redlock::Redlock;
 
-fn wrong(name: &str, why: impl Into<String>) -> BuildError {
+fn bad_setting(name: &str, why: impl Into<String>) -> BuildError {
     BuildError::BadSetting {
         name: name.to_owned(),
         why: why.into(),
@@ -33,12 +33,14 @@ impl Settings {
         Self::from_variables(|name| std::env::var_os(name))
     }
 
-    fn from_variables(look: impl Fn(&str) -> Option<OsString>) -> Result<Self, BuildError> {
+    fn from_variables(
+        read_variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, BuildError> {
         let mut settings = Self::default();
         for setting in SETTINGS {
-            let value = look(setting.variable).filter(|value| !value.is_empty());
-            let taken = value.map_or(Ok(()), |value| setting.take(&mut settings, value));
-            taken.map_err(|why| wrong(setting.variable, why))?;
+            let value = read_variable(setting.variable).filter(|value| !value.is_empty());
+            let result = value.map_or(Ok(()), |value| setting.take(&mut settings, value));
+            result.map_err(|why| bad_setting(setting.variable, why))?;
         }
         Ok(settings)
     }
@@ -71,20 +73,20 @@ impl Settings {
         builder: RedlockBuilder,
         name: impl Fn(&str) -> String,
     ) -> Result<RedlockBuilder, BuildError> {
-        let read = |key: &str, path: &Path| {
-            let read = std::fs::read(path);
-            read.map_err(|error| {
-                let shown = path.to_string_lossy();
-                let shown = redact::value(&shown);
-                wrong(&name(key), format!("cannot read {shown}: {error}"))
+        let read_file = |key: &str, path: &Path| {
+            std::fs::read(path).map_err(|error| {
+                let path_text = path.to_string_lossy();
+                let shown = redact::value(&path_text);
+                bad_setting(&name(key), format!("cannot read {shown}: {error}"))
             })
         };
         // Another file, for example a pipe, can be read only once.
-        let is_kept = |path: &Path| path.metadata().is_ok_and(|found| found.is_file());
+        let is_regular_file =
+            |path: &Path| path.metadata().is_ok_and(|metadata| metadata.is_file());
         let mut tls = crate::tls::Tls::default();
         if let Some(path) = &self.ca_file {
-            let text = read("ca_file", path)?;
-            tls = if is_kept(path) {
+            let text = read_file("ca_file", path)?;
+            tls = if is_regular_file(path) {
                 tls.root_file(path)
             } else {
                 tls.root_pem(text)
@@ -92,8 +94,11 @@ impl Settings {
         }
         match (&self.client_cert, &self.client_key) {
             (Some(cert), Some(key)) => {
-                let text = (read("client_cert", cert)?, read("client_key", key)?);
-                tls = if is_kept(cert) && is_kept(key) {
+                let text = (
+                    read_file("client_cert", cert)?,
+                    read_file("client_key", key)?,
+                );
+                tls = if is_regular_file(cert) && is_regular_file(key) {
                     tls.client_files(cert, key)
                 } else {
                     tls.client_pem(text.0, text.1)
@@ -102,11 +107,17 @@ impl Settings {
             (None, None) => {}
             (Some(_), None) => {
                 let key = name("client_key");
-                return Err(wrong(&name("client_cert"), format!("needs {key} as well")));
+                return Err(bad_setting(
+                    &name("client_cert"),
+                    format!("needs {key} as well"),
+                ));
             }
             (None, Some(_)) => {
                 let cert = name("client_cert");
-                return Err(wrong(&name("client_key"), format!("needs {cert} as well")));
+                return Err(bad_setting(
+                    &name("client_key"),
+                    format!("needs {cert} as well"),
+                ));
             }
         }
         Ok(builder.tls(tls))
@@ -125,7 +136,7 @@ impl Settings {
         ];
         match files.into_iter().find(|(_, file)| file.is_some()) {
             None => Ok(builder),
-            Some((key, _)) => Err(wrong(
+            Some((key, _)) => Err(bad_setting(
                 &name(key),
                 "TLS is not built in: turn on the feature \"tls-rustls\"",
             )),
@@ -158,17 +169,17 @@ impl RedlockBuilder {
     ///
     /// [`BuildError::BadSetting`] names the variable, and never shows a password.
     pub fn from_env() -> Result<Self, BuildError> {
-        Self::of_variables(Settings::from_env()?)
+        Self::with_required_masters(Settings::from_env()?)
     }
 
-    fn of_variables(settings: Settings) -> Result<Self, BuildError> {
+    fn with_required_masters(settings: Settings) -> Result<Self, BuildError> {
         let masters = "QUORATE_MASTERS";
         if settings.masters.is_empty() {
             let why = "is not set: name the masters, for example redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3";
-            return Err(wrong(masters, why));
+            return Err(bad_setting(masters, why));
         }
         let builder = settings.named(|key| format!("QUORATE_{}", key.to_uppercase()))?;
-        let bad = |error: BuildError| wrong(masters, error.to_string());
+        let bad = |error: BuildError| bad_setting(masters, error.to_string());
         builder.check_masters().map_err(bad)?;
         Ok(builder)
     }
@@ -183,19 +194,19 @@ mod tests {
     #[cfg(feature = "serde")]
     use crate::settings::{Order, RestartGuard};
 
-    fn from(variables: &[(&str, &str)]) -> Result<RedlockBuilder, BuildError> {
-        let look = |name: &str| {
+    fn builder_from(variables: &[(&str, &str)]) -> Result<RedlockBuilder, BuildError> {
+        let read_variable = |name: &str| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| value.into())
         };
-        Settings::from_variables(look).and_then(RedlockBuilder::of_variables)
+        Settings::from_variables(read_variable).and_then(RedlockBuilder::with_required_masters)
     }
 
     const MASTERS: (&str, &str) = ("QUORATE_MASTERS", "redis://a, redis://b:7000 ,redis://c/2");
 
     #[test]
     fn every_environment_variable_sets_the_setting_it_is_named_after() {
-        let all = [
+        let variables = [
             MASTERS,
             ("QUORATE_TTL", "4s"),
             ("QUORATE_MAX_TTL", "40s"),
@@ -209,7 +220,9 @@ mod tests {
             ("QUORATE_RESTART_GUARD", "after-first-contact"),
             ("QUORATE_NOTE", "api"),
         ];
-        let redlock = from(&all).and_then(RedlockBuilder::build).expect("good");
+        let redlock = builder_from(&variables)
+            .and_then(RedlockBuilder::build)
+            .expect("good");
         let names: Vec<_> = redlock.masters().map(ToString::to_string).collect();
         assert_eq!(names, ["a:6379", "b:7000", "c:6379"]);
         let options = &redlock.core.options;
@@ -222,15 +235,17 @@ mod tests {
         assert_eq!(&*redlock.core.coordinator.prefix, "locks:");
         let text = format!("{:?}", redlock.core.options);
         assert!(text.contains("api"), "{text}");
-        let classic = from(&[MASTERS, ("QUORATE_FENCING", "off")]).and_then(RedlockBuilder::build);
+        let classic =
+            builder_from(&[MASTERS, ("QUORATE_FENCING", "off")]).and_then(RedlockBuilder::build);
         assert!(!classic.expect("good").core.coordinator.fencing);
-        let patient = from(&[MASTERS, ("QUORATE_WAIT", "none")]).and_then(RedlockBuilder::build);
+        let patient =
+            builder_from(&[MASTERS, ("QUORATE_WAIT", "none")]).and_then(RedlockBuilder::build);
         assert_eq!(patient.expect("good").core.options.wait, Wait::None);
     }
 
     #[test]
     fn error_of_an_invalid_variable_names_the_variable_but_not_the_password() {
-        for (name, value, says) in [
+        for (name, value, expected_text) in [
             (
                 "QUORATE_MASTERS",
                 "redis://u:s3cret@a,http://u:s3cret@b",
@@ -258,32 +273,39 @@ mod tests {
             ("QUORATE_CA_FILE", "redis://u:s3cret@a", ""),
         ] {
             let rest = (name != MASTERS.0).then_some(MASTERS);
-            let all: Vec<_> = rest.into_iter().chain([(name, value)]).collect();
-            let error = from(&all).expect_err(name);
+            let variables: Vec<_> = rest.into_iter().chain([(name, value)]).collect();
+            let error = builder_from(&variables).expect_err(name);
             let text = error.to_string();
-            assert!(text.starts_with(name) && text.contains(says), "{text}");
+            assert!(
+                text.starts_with(name) && text.contains(expected_text),
+                "{text}"
+            );
             assert!(!format!("{error:?} {text}").contains("s3cret"), "{text}");
             assert_eq!(text.lines().count(), 1, "{text}");
         }
-        let none = from(&[]).expect_err("no masters").to_string();
-        assert!(none.starts_with("QUORATE_MASTERS is not set"), "{none}");
+        let no_masters_error = builder_from(&[]).expect_err("no masters").to_string();
+        assert!(
+            no_masters_error.starts_with("QUORATE_MASTERS is not set"),
+            "{no_masters_error}"
+        );
     }
 
     #[cfg(unix)]
     #[test]
     fn error_of_a_variable_that_is_not_utf_8_names_the_variable() {
         use std::os::unix::ffi::OsStringExt as _;
-        let look = |name: &str| {
+        let read_variable = |name: &str| {
             (name == "QUORATE_PREFIX").then(|| std::ffi::OsString::from_vec(vec![0xff]))
         };
-        let error = Settings::from_variables(look).expect_err("no text");
+        let error = Settings::from_variables(read_variable).expect_err("no text");
         assert!(error.to_string().starts_with("QUORATE_PREFIX"), "{error}");
     }
 
     #[cfg(feature = "tls-rustls")]
     #[test]
     fn error_of_a_client_certificate_without_a_key_names_the_certificate_variable() {
-        let error = from(&[MASTERS, ("QUORATE_CLIENT_CERT", "/c.pem")]).expect_err("no key");
+        let error =
+            builder_from(&[MASTERS, ("QUORATE_CLIENT_CERT", "/c.pem")]).expect_err("no key");
         assert!(
             error.to_string().starts_with("QUORATE_CLIENT_CERT"),
             "{error}"
@@ -318,14 +340,14 @@ mod tests {
         let list = read("masters = ['redis://a']\nfencing = true").expect("good");
         assert_eq!(list.masters, ["redis://a"]);
         assert_eq!(list.fencing, Some(true));
-        for (text, says) in [
+        for (text, expected_text) in [
             ("tll = '4s'", "unknown field `tll`"),
             ("ttl = 'ten'", "'ten' is not a duration"),
             ("ttl = 4", "a duration with its unit"),
             ("restart_guard = 'half'", "after-first-contact"),
         ] {
             let error = read(text).expect_err(text).to_string();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected_text), "{error}");
         }
     }
 }

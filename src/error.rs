@@ -8,7 +8,7 @@ use crate::keys::RESERVED;
 use crate::node::{Fault, Note};
 use crate::outcome::LossCause;
 use crate::protocol::quorum::Quorum;
-use crate::report::{NodeOutcome, NodeReport, OneLine, failed_with};
+use crate::report::{NodeOutcome, NodeReport, OneLine, masters_failed_with};
 use crate::resource::InvalidResource;
 
 /// Why a [`Redlock`](crate::Redlock) was not built, or why the options of a lock were refused: usually, because a
@@ -22,8 +22,8 @@ pub enum BuildError {
     /// More than 64 masters were named.
     #[error("{0} masters given, at most 64 are supported; 3 or 5 are usual")]
     TooManyMasters(usize),
-    /// A master's address cannot be used. The message contains nothing of the address but its scheme, because nobody can
-    /// know where the password begins and ends in an address with errors.
+    /// A master's address cannot be used. The message contains nothing of the address but its scheme, because nobody
+    /// can know where the password begins and ends in an address with errors.
     #[error("master {master}: {why}")]
     BadMaster {
         /// The position of the master in the list of masters, and the scheme of its address.
@@ -43,7 +43,8 @@ pub enum BuildError {
         "next_masters names the same servers as masters: remove next_masters, or name the servers that replace the masters"
     )]
     SameMasters,
-    /// `next_masters`, `masters_generation` or `masters_name` is set, but one of the masters is neither Redis nor Valkey.
+    /// `next_masters`, `masters_generation` or `masters_name` is set, but one of the masters is neither Redis nor
+    /// Valkey.
     #[error(
         "master {0} cannot store a generation marker: \
          next_masters, masters_generation and masters_name work with Redis and Valkey masters only"
@@ -117,8 +118,8 @@ impl CannotBlock {
     pub(crate) const ON_RUNTIME: Self = Self { forked: false };
     pub(crate) const FORKED: Self = Self { forked: true };
 
-    /// Whether the call was refused because this process was forked after the `Redlock` was built. Build a new `Redlock`
-    /// in this process.
+    /// Whether the call was refused because this process was forked after the `Redlock` was built. Build a new
+    /// `Redlock` in this process.
     pub fn is_forked(self) -> bool {
         self.forked
     }
@@ -126,11 +127,11 @@ impl CannotBlock {
 
 #[cfg(feature = "blocking")]
 impl From<CannotBlock> for AcquireError {
-    fn from(refused: CannotBlock) -> Self {
-        if refused.forked {
+    fn from(error: CannotBlock) -> Self {
+        if error.forked {
             Self::Forked
         } else {
-            Self::CannotBlock(refused)
+            Self::CannotBlock(error)
         }
     }
 }
@@ -141,23 +142,23 @@ impl From<CannotBlock> for AcquireError {
 #[non_exhaustive]
 pub enum AcquireError {
     /// Contention: another client held the lock until the wait ended. The holder may also be this process itself
-    /// ([`Missed::held_here`]).
-    HeldByOther(Missed),
+    /// ([`FailedAcquire::held_here`]).
+    HeldByOther(FailedAcquire),
     /// The owner already holds the lock, but cannot get one more hold now. All holds of the owner must have the same
     /// fencing token, and no majority of the masters agrees on this token.
     ///
     /// This can happen after a process crashed or masters failed. A later acquire can succeed, for example when the
     /// hold of the crashed process has expired.
-    NotJoinable(Missed),
+    NotJoinable(FailedAcquire),
     /// Outage: less than a majority of the configured masters could vote until the wait ended. If waiting cannot help
-    /// ([`Missed::passes_by_itself`] is false), this error is returned without waiting any longer.
-    NoQuorum(Missed),
+    /// ([`FailedAcquire::passes_by_itself`] is false), this error is returned without waiting any longer.
+    NoQuorum(FailedAcquire),
     /// Refused configuration: too many masters reject clients with this list of masters, `masters_generation` or
     /// `masters_name`, for example because the masters have been replaced. Neither waiting nor retrying helps: build
     /// the `Redlock` with the current masters (`docs/operations.md`, "Changing the masters").
-    OtherMasters(Missed),
+    OtherMasters(FailedAcquire),
     /// Lateness: a majority granted the lock, but so slowly that the lease had no time left.
-    TooLate(Missed),
+    TooLate(FailedAcquire),
     /// The resource name is invalid. Nothing was sent.
     InvalidResource(InvalidResource),
     /// The options of this lock are invalid. Nothing was sent.
@@ -180,15 +181,15 @@ pub enum AcquireError {
 /// If there is no such round, the error is [`AcquireError::NoQuorum`], with the details of the very last round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Missed {
+pub struct FailedAcquire {
     /// The name of the requested resource, as text.
     pub resource: String,
     /// How long the acquire took.
     pub waited: Duration,
     /// How many attempts the acquire made.
     pub attempts: u32,
-    /// The reply of each master in the round of requests that [`Missed`] describes. Empty if no masters were asked,
-    /// because this process itself held the lock.
+    /// The reply of each master in the round of requests that [`FailedAcquire`] describes. Empty if no masters were
+    /// asked, because this process itself held the lock.
     pub reports: Vec<NodeReport>,
     /// Whether this [`Redlock`](crate::Redlock) or one of its clones holds the lock. If true, check whether the caller
     /// itself holds the lock: locks are not re-entrant.
@@ -204,18 +205,20 @@ pub struct Missed {
     pub(crate) majority: Quorum,
 }
 
-impl Missed {
+impl FailedAcquire {
     /// Whether waiting longer could have helped. False if too many masters have a fault that an operator must fix: for
     /// example, they reject the user. An acquire then ends after one attempt, even with a long `wait`. The next acquire
     /// asks the masters again.
     pub fn passes_by_itself(&self) -> bool {
-        let lasting = failed_with(&self.reports, |fault| !fault.passes_by_itself());
-        self.majority.possible_without(lasting)
+        let lasting = masters_failed_with(&self.reports, |fault| !fault.passes_by_itself());
+        self.majority.is_possible_without(lasting)
     }
 
     /// Writes why there is no quorum, for example "no quorum for .. : 2 of 5 masters can vote, 3 are needed".
     fn write_no_quorum(&self, f: &mut dyn fmt::Write) -> fmt::Result {
-        let count = |such: fn(&NodeReport) -> bool| self.reports.iter().filter(|r| such(r)).count();
+        let count = |is_counted: fn(&NodeReport) -> bool| {
+            self.reports.iter().filter(|r| is_counted(r)).count()
+        };
         // A silent master counts as able to vote, because the round can end before its reply arrives.
         let silent = count(NodeReport::is_silent);
         let can_vote = count(NodeReport::is_vote) + silent;
@@ -225,10 +228,10 @@ impl Missed {
             f.write_str("a majority of masters and a majority of next_masters are needed")?;
         } else if can_vote < needed && !self.reports.is_empty() {
             let at_most = if silent > 0 { "at most " } else { "" };
-            let of = self.majority.nodes();
+            let masters = self.majority.nodes();
             write!(
                 f,
-                "{at_most}{can_vote} of {of} masters can vote, {needed} are needed"
+                "{at_most}{can_vote} of {masters} masters can vote, {needed} are needed"
             )?;
         } else {
             f.write_str("no majority of the masters can vote")?;
@@ -252,22 +255,23 @@ impl Missed {
 
     /// Whether this client cannot get a majority because too many masters reject its configuration.
     pub(crate) fn is_outdated(&self) -> bool {
-        let other = failed_with(&self.reports, |fault| {
+        let refusing_masters = masters_failed_with(&self.reports, |fault| {
             matches!(fault, Fault::OtherMasters(_))
         });
-        !self.majority.possible_without(other)
+        !self.majority.is_possible_without(refusing_masters)
     }
 }
 
 impl AcquireError {
-    /// The reply of each master in one round of requests ([`Missed`] says which). Empty if the acquire sent no request.
+    /// The reply of each master in one round of requests ([`FailedAcquire`] says which). Empty if the acquire sent no
+    /// request.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
-            Self::HeldByOther(missed)
-            | Self::NotJoinable(missed)
-            | Self::NoQuorum(missed)
-            | Self::OtherMasters(missed)
-            | Self::TooLate(missed) => &missed.reports,
+            Self::HeldByOther(failed)
+            | Self::NotJoinable(failed)
+            | Self::NoQuorum(failed)
+            | Self::OtherMasters(failed)
+            | Self::TooLate(failed) => &failed.reports,
             Self::InvalidResource(_) | Self::InvalidOptions(_) | Self::Forked => &[],
             #[cfg(feature = "blocking")]
             Self::CannotBlock(_) => &[],
@@ -297,55 +301,56 @@ impl AcquireError {
         let mut text = String::new();
         let _ = self.write(&mut text, true);
         let mut text = with_replies(text, self.reports());
-        let guarded = |report: &NodeReport| {
+        let is_quarantined = |report: &NodeReport| {
             matches!(report.outcome, NodeOutcome::Fault(Fault::Quarantined(_)))
         };
         // Time counts for the restart guard only while a client is connected. Short-lived clients may never be.
-        if matches!(self, Self::NoQuorum(_)) && self.reports().iter().any(guarded) {
+        if matches!(self, Self::NoQuorum(_)) && self.reports().iter().any(is_quarantined) {
             text += "; `quorate masters mark --watch` stays connected until these masters vote";
         }
-        if matches!(self, Self::HeldByOther(missed) if missed.foreign) {
+        if matches!(self, Self::HeldByOther(failed) if failed.foreign) {
             text += "; if it is not the lock of another Redlock library, use another name or prefix, or delete the key";
         }
         text
     }
 
     fn write(&self, f: &mut dyn fmt::Write, names_holder: bool) -> fmt::Result {
-        let (missed, what) = match self {
-            Self::HeldByOther(missed) => (missed, held(missed.held_here, missed.foreign)),
-            Self::NotJoinable(missed) => (
-                missed,
+        let (failed, description) = match self {
+            Self::HeldByOther(failed) => (failed, held_text(failed.held_here, failed.foreign)),
+            Self::NotJoinable(failed) => (
+                failed,
                 "is held by its owner, but cannot be acquired again now: no majority of the masters reports the same \
                  fencing token; if a process of the owner has crashed, try again after the ttl",
             ),
-            Self::OtherMasters(missed) => (
-                missed,
+            Self::OtherMasters(failed) => (
+                failed,
                 "cannot be acquired, and waiting does not help: the masters refuse this configuration; correct \
                  masters and masters_generation",
             ),
-            Self::NoQuorum(missed) => {
-                missed.write_no_quorum(f)?;
-                return missed.write_rest(f);
+            Self::NoQuorum(failed) => {
+                failed.write_no_quorum(f)?;
+                return failed.write_rest(f);
             }
-            Self::TooLate(missed) => (missed, "was granted too slowly: no validity was left"),
+            Self::TooLate(failed) => (failed, "was granted too slowly: no validity was left"),
             Self::InvalidResource(why) => return write!(f, "{why}"),
             Self::InvalidOptions(why) => return write!(f, "{why}"),
             Self::Forked => return f.write_str(FORKED),
             #[cfg(feature = "blocking")]
             Self::CannotBlock(why) => return write!(f, "{why}"),
         };
-        write!(f, "lock {:?} {what}", missed.resource)?;
-        let held = names_holder && matches!(self, Self::HeldByOther(_)) && !missed.held_here;
-        if let Some(holder) = missed.note.as_ref().filter(|_| held) {
+        write!(f, "lock {:?} {description}", failed.resource)?;
+        let shows_holder =
+            names_holder && matches!(self, Self::HeldByOther(_)) && !failed.held_here;
+        if let Some(holder) = failed.note.as_ref().filter(|_| shows_holder) {
             write!(f, ", {holder}")?;
         }
-        missed.write_rest(f)
+        failed.write_rest(f)
     }
 }
 
 /// The part of a message that says whether this process, another client or another program (`foreign`) holds a lock.
-pub(crate) fn held(here: bool, foreign: bool) -> &'static str {
-    match (here, foreign) {
+pub(crate) fn held_text(is_here: bool, is_foreign: bool) -> &'static str {
+    match (is_here, is_foreign) {
         (true, _) => "is already held in this process, by another task or by the caller itself",
         (false, true) => {
             "is held by another program: the value of the lock key is not from quorate"
@@ -440,7 +445,7 @@ impl<T> ScopeError<T> {
     pub fn details(&self) -> String {
         match self {
             Self::NotAcquired(error) => error.details(),
-            lost @ Self::Lost { .. } => lost.to_string(),
+            lost_error @ Self::Lost { .. } => lost_error.to_string(),
         }
     }
 
@@ -468,13 +473,13 @@ impl<T> ScopeError<T> {
 
 impl<T, E: From<ScopeError>> ScopeError<Result<T, E>> {
     /// Converts into a single error type: the body's own error if the body failed, otherwise the error of the lock.
-    pub(crate) fn into_one(self) -> E {
+    pub(crate) fn into_single_error(self) -> E {
         match self {
             Self::Lost {
                 value: Some(Err(error)),
                 ..
             } => error,
-            lock => lock.without_value().into(),
+            lock_error => lock_error.without_value().into(),
         }
     }
 }
@@ -508,23 +513,25 @@ mod tests {
             latency: None,
             late: false,
         };
-        let down = || NodeOutcome::Fault(Fault::Down("refused".into()));
-        for (last, expected) in [
+        let down_outcome = || NodeOutcome::Fault(Fault::Down("refused".into()));
+        for (last_outcome, expected) in [
             (NodeOutcome::Silent, "at most 1 of 3 masters can vote"),
             (NodeOutcome::No, ": 1 of 3 masters can vote"),
-            (down(), ": 0 of 3 masters can vote"),
+            (down_outcome(), ": 0 of 3 masters can vote"),
         ] {
-            let missed = Missed {
+            let failed_acquire = FailedAcquire {
                 resource: "job".to_owned(),
                 waited: Duration::ZERO,
                 attempts: 1,
-                reports: [down(), down(), last].map(report).to_vec(),
+                reports: [down_outcome(), down_outcome(), last_outcome]
+                    .map(report)
+                    .to_vec(),
                 held_here: false,
                 foreign: false,
                 note: None,
-                majority: crate::protocol::quorum::Quorum::of(3),
+                majority: crate::protocol::quorum::Quorum::new(3),
             };
-            let text = AcquireError::NoQuorum(missed).to_string();
+            let text = AcquireError::NoQuorum(failed_acquire).to_string();
             assert!(text.contains(expected), "{text}");
         }
     }

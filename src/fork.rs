@@ -3,15 +3,15 @@
 //!
 //! A forked process has copies of all values of its parent, but only one of its threads, and it shares the parent's
 //! sockets. So it must neither wait for the parent's background threads, nor send anything on the parent's connections:
-//! a release from there would end the lock of the parent. Therefore everything that belongs to a `Redlock` stays with the
-//! process that built it:
+//! a release from there would end the lock of the parent. Therefore everything that belongs to a `Redlock` stays with
+//! the process that built it:
 //!
 //! - An acquire in another process fails with an error that says so, before it takes any mutex: another thread of the
 //!   parent may have held the mutex during the fork, and this thread does not exist here.
 //! - A node refuses every request in another process.
-//! - A task of the library that runs in another process (if the parent forked on the thread of its runtime) does nothing
-//!   any more. It is not even dropped, because that would remove the parent's sockets from the event queue of the
-//!   runtime, which the processes share.
+//! - A task of the library that runs in another process (if the parent forked on the thread of its runtime) does
+//!   nothing any more. It is not even dropped, because that would remove the parent's sockets from the event queue of
+//!   the runtime, which the processes share.
 //! - A guard that is dropped in another process releases nothing.
 
 use std::pin::Pin;
@@ -33,13 +33,13 @@ pub struct Process(u32);
 
 impl Process {
     /// The process that calls this function.
-    pub fn this() -> Self {
+    pub fn current() -> Self {
         Self(std::process::id())
     }
 
     /// Whether the calling process is another one, because it was forked.
-    pub fn is_other(self) -> bool {
-        self != Self::this()
+    pub fn is_not_current(self) -> bool {
+        self != Self::current()
     }
 }
 
@@ -63,11 +63,11 @@ impl<T> PerProcess<T> {
 
     /// The value of this process. Makes the value at the first call.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
-        let mut one = self;
-        while one.process.get_or_init(Process::this).is_other() {
-            one = one.forked.get_or_init(Box::default);
+        let mut owner = self;
+        while owner.process.get_or_init(Process::current).is_not_current() {
+            owner = owner.forked.get_or_init(Box::default);
         }
-        one.value.get_or_init(make)
+        owner.value.get_or_init(make)
     }
 }
 
@@ -78,23 +78,23 @@ impl<T> Default for PerProcess<T> {
 }
 
 /// Makes a task that does nothing in another process than this one.
-pub(crate) fn bound(task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
-    Box::pin(Bound {
-        process: Process::this(),
+pub(crate) fn bind_to_process(task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+    Box::pin(ProcessBound {
+        process: Process::current(),
         task: Some(task),
     })
 }
 
-struct Bound {
+struct ProcessBound {
     process: Process,
     task: Option<BoxFuture<'static, ()>>,
 }
 
-impl Future for Bound {
+impl Future for ProcessBound {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             return Poll::Pending;
         }
         let Some(task) = &mut self.task else {
@@ -108,9 +108,9 @@ impl Future for Bound {
     }
 }
 
-impl Drop for Bound {
+impl Drop for ProcessBound {
     fn drop(&mut self) {
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             std::mem::forget(self.task.take());
         }
     }
@@ -138,13 +138,18 @@ mod tests {
             Box::pin(async move { sender.send(()).expect("sent") })
         };
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let mut other = Bound {
+        let mut other = ProcessBound {
             process: Process(0),
             task: Some(task(sender.clone())),
         };
         assert!(Pin::new(&mut other).poll(&mut context).is_pending());
         drop(other);
-        assert!(bound(task(sender)).as_mut().poll(&mut context).is_ready());
+        assert!(
+            bind_to_process(task(sender))
+                .as_mut()
+                .poll(&mut context)
+                .is_ready()
+        );
         assert_eq!(receiver.try_recv(), Ok(()));
         // The task of the other process still owns its sender.
         assert_eq!(

@@ -19,45 +19,45 @@ use crate::panics;
 use crate::fork::{self, PerProcess};
 
 /// The time between two checks whether a runtime with one thread runs its tasks: 250 ms.
-const PERIOD: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// If a runtime with one thread runs no tasks for this time (750 ms), the background runtime takes over the library's
 /// tasks.
 ///
 /// The time is longer than usual delays on a busy machine, and shorter than the default time limit for a connection
 /// (1.5 s).
-const PATIENCE: Duration = Duration::from_millis(750);
+const PROGRESS_TIMEOUT: Duration = Duration::from_millis(750);
 
 static BACKGROUND: PerProcess<Mutex<Option<Handle>>> = PerProcess::new();
 
 /// The tokio runtime of the caller; for a caller without one, the background runtime. `None` if the background runtime
 /// could not be started.
-pub(crate) fn handle() -> Option<Handle> {
+pub(crate) fn current_or_background() -> Option<Handle> {
     Handle::try_current().ok().or_else(background)
 }
 
 /// The background runtime of this process. It has a thread of its own, starts at the first call of this function, and
 /// lives as long as the process. `None` if the operating system refuses the thread or the file descriptors.
 pub(crate) fn background() -> Option<Handle> {
-    let start = || {
-        let (started, starts) = std::sync::mpsc::channel();
+    let start_background = || {
+        let (handle_sender, handle_receiver) = std::sync::mpsc::channel();
         // Create the runtime on its own thread: a thread of another runtime may not drop it if the start fails.
-        let run = move || {
+        let run_runtime = move || {
             let Ok(runtime) = one_thread() else { return };
-            let _driven = Driven::new(runtime.handle());
-            if started.send(runtime.handle().clone()).is_ok() {
+            let _driven_runtime = DrivenRuntime::new(runtime.handle());
+            if handle_sender.send(runtime.handle().clone()).is_ok() {
                 runtime.block_on(std::future::pending::<()>());
             }
         };
         let thread = std::thread::Builder::new().name("quorate-background".to_owned());
-        thread.spawn(run).ok()?;
-        starts.recv().ok()
+        thread.spawn(run_runtime).ok()?;
+        handle_receiver.recv().ok()
     };
     // If the operating system refuses, the next call tries again.
     let background = BACKGROUND.get_or_init(Mutex::default);
     let mut background = background.lock().unwrap_or_else(PoisonError::into_inner);
     if background.is_none() {
-        *background = start();
+        *background = start_background();
     }
     background.clone()
 }
@@ -68,41 +68,43 @@ pub(crate) fn background() -> Option<Handle> {
 ///
 /// If the operating system refuses the file descriptors.
 pub fn one_thread() -> std::io::Result<Runtime> {
-    // If tokio's feature `signal` is on and no file descriptor is free, `build` panics. So first find out whether as many
-    // are free as it opens. Another thread may take them meanwhile: so also catch the panic.
-    let free: std::io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
-    drop(free?);
-    let built = panics::caught(|| Builder::new_current_thread().enable_all().build());
-    built.unwrap_or_else(|panic| Err(std::io::Error::other(panics::text(&panic))))
+    // If tokio's feature `signal` is on and no file descriptor is free, `build` panics. So first find out whether as
+    // many are free as it opens. Another thread may take them meanwhile: so also catch the panic.
+    let probes: std::io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
+    drop(probes?);
+    let runtime = panics::caught(|| Builder::new_current_thread().enable_all().build());
+    runtime.unwrap_or_else(|panic| Err(std::io::Error::other(panics::text(&panic))))
 }
 
 /// The library's own runtimes with one thread. Each thread runs tasks until its runtime ends, so the library does not
 /// check whether tasks still run.
 static DRIVEN: PerProcess<Mutex<Vec<Id>>> = PerProcess::new();
 
-fn driven() -> MutexGuard<'static, Vec<Id>> {
-    let driven = DRIVEN.get_or_init(Mutex::default);
-    driven.lock().unwrap_or_else(PoisonError::into_inner)
+fn driven_runtimes() -> MutexGuard<'static, Vec<Id>> {
+    let driven_runtimes = DRIVEN.get_or_init(Mutex::default);
+    driven_runtimes
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// While this value exists, the library does not check whether the runtime with this id runs its tasks.
-pub(crate) struct Driven(Id);
+pub(crate) struct DrivenRuntime(Id);
 
-impl Driven {
+impl DrivenRuntime {
     pub(crate) fn new(runtime: &Handle) -> Self {
-        driven().push(runtime.id());
+        driven_runtimes().push(runtime.id());
         Self(runtime.id())
     }
 }
 
-impl Drop for Driven {
+impl Drop for DrivenRuntime {
     fn drop(&mut self) {
-        driven().retain(|id| *id != self.0);
+        driven_runtimes().retain(|id| *id != self.0);
     }
 }
 
 fn is_driven(runtime: &Handle) -> bool {
-    driven().contains(&runtime.id())
+    driven_runtimes().contains(&runtime.id())
 }
 
 /// Spawns a task in the caller's runtime or, without one, in the background runtime. Returns `false` if there is no
@@ -110,16 +112,16 @@ fn is_driven(runtime: &Handle) -> bool {
 ///
 /// If the runtime stops, the task is dropped before its end. The task's `Drop` must then start a new task.
 pub(crate) fn spawn(task: BoxFuture<'static, ()>) -> bool {
-    let task = fork::bound(task);
-    let Some(host) = handle() else {
+    let task = fork::bind_to_process(task);
+    let Some(host) = current_or_background() else {
         return false;
     };
     let may_stop = host.runtime_flavor() == RuntimeFlavor::CurrentThread && !is_driven(&host);
     let watcher = may_stop.then(background).flatten();
     if let Some(watcher) = watcher {
-        let hosted = Arc::new(Hosted(Mutex::new(Some(task))));
-        watch(&watcher, &host, &hosted);
-        host.spawn(Run(hosted));
+        let hosted = Arc::new(HostedTask(Mutex::new(Some(task))));
+        watch_task(&watcher, &host, &hosted);
+        host.spawn(RunHostedTask(hosted));
     } else {
         host.spawn(task);
     }
@@ -127,9 +129,9 @@ pub(crate) fn spawn(task: BoxFuture<'static, ()>) -> bool {
 }
 
 /// A task that can be taken away from its runtime.
-struct Hosted(Mutex<Option<BoxFuture<'static, ()>>>);
+struct HostedTask(Mutex<Option<BoxFuture<'static, ()>>>);
 
-impl Hosted {
+impl HostedTask {
     fn task(&self) -> MutexGuard<'_, Option<BoxFuture<'static, ()>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,53 +157,57 @@ impl Hosted {
 }
 
 /// Runs a task in its runtime, until the task ends or is taken away.
-struct Run(Arc<Hosted>);
+struct RunHostedTask(Arc<HostedTask>);
 
-impl Future for Run {
+impl Future for RunHostedTask {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut task = self.0.task();
-        let Some(running) = task.as_mut() else {
+        let Some(hosted_task) = task.as_mut() else {
             return Poll::Ready(());
         };
-        let polled = running.as_mut().poll(cx);
-        let ended = task.take_if(|_| polled.is_ready());
+        let polled = hosted_task.as_mut().poll(cx);
+        let finished_task = task.take_if(|_| polled.is_ready());
         drop(task);
-        drop(ended);
+        drop(finished_task);
         polled
     }
 }
 
-impl Drop for Run {
+impl Drop for RunHostedTask {
     fn drop(&mut self) {
-        let left = self.0.task().take();
-        drop(left);
+        let remaining_task = self.0.task().take();
+        drop(remaining_task);
     }
 }
 
 /// The runtimes that this module watches, each with the tasks that it runs for the library.
-static WATCHED: PerProcess<Mutex<Vec<Watched>>> = PerProcess::new();
+static WATCHED: PerProcess<Mutex<Vec<WatchedRuntime>>> = PerProcess::new();
 
-fn watched() -> MutexGuard<'static, Vec<Watched>> {
-    let watched = WATCHED.get_or_init(Mutex::default);
-    watched.lock().unwrap_or_else(PoisonError::into_inner)
+fn watched_runtimes() -> MutexGuard<'static, Vec<WatchedRuntime>> {
+    let watched_runtimes = WATCHED.get_or_init(Mutex::default);
+    watched_runtimes
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Watched {
+struct WatchedRuntime {
     runtime: Id,
-    tasks: Vec<Weak<Hosted>>,
+    tasks: Vec<Weak<HostedTask>>,
 }
 
 /// Records `task` as a task of the runtime `host`. Starts to watch this runtime if it is not watched yet.
-fn watch(watcher: &Handle, host: &Handle, task: &Arc<Hosted>) {
-    let mut watched = watched();
-    let known = watched.iter_mut().find(|one| one.runtime == host.id());
-    if let Some(known) = known {
-        known.tasks.push(Arc::downgrade(task));
+fn watch_task(watcher: &Handle, host: &Handle, task: &Arc<HostedTask>) {
+    let mut watched_runtimes = watched_runtimes();
+    let watched_runtime = watched_runtimes
+        .iter_mut()
+        .find(|watched| watched.runtime == host.id());
+    if let Some(watched_runtime) = watched_runtime {
+        watched_runtime.tasks.push(Arc::downgrade(task));
         return;
     }
-    watched.push(Watched {
+    watched_runtimes.push(WatchedRuntime {
         runtime: host.id(),
         tasks: vec![Arc::downgrade(task)],
     });
@@ -210,16 +216,19 @@ fn watch(watcher: &Handle, host: &Handle, task: &Arc<Hosted>) {
 
 /// Returns the library's tasks in the runtime `host` that have neither ended nor been moved to another runtime. If
 /// there are none, removes `host` from the watched runtimes.
-fn tasks_of(host: &Handle) -> Vec<Arc<Hosted>> {
-    let mut watched = watched();
-    let Some(at) = watched.iter().position(|one| one.runtime == host.id()) else {
+fn live_tasks_of(host: &Handle) -> Vec<Arc<HostedTask>> {
+    let mut watched_runtimes = watched_runtimes();
+    let Some(index) = watched_runtimes
+        .iter()
+        .position(|watched| watched.runtime == host.id())
+    else {
         return Vec::new();
     };
-    let tasks = &mut watched[at].tasks;
+    let tasks = &mut watched_runtimes[index].tasks;
     tasks.retain(|task| task.upgrade().is_some_and(|task| task.is_live()));
     let live: Vec<_> = tasks.iter().filter_map(Weak::upgrade).collect();
     if live.is_empty() {
-        watched.swap_remove(at);
+        watched_runtimes.swap_remove(index);
     }
     live
 }
@@ -227,8 +236,8 @@ fn tasks_of(host: &Handle) -> Vec<Arc<Hosted>> {
 /// Checks at regular intervals whether the runtime runs its tasks. Ends when the runtime has no task of the library.
 async fn watch_over(host: Handle) {
     loop {
-        tokio::time::sleep(PERIOD).await;
-        let tasks = tasks_of(&host);
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        let tasks = live_tasks_of(&host);
         if tasks.is_empty() {
             return;
         }
@@ -238,11 +247,11 @@ async fn watch_over(host: Handle) {
         if is_paused(&host) {
             continue;
         }
-        let mut runs = host.spawn(async {});
-        let ran = tokio::time::timeout(PATIENCE, &mut runs).await;
-        if ran.is_err() && !is_paused(&host) {
-            runs.abort();
-            let tasks = tasks_of(&host);
+        let mut probe = host.spawn(async {});
+        let progress = tokio::time::timeout(PROGRESS_TIMEOUT, &mut probe).await;
+        if progress.is_err() && !is_paused(&host) {
+            probe.abort();
+            let tasks = live_tasks_of(&host);
             let count = tasks.len();
             tracing::debug!(
                 tasks = count,
@@ -259,8 +268,8 @@ async fn watch_over(host: Handle) {
 fn is_paused(host: &Handle) -> bool {
     let _entered = host.enter();
     let before = std::time::Instant::now();
-    let shown = tokio::time::Instant::now().into_std();
-    shown < before || shown > std::time::Instant::now()
+    let tokio_now = tokio::time::Instant::now().into_std();
+    tokio_now < before || tokio_now > std::time::Instant::now()
 }
 
 #[cfg(test)]
@@ -270,9 +279,9 @@ mod tests {
     use super::*;
 
     /// When this value is dropped, it sends the name of the current thread to the channel.
-    struct Reports(Sender<Option<String>>);
+    struct DropReporter(Sender<Option<String>>);
 
-    impl Drop for Reports {
+    impl Drop for DropReporter {
         fn drop(&mut self) {
             let name = std::thread::current().name().map(str::to_owned);
             let _ = self.0.send(name);
@@ -280,63 +289,72 @@ mod tests {
     }
 
     /// Spawns a task that never ends. The returned receiver gets the name of the thread that drops the task.
-    fn endless(runtime: &Runtime) -> Receiver<Option<String>> {
+    fn spawn_endless_task(runtime: &Runtime) -> Receiver<Option<String>> {
         let (sender, receiver) = mpsc::channel();
-        let reports = Reports(sender);
+        let reporter = DropReporter(sender);
         let _entered = runtime.enter();
         assert!(spawn(Box::pin(async move {
-            let _reports = reports;
+            let _reporter = reporter;
             std::future::pending::<()>().await;
         })));
         receiver
     }
 
-    fn builder() -> Builder {
-        let mut builder = Builder::new_current_thread();
-        builder.enable_all();
-        builder
+    fn runtime_builder() -> Builder {
+        let mut runtime_builder = Builder::new_current_thread();
+        runtime_builder.enable_all();
+        runtime_builder
     }
 
     #[test]
     fn tasks_of_an_idle_runtime_move_to_the_background_runtime_unless_time_is_paused() {
-        let idle = builder().build().expect("a runtime");
-        let paused = builder().start_paused(true).build().expect("a runtime");
-        let (of_paused, of_idle) = (endless(&paused), endless(&idle));
-        let dropped_by = of_idle.recv_timeout(Duration::from_secs(30));
+        let idle = runtime_builder().build().expect("a runtime");
+        let paused = runtime_builder()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        let (from_paused, from_idle) = (spawn_endless_task(&paused), spawn_endless_task(&idle));
+        let dropped_by = from_idle.recv_timeout(Duration::from_secs(30));
         assert_eq!(dropped_by, Ok(Some("quorate-background".to_owned())));
-        std::thread::sleep(2 * (PERIOD + PATIENCE));
-        let kept = of_paused.try_recv();
-        assert!(kept.is_err(), "{kept:?}");
+        std::thread::sleep(2 * (CHECK_INTERVAL + PROGRESS_TIMEOUT));
+        let result = from_paused.try_recv();
+        assert!(result.is_err(), "{result:?}");
     }
 
     #[test]
     fn task_stays_in_a_runtime_that_makes_progress() {
-        // On a busy machine, the thread can pause for longer than `PATIENCE`, and the task is then moved. So the test
-        // makes up to five tries, and one try in which the task stays is enough.
-        let kept = (0..5).any(|_| {
-            let runtime = builder().build().expect("a runtime");
-            let dropped = endless(&runtime);
-            runtime.block_on(async { tokio::time::sleep(2 * (PERIOD + PATIENCE)).await });
-            dropped.try_recv().is_err()
+        // On a busy machine, the thread can pause for longer than `PROGRESS_TIMEOUT`, and the task is then moved. So
+        // the test makes up to five tries, and one try in which the task stays is enough.
+        let has_stayed = (0..5).any(|_| {
+            let runtime = runtime_builder().build().expect("a runtime");
+            let drop_reports = spawn_endless_task(&runtime);
+            runtime.block_on(async {
+                tokio::time::sleep(2 * (CHECK_INTERVAL + PROGRESS_TIMEOUT)).await
+            });
+            drop_reports.try_recv().is_err()
         });
-        assert!(kept);
+        assert!(has_stayed);
     }
 
     #[test]
     fn runtime_is_not_watched_after_its_shutdown() {
-        let runtime = builder().build().expect("a runtime");
+        let runtime = runtime_builder().build().expect("a runtime");
         let id = runtime.handle().id();
-        let dropped = endless(&runtime);
+        let drop_reports = spawn_endless_task(&runtime);
         drop(runtime);
-        assert!(dropped.try_recv().is_ok());
-        let is_watched = || watched().iter().any(|one| one.runtime == id);
+        assert!(drop_reports.try_recv().is_ok());
+        let is_watched = || {
+            watched_runtimes()
+                .iter()
+                .any(|watched| watched.runtime == id)
+        };
         let until = std::time::Instant::now() + Duration::from_secs(30);
         while is_watched() {
             assert!(
                 std::time::Instant::now() < until,
                 "a runtime must be removed from the watched runtimes after its shutdown"
             );
-            std::thread::sleep(PERIOD / 10);
+            std::thread::sleep(CHECK_INTERVAL / 10);
         }
     }
 }

@@ -6,13 +6,13 @@ use std::borrow::Cow;
 pub(crate) const RESERVED: &str = "quorate:";
 
 /// A glob pattern that matches the lock keys of all slots of all semaphores.
-pub(crate) fn all_slots() -> Vec<u8> {
-    pattern(Family::Slot.before().as_bytes())
+pub(crate) fn pattern_of_all_slots() -> Vec<u8> {
+    pattern_of_prefix(Family::Slot.before().as_bytes())
 }
 
 /// Splits the key of a semaphore's slot into the slot's number and the semaphore's name with its key prefix. `None` for
 /// other keys.
-pub(crate) fn slot_of(key: &[u8]) -> Option<(u8, &[u8])> {
+pub(crate) fn parse_slot_key(key: &[u8]) -> Option<(u8, &[u8])> {
     let rest = key.strip_prefix(Family::Slot.before().as_bytes())?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (slot, name) = rest.split_at(digits);
@@ -22,9 +22,9 @@ pub(crate) fn slot_of(key: &[u8]) -> Option<(u8, &[u8])> {
 
 /// The name under which the queue for a lock key is stored. All slots of a semaphore share the queue of their
 /// semaphore.
-pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
-    match slot_of(key) {
-        Some((_, name)) => line_of_semaphore(name).into(),
+pub(crate) fn queue_name_of(key: &[u8]) -> Cow<'_, [u8]> {
+    match parse_slot_key(key) {
+        Some((_, name)) => semaphore_queue_name(name).into(),
         None => key.into(),
     }
 }
@@ -32,17 +32,17 @@ pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
 /// The key of the note of one hold, if several holds share the lock (readers, or holds of one owner): a prefix, the
 /// lock value of the hold, and the lock key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
-pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
-    [Family::OfHold.before().as_bytes(), value, b":", key].concat()
+pub(crate) fn hold_note_key(value: &[u8], key: &[u8]) -> Vec<u8> {
+    [Family::HoldNote.before().as_bytes(), value, b":", key].concat()
 }
 
 /// The lock key of a semaphore's slot; `name` is the semaphore's name with the key prefix.
-pub(crate) fn slot(name: &[u8], slot: u8) -> Vec<u8> {
+pub(crate) fn slot_key(name: &[u8], slot: u8) -> Vec<u8> {
     [format!("{}{slot}:", Family::Slot.before()).as_bytes(), name].concat()
 }
 
 /// The name under which a semaphore's queue is stored; `name` is the semaphore's name with the key prefix.
-pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
+pub(crate) fn semaphore_queue_name(name: &[u8]) -> Vec<u8> {
     [Family::Slot.before().as_bytes(), b"line:", name].concat()
 }
 
@@ -108,12 +108,12 @@ pub(crate) enum Family {
     Slot,
     /// The keys of a semaphore's slot other than its lock key, for example its fencing counter. Each slot of a
     /// semaphore is a separate lock.
-    OfSlot,
+    SlotFence,
     /// The note of the lock's holder.
     Note,
     /// The note of one hold, if readers or an owner hold the lock. The prefix of the key is followed by the hold's lock
     /// value and the lock key.
-    OfHold,
+    HoldNote,
     /// The age record of the server: one key for all locks.
     Age,
     /// The generation marker of the masters: one key for all locks.
@@ -133,9 +133,9 @@ impl Family {
         Self::Holds,
         Self::Value,
         Self::Slot,
-        Self::OfSlot,
-        // Keep `OfHold` before `Note`: the first matching prefix counts, and `Note` matches `OfHold` keys too.
-        Self::OfHold,
+        Self::SlotFence,
+        // Keep `HoldNote` before `Note`: the first matching prefix counts, and `Note` matches `HoldNote` keys too.
+        Self::HoldNote,
         Self::Note,
         // Keep `Age` before `Masters` for the same reason: `Masters` matches the age record too.
         Self::Age,
@@ -155,9 +155,9 @@ impl Family {
             Self::Holds => "quorate:holds:",
             Self::Value => "quorate:value:",
             Self::Slot => "quorate:slot:",
-            Self::OfSlot => "quorate:fence:quorate:slot:",
+            Self::SlotFence => "quorate:fence:quorate:slot:",
             Self::Note => "quorate:note:",
-            Self::OfHold => "quorate:note:quorate:hold:",
+            Self::HoldNote => "quorate:note:quorate:hold:",
             Self::Age => AGE,
             Self::Masters => MASTERS,
             Self::Lines => "quorate:lines",
@@ -176,9 +176,9 @@ impl Family {
             Self::Holds => "{holds}",
             Self::Value => "{value}",
             Self::Slot => "{slot}",
-            Self::OfSlot => "{of-slot}",
+            Self::SlotFence => "{of-slot}",
             Self::Note => "{note}",
-            Self::OfHold => "{of-hold}",
+            Self::HoldNote => "{of-hold}",
             Self::Age => "{age}",
             Self::Masters => "{masters}",
             Self::Lines => "{lines}",
@@ -200,13 +200,13 @@ impl Family {
 /// The lock key to which a key of this kind belongs.
 #[cfg(any(test, feature = "node"))]
 pub(crate) fn lock_of(key: &[u8]) -> &[u8] {
-    let of_hold = key.strip_prefix(Family::OfHold.before().as_bytes());
+    let hold_note_of = key.strip_prefix(Family::HoldNote.before().as_bytes());
     // The prefix is followed by the hold's lock value (32 hexadecimal digits), a colon and the lock key.
-    if let Some(lock) = of_hold.and_then(|rest| rest.get(33..)) {
+    if let Some(lock) = hold_note_of.and_then(|rest| rest.get(33..)) {
         return lock;
     }
-    let beside = [Family::Fence, Family::Broken, Family::Value, Family::Note];
-    let mut lock = beside
+    let side_families = [Family::Fence, Family::Broken, Family::Value, Family::Note];
+    let mut lock = side_families
         .iter()
         .filter_map(|family| key.strip_prefix(family.before().as_bytes()));
     lock.next().unwrap_or(key)
@@ -218,9 +218,9 @@ pub(crate) fn is_reserved(key: &[u8]) -> bool {
 }
 
 /// A glob pattern for all keys that begin with `before`.
-pub(crate) fn pattern(before: &[u8]) -> Vec<u8> {
-    let mut pattern = Vec::with_capacity(before.len() + 1);
-    for &byte in before {
+pub(crate) fn pattern_of_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut pattern = Vec::with_capacity(prefix.len() + 1);
+    for &byte in prefix {
         if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
             pattern.push(b'\\');
         }
@@ -231,11 +231,11 @@ pub(crate) fn pattern(before: &[u8]) -> Vec<u8> {
 }
 
 /// Replaces the placeholders in the text of a script with the key prefixes that they stand for.
-pub(crate) fn put_in(script: &str) -> String {
-    let named = Family::ALL.iter().fold(script.to_owned(), |text, family| {
+pub(crate) fn fill_placeholders(script: &str) -> String {
+    let with_families = Family::ALL.iter().fold(script.to_owned(), |text, family| {
         text.replace(family.place(), family.before())
     });
-    named
+    with_families
         .replace(WAKE_PLACE, WAKE)
         .replace(SHARED_PLACE, SHARED)
         .replace(OWNER_PLACE, OWNER)
@@ -248,24 +248,24 @@ mod tests {
 
     #[test]
     fn lock_key_is_derived_from_each_key_of_the_lock() {
-        for lock in [&b"a"[..], b"a:b", &slot(b"api", 3)] {
+        for lock in [&b"a"[..], b"a:b", &slot_key(b"api", 3)] {
             for family in [Family::Lock, Family::Fence, Family::Broken, Family::Value] {
                 assert_eq!(lock_of(&family.of(lock)), lock, "{family:?}");
             }
             assert_eq!(lock_of(&Family::Note.of(lock)), lock);
-            assert_eq!(lock_of(&hold(&[b'7'; 32], lock)), lock);
+            assert_eq!(lock_of(&hold_note_key(&[b'7'; 32], lock)), lock);
         }
     }
 
     #[test]
     fn slot_number_is_parsed_only_from_the_key_of_a_semaphore_slot() {
         for name in [&b"api"[..], b"a:b", b"7:x", b"\xff"] {
-            let key = slot(name, 63);
-            assert_eq!(slot_of(&key), Some((63, name)));
-            assert_eq!(line_of(&key), line_of_semaphore(name));
+            let key = slot_key(name, 63);
+            assert_eq!(parse_slot_key(&key), Some((63, name)));
+            assert_eq!(queue_name_of(&key), semaphore_queue_name(name));
         }
-        for other in [
-            &line_of_semaphore(b"api")[..],
+        for other_key in [
+            &semaphore_queue_name(b"api")[..],
             b"quorate:slot:",
             b"quorate:slot:7",
             b"quorate:slot:-7:api",
@@ -273,8 +273,8 @@ mod tests {
             b"quorate:slot::api",
             b"api",
         ] {
-            assert_eq!(slot_of(other), None, "{other:?}");
-            assert_eq!(line_of(other), other);
+            assert_eq!(parse_slot_key(other_key), None, "{other_key:?}");
+            assert_eq!(queue_name_of(other_key), other_key);
         }
     }
 }

@@ -51,10 +51,11 @@
 //!   [`lock`](Redlock::lock) with options, [`scope`](Redlock::scope). [`RedlockBuilder`] lists every setting with its
 //!   default, and [`inspect`](Redlock::inspect) checks the configuration of the masters.
 //! - [`acquire`](Redlock::acquire) and [`scope`](Redlock::scope) wait for up to 30 s by default ([`Wait`]). A periodic
-//!   task should make one attempt, or use [`Once`] or [`Election`], so that it does not queue up. `docs/library.md` shows
-//!   this, and the errors of a scope ([`ScopeError`]; [`try_scope`](Redlock::try_scope) is for closures that can fail).
+//!   task should make one attempt, or use [`Once`] or [`Election`], so that it does not queue up. `docs/library.md`
+//!   shows this, and the errors of a scope ([`ScopeError`]; [`try_scope`](Redlock::try_scope) is for closures that can
+//!   fail).
 //! - Locks are not re-entrant. If a caller acquires a lock that it already holds, the acquire waits until the caller
-//!   releases the lock. If the wait ends with an error, the error shows the reason ([`Missed::held_here`]).
+//!   releases the lock. If the wait ends with an error, the error shows the reason ([`FailedAcquire::held_here`]).
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost), [`extend`](LockGuard::extend),
 //!   [`release`](LockGuard::release).
 //! - [`Quota`] and [`Once`] keep a value under a lock: a limited number of units, and work that runs once per period.
@@ -79,11 +80,11 @@
 //!
 //! # Forked processes
 //!
-//! Build the `Redlock` after the last `fork`. In a process that was forked after the `Redlock` was built, the background
-//! tasks of the `Redlock` do not run, and its connections belong to the parent process. So each acquire fails at once
-//! with [`AcquireError::Forked`]. A copy of a guard there is not valid ([`LossCause::Forked`]), and does not release the
-//! lock of the parent when it is dropped. A new `Redlock` works. Starting another program, for example with
-//! `std::process::Command`, is no such fork.
+//! Build the `Redlock` after the last `fork`. In a process that was forked after the `Redlock` was built, the
+//! background tasks of the `Redlock` do not run, and its connections belong to the parent process. So each acquire
+//! fails at once with [`AcquireError::Forked`]. A copy of a guard there is not valid ([`LossCause::Forked`]), and does
+//! not release the lock of the parent when it is dropped. A new `Redlock` works. Starting another program, for example
+//! with `std::process::Command`, is no such fork.
 //!
 //! The library recognizes a forked process by its process id. The only forked process with the id of its parent is the
 //! first process of a new PID namespace (`CLONE_NEWPID`), if its parent is the first process of its own namespace.
@@ -134,7 +135,6 @@ mod acquire;
 #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
 pub mod blocking;
 mod builder;
-mod change;
 mod clock;
 mod config;
 mod error;
@@ -147,6 +147,7 @@ mod keys;
 mod kinds;
 mod limit;
 mod listing;
+mod masters_change;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub mod metrics;
@@ -199,11 +200,10 @@ mod values;
 mod waiting;
 
 pub use builder::RedlockBuilder;
-pub use change::{CarriedValue, ChangeError, ChangeStage, MastersChange, Survey};
 pub use config::list::Settings;
 #[doc(hidden)]
 pub use config::{list, text};
-pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
+pub use error::{AcquireError, BuildError, ExtendError, FailedAcquire, ScopeError};
 pub use fence::{Fence, FenceReadGuard, FenceWriteGuard, StaleToken};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
@@ -214,6 +214,7 @@ pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::semaphore::SemaphoreStatus;
 pub use kinds::shared::DowngradeError;
 pub use listing::{Listed, ListedValue, Listing};
+pub use masters_change::{CarriedValue, ChangeError, ChangeStage, MastersChange, Survey};
 pub use node::change::{ChangeSeen, ClientKind, ClientSeen, MasterSeen};
 pub use node::inspection::Inspection;
 pub use node::note::{MAX_NOTE_LEN, NoteText};
@@ -228,7 +229,7 @@ pub use protocol::validity::Drift;
 pub use redlock::Redlock;
 pub use redlock::request::LockRequest;
 pub use redlock::status::{NodeStatus, Status, StatusVerdict};
-pub use redlock::tried::{Refusal, TryAcquire};
+pub use redlock::try_acquire::{Refusal, TryAcquire};
 pub use report::{NodeOutcome, NodeReport};
 pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_PERMITS, MAX_RESOURCE_LEN, MAX_RESOURCES};
 pub use retry::Retry;

@@ -10,32 +10,34 @@ use crate::runtime::{BoxFuture, Runtime};
 /// One timer for several waits that share a deadline. The timer is created when it is needed for the first time.
 pub(crate) struct Limit<'a> {
     runtime: &'a dyn Runtime,
-    at: Instant,
+    ends_at: Instant,
     timer: Option<BoxFuture<()>>,
 }
 
 impl<'a> Limit<'a> {
-    pub(crate) fn new(runtime: &'a dyn Runtime, at: Instant) -> Self {
+    pub(crate) fn new(runtime: &'a dyn Runtime, ends_at: Instant) -> Self {
         Self {
             runtime,
-            at,
+            ends_at,
             timer: None,
         }
     }
 
     /// Waits for a future until the deadline. At the deadline the future is dropped and the result is `None`. A future
     /// that is ready when this call polls it first gives its result even after the deadline.
-    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
-        let mut what = pin!(what);
-        let (runtime, at) = (self.runtime, self.at);
+    pub(crate) async fn wait<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        let (runtime, ends_at) = (self.runtime, self.ends_at);
         std::future::poll_fn(|cx| {
-            if let Poll::Ready(done) = what.as_mut().poll(cx) {
-                return Poll::Ready(Some(done));
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
             }
-            if runtime.now() >= at {
+            if runtime.now() >= ends_at {
                 return Poll::Ready(None);
             }
-            let timer = self.timer.get_or_insert_with(|| runtime.sleep_until(at));
+            let timer = self
+                .timer
+                .get_or_insert_with(|| runtime.sleep_until(ends_at));
             timer.as_mut().poll(cx).map(|()| None)
         })
         .await

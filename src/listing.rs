@@ -10,13 +10,13 @@ use crate::redlock::status::{NodeStatus, Status, StatusVerdict};
 use crate::resource::check_resource;
 
 /// The largest number of locks in one listing. If there are more, the listing is not `complete`.
-const MOST: usize = 1000;
+const MAX_KEYS: usize = 1000;
 
 /// The time limit for asking the masters for the names of their locks.
-const LONGEST: Duration = Duration::from_secs(5);
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many locks the client reads from the masters at the same time.
-const TOGETHER: usize = 64;
+const STATUSES_AT_A_TIME: usize = 64;
 
 /// The result of [`Redlock::list`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,12 +60,12 @@ pub struct ListedValue {
 }
 
 /// Shown instead of a value that quorate did not write.
-const NOT_OURS: &[u8] = b"not a lock of ours";
+const FOREIGN_HOLDER_TEXT: &[u8] = b"not a lock of ours";
 
-/// Replaces each value that quorate did not write by the text [`NOT_OURS`]. If there are several such values, appends a
-/// number to the text for the second value and for each later one.
-fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
-    let mut strangers: Vec<Vec<u8>> = Vec::new();
+/// Replaces each value that quorate did not write by the text [`FOREIGN_HOLDER_TEXT`]. If there are several such
+/// values, appends a number to the text for the second value and for each later one.
+fn hide_foreign_holders(nodes: &mut [NodeStatus]) {
+    let mut foreign_values: Vec<Vec<u8>> = Vec::new();
     for node in nodes {
         let Ok(state) = &mut node.state else { continue };
         let Some(holder) = state
@@ -75,15 +75,17 @@ fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
         else {
             continue;
         };
-        let known = strangers.iter().position(|stranger| stranger == holder);
-        let number = known.unwrap_or(strangers.len());
-        let hidden = match number {
-            0 => NOT_OURS.to_vec(),
-            _ => [NOT_OURS, format!(" ({})", number + 1).as_bytes()].concat(),
+        let known_index = foreign_values
+            .iter()
+            .position(|foreign_value| foreign_value == holder);
+        let number = known_index.unwrap_or(foreign_values.len());
+        let hidden_text = match number {
+            0 => FOREIGN_HOLDER_TEXT.to_vec(),
+            _ => [FOREIGN_HOLDER_TEXT, format!(" ({})", number + 1).as_bytes()].concat(),
         };
-        let stranger = std::mem::replace(holder, hidden);
-        if known.is_none() {
-            strangers.push(stranger);
+        let foreign_value = std::mem::replace(holder, hidden_text);
+        if known_index.is_none() {
+            foreign_values.push(foreign_value);
         }
     }
 }
@@ -115,44 +117,48 @@ impl Redlock {
     /// Safe to drop at any point: nothing is changed.
     pub async fn list(&self, prefix: impl AsRef<[u8]>) -> Listing {
         let coordinator = &self.core.coordinator;
-        let before = coordinator.key(prefix.as_ref());
-        let until = coordinator.now() + LONGEST;
+        let key_prefix = coordinator.key(prefix.as_ref());
+        let deadline = coordinator.now() + LIST_TIMEOUT;
         let is_lock = |key: &[u8]| !keys::is_reserved(key);
         let is_slot = |key: &[u8]| {
-            let slot = keys::slot_of(key);
-            slot.is_some_and(|(_, name)| name.starts_with(&before))
+            let slot = keys::parse_slot_key(key);
+            slot.is_some_and(|(_, name)| name.starts_with(&key_prefix))
         };
         // Slots of semaphores have another form of key, so they need a second list.
-        let (pattern, slots) = (keys::pattern(&before), keys::all_slots());
-        let (named, slots) = futures::future::join(
-            coordinator.list(&pattern, &is_lock, MOST, until),
-            coordinator.list(&slots, &is_slot, MOST, until),
+        let (pattern, slot_pattern) = (
+            keys::pattern_of_prefix(&key_prefix),
+            keys::pattern_of_all_slots(),
+        );
+        let (lock_lists, slot_lists) = futures::future::join(
+            coordinator.list(&pattern, &is_lock, MAX_KEYS, deadline),
+            coordinator.list(&slot_pattern, &is_slot, MAX_KEYS, deadline),
         )
         .await;
         // Merge the keys of all masters. A master with two faults is listed once.
         let mut faults: Vec<(NodeName, Fault)> = Vec::new();
         let mut complete = true;
         let mut keys = BTreeSet::new();
-        let named = coordinator.names().zip(named);
-        for (name, named) in named.chain(coordinator.names().zip(slots)) {
-            match named {
-                Ok(named) => {
-                    complete &= named.complete;
-                    keys.extend(named.keys);
+        let lock_lists = coordinator.names().zip(lock_lists);
+        for (name, list) in lock_lists.chain(coordinator.names().zip(slot_lists)) {
+            match list {
+                Ok(list) => {
+                    complete &= list.complete;
+                    keys.extend(list.keys);
                 }
-                Err(_) if faults.iter().any(|(known, _)| known == name) => {}
+                Err(_) if faults.iter().any(|(faulty, _)| faulty == name) => {}
                 Err(fault) => faults.push((name.clone(), fault)),
             }
         }
-        let asked = coordinator.names().enumerate();
-        let asked = asked.filter(|(_, name)| faults.iter().all(|(known, _)| known != *name));
+        let numbered_names = coordinator.names().enumerate();
+        let answering =
+            numbered_names.filter(|(_, name)| faults.iter().all(|(faulty, _)| faulty != *name));
         let majority_answered = coordinator
             .quorum
-            .is_met_by(asked.map(|(node, _)| node).collect());
-        complete &= keys.len() <= MOST && majority_answered;
+            .is_met_by(answering.map(|(node, _)| node).collect());
+        complete &= keys.len() <= MAX_KEYS && majority_answered;
         // Ask for the state of each key. A lock that was released in the meantime is left out.
-        let keys: Vec<_> = keys.into_iter().take(MOST).collect();
-        let mut locks = self.listed(&keys).await;
+        let keys: Vec<_> = keys.into_iter().take(MAX_KEYS).collect();
+        let mut locks = self.statuses_of_keys(&keys).await;
         locks.retain(|lock| lock.status.verdict() != StatusVerdict::Free);
         locks.sort_by(|a, b| (&a.resource, a.slot).cmp(&(&b.resource, b.slot)));
         Listing {
@@ -163,8 +169,8 @@ impl Redlock {
         }
     }
 
-    /// Lists the quotas and the records of jobs ([`once`](Self::once)) with the builder's key prefix, sorted by name, to
-    /// find masters that have lost a value. Supported if all masters are Redis or Valkey servers.
+    /// Lists the quotas and the records of jobs ([`once`](Self::once)) with the builder's key prefix, sorted by name,
+    /// to find masters that have lost a value. Supported if all masters are Redis or Valkey servers.
     ///
     /// A master is in neither list of a [`ListedValue`] if it could not be asked (for example, because the user has no
     /// right to `SCAN`), or if it has more than 1000 values or returned not all names within 5 s.
@@ -174,56 +180,70 @@ impl Redlock {
     /// Safe to drop at any point: nothing is changed.
     pub async fn list_values(&self) -> Vec<ListedValue> {
         let coordinator = &self.core.coordinator;
-        let before = [
+        let key_prefix = [
             Family::Value.before().as_bytes(),
             coordinator.prefix.as_bytes(),
         ]
         .concat();
-        let (pattern, until) = (keys::pattern(&before), coordinator.now() + LONGEST);
-        let named = coordinator
-            .list(&pattern, &|_: &[u8]| true, MOST, until)
+        let (pattern, deadline) = (
+            keys::pattern_of_prefix(&key_prefix),
+            coordinator.now() + LIST_TIMEOUT,
+        );
+        let key_lists = coordinator
+            .list(&pattern, &|_: &[u8]| true, MAX_KEYS, deadline)
             .await;
-        let lists = coordinator.names().zip(named).filter_map(|(name, named)| {
-            let named = named.ok().filter(|named| named.complete)?;
-            Some((name, named.keys))
-        });
-        let lists: Vec<(&NodeName, BTreeSet<Vec<u8>>)> = lists.collect();
-        let all: BTreeSet<&Vec<u8>> = lists.iter().flat_map(|(_, keys)| keys).collect();
-        let value = |key: &Vec<u8>| {
-            let masters = |has: bool| {
-                let those = lists.iter().filter(|(_, keys)| keys.contains(key) == has);
-                those.map(|(name, _)| (*name).clone()).collect()
+        let lists = coordinator
+            .names()
+            .zip(key_lists)
+            .filter_map(|(name, list)| {
+                let list = list.ok().filter(|list| list.complete)?;
+                Some((name, list.keys))
+            });
+        let complete_lists: Vec<(&NodeName, BTreeSet<Vec<u8>>)> = lists.collect();
+        let all_keys: BTreeSet<&Vec<u8>> =
+            complete_lists.iter().flat_map(|(_, keys)| keys).collect();
+        let listed_value = |key: &Vec<u8>| {
+            let masters_with = |has: bool| {
+                let selected = complete_lists
+                    .iter()
+                    .filter(|(_, keys)| keys.contains(key) == has);
+                selected.map(|(name, _)| (*name).clone()).collect()
             };
             Some(ListedValue {
-                name: key.strip_prefix(&before[..])?.to_vec(),
-                on: masters(true),
-                missing_on: masters(false),
+                name: key.strip_prefix(&key_prefix[..])?.to_vec(),
+                on: masters_with(true),
+                missing_on: masters_with(false),
             })
         };
-        all.into_iter().filter_map(value).collect()
+        all_keys.into_iter().filter_map(listed_value).collect()
     }
 
     /// Reads the state of the locks with these keys from the masters.
-    pub(crate) async fn listed(&self, keys: &[Vec<u8>]) -> Vec<Listed> {
+    pub(crate) async fn statuses_of_keys(&self, keys: &[Vec<u8>]) -> Vec<Listed> {
         let mut locks = Vec::new();
-        for keys in keys.chunks(TOGETHER) {
-            let looks = keys.iter().map(|key| self.listed_one(key));
-            locks.extend(futures::future::join_all(looks).await.into_iter().flatten());
+        for keys in keys.chunks(STATUSES_AT_A_TIME) {
+            let statuses = keys.iter().map(|key| self.status_of_key(key));
+            locks.extend(
+                futures::future::join_all(statuses)
+                    .await
+                    .into_iter()
+                    .flatten(),
+            );
         }
         locks
     }
 
     /// Reads the state of the lock with this key from the masters; `None` if the key is not a lock key.
-    async fn listed_one(&self, key: &[u8]) -> Option<Listed> {
+    async fn status_of_key(&self, key: &[u8]) -> Option<Listed> {
         let prefix = &self.core.coordinator.prefix;
-        let (slot, name) = match keys::slot_of(key) {
+        let (slot, name) = match keys::parse_slot_key(key) {
             Some((slot, name)) => (Some(slot.into()), name),
             None => (None, key),
         };
         let resource = name.strip_prefix(prefix.as_bytes())?;
         check_resource(prefix, resource).ok()?;
         let mut status = self.key_status(Request::Look { key: key.into() }).await;
-        hide_what_is_no_holder(&mut status.nodes);
+        hide_foreign_holders(&mut status.nodes);
         Some(Listed {
             resource: resource.to_vec(),
             slot,

@@ -14,10 +14,16 @@
 #[cfg(feature = "metrics")]
 pub use enabled::{ALL, Metric, describe};
 #[cfg(feature = "metrics")]
-pub(crate) use enabled::{Hold, Message, acquired, ahead, confirmation, register, renewal, round};
+pub(crate) use enabled::{
+    Hold, Message, count_confirmation, count_renewal, count_round, record_acquire,
+    record_waiters_ahead, register_all,
+};
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) use disabled::{Hold, Message, acquired, ahead, confirmation, register, renewal, round};
+pub(crate) use disabled::{
+    Hold, Message, count_confirmation, count_renewal, count_round, record_acquire,
+    record_waiters_ahead, register_all,
+};
 
 #[cfg(feature = "metrics")]
 mod enabled {
@@ -135,12 +141,12 @@ mod enabled {
                 _ => describe_histogram!(name, unit, help),
             }
         }
-        register([].into_iter(), &[], &[]);
+        register_all([].into_iter(), &[], &[]);
     }
 
     /// Creates every series with the value 0 (test
     /// `lost_lock_counter_exists_with_value_zero_before_the_first_loss`).
-    pub(crate) fn register(
+    pub(crate) fn register_all(
         nodes: impl Iterator<Item = Arc<str>>,
         phases: &[&'static str],
         faults: &[&'static str],
@@ -217,25 +223,25 @@ mod enabled {
     const LATE: &str = "late";
 
     /// Records the end of an acquire, with its duration and, if it failed, the reason.
-    pub(crate) fn acquired(failure: Option<Failure>, waited: impl FnOnce() -> Duration) {
+    pub(crate) fn record_acquire(failure: Option<Failure>, waited: impl FnOnce() -> Duration) {
         histogram!(ACQUIRE_SECONDS, "outcome" => acquire_outcome(failure)).record(waited());
     }
 
     /// Records the result of one round of requests to all masters in an acquire; `failure` is `None` if the round won
     /// the lock.
-    pub(crate) fn round(failure: Option<Failure>) {
+    pub(crate) fn count_round(failure: Option<Failure>) {
         counter!(ROUNDS, "verdict" => verdict(failure)).increment(1);
     }
 
     /// Records that a lock needed a second round of requests to confirm its fencing token, because the masters'
     /// counters differed.
-    pub(crate) fn confirmation() {
+    pub(crate) fn count_confirmation() {
         counter!(CONFIRMATIONS).increment(1);
     }
 
     /// Records the result of renewing one lock. `margin` is the validity that was left when the renewal's result became
     /// known.
-    pub(crate) fn renewal(outcome: Extension, margin: Duration) {
+    pub(crate) fn count_renewal(outcome: Extension, margin: Duration) {
         let outcome = match outcome {
             Extension::Pending => return,
             Extension::Renewed(_) => {
@@ -250,9 +256,9 @@ mod enabled {
     }
 
     /// Records how many waiters were ahead of one waiter in the queue. Records nothing if `waiters` returns `None`.
-    pub(crate) fn ahead(waiters: impl FnOnce() -> Option<u64>) {
-        if let Some(waiters) = waiters() {
-            histogram!(QUEUE_AHEAD).record(waiters as f64);
+    pub(crate) fn record_waiters_ahead(waiters_ahead: impl FnOnce() -> Option<u64>) {
+        if let Some(waiters_ahead) = waiters_ahead() {
+            histogram!(QUEUE_AHEAD).record(waiters_ahead as f64);
         }
     }
 
@@ -279,7 +285,7 @@ mod enabled {
     /// A request sent to a master, whose reply is measured.
     pub(crate) struct Message {
         node: SharedString,
-        sent: Instant,
+        sent_at: Instant,
     }
 
     impl Message {
@@ -287,7 +293,7 @@ mod enabled {
         pub(crate) fn to(node: impl FnOnce() -> Arc<str>) -> Self {
             Self {
                 node: SharedString::from_shared(node()),
-                sent: Instant::now(),
+                sent_at: Instant::now(),
             }
         }
 
@@ -296,10 +302,10 @@ mod enabled {
             self.count(phase, OK, true);
         }
 
-        /// Records that the request failed. `fault` is the kind of fault. `said` is true if the master itself reported
-        /// the fault, and false if the master was silent.
-        pub(crate) fn failed(&self, phase: &'static str, fault: &'static str, said: bool) {
-            self.count(phase, fault, said);
+        /// Records that the request failed. `fault` is the kind of fault. `has_answer` is true if the master itself
+        /// reported the fault, and false if the master was silent.
+        pub(crate) fn failed(&self, phase: &'static str, fault: &'static str, has_answer: bool) {
+            self.count(phase, fault, has_answer);
         }
 
         /// Records a reply that arrived after its request had been counted as timed out.
@@ -307,11 +313,11 @@ mod enabled {
             self.count(phase, LATE, true);
         }
 
-        fn count(&self, phase: &'static str, outcome: &'static str, said: bool) {
+        fn count(&self, phase: &'static str, outcome: &'static str, has_answer: bool) {
             let node = self.node.clone();
-            if said {
+            if has_answer {
                 histogram!(REPLY_SECONDS, "node" => node.clone(), "phase" => phase)
-                    .record(self.sent.elapsed());
+                    .record(self.sent_at.elapsed());
             }
             counter!(REPLIES, "node" => node, "phase" => phase, "outcome" => outcome).increment(1);
         }
@@ -330,12 +336,12 @@ mod disabled {
     use crate::outcome::{Failure, LossCause};
     use crate::protocol::lease::Extension;
 
-    pub(crate) fn register(_: impl Iterator<Item = Arc<str>>, _: &[&str], _: &[&str]) {}
-    pub(crate) fn acquired(_: Option<Failure>, _: impl FnOnce() -> Duration) {}
-    pub(crate) fn round(_: Option<Failure>) {}
-    pub(crate) fn confirmation() {}
-    pub(crate) fn renewal(_: Extension, _: Duration) {}
-    pub(crate) fn ahead(_: impl FnOnce() -> Option<u64>) {}
+    pub(crate) fn register_all(_: impl Iterator<Item = Arc<str>>, _: &[&str], _: &[&str]) {}
+    pub(crate) fn record_acquire(_: Option<Failure>, _: impl FnOnce() -> Duration) {}
+    pub(crate) fn count_round(_: Option<Failure>) {}
+    pub(crate) fn count_confirmation() {}
+    pub(crate) fn count_renewal(_: Extension, _: Duration) {}
+    pub(crate) fn record_waiters_ahead(_: impl FnOnce() -> Option<u64>) {}
 
     pub(crate) struct Hold;
 

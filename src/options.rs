@@ -36,7 +36,11 @@ pub(crate) struct Options {
     pub(crate) process: Arc<str>,
 }
 
-pub(crate) fn bad(what: &'static str, value: Duration, why: impl Into<String>) -> BuildError {
+pub(crate) fn bad_duration(
+    what: &'static str,
+    value: Duration,
+    why: impl Into<String>,
+) -> BuildError {
     BuildError::BadDuration {
         what,
         value,
@@ -44,13 +48,13 @@ pub(crate) fn bad(what: &'static str, value: Duration, why: impl Into<String>) -
     }
 }
 
-pub(crate) fn text(duration: Duration) -> String {
+pub(crate) fn duration_text(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
 
 pub(crate) fn check_max_hold(max_hold: Duration) -> Result<(), BuildError> {
     if max_hold.is_zero() {
-        return Err(bad(
+        return Err(bad_duration(
             "max_hold",
             max_hold,
             "would end every lock immediately: for no limit, do not set max_hold",
@@ -68,7 +72,7 @@ pub(crate) fn check_note(note: &NoteText) -> Result<(), BuildError> {
 
 impl Options {
     /// The full text of a lock's note; `None` if the lock has no note.
-    pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
+    pub(crate) fn note_text(&self, note: &NoteText) -> Option<Arc<str>> {
         self.notes.as_ref()?.says(note)
     }
 
@@ -78,18 +82,21 @@ impl Options {
                 "has a factor of {}: it must be at least 0 and less than 1",
                 self.drift.factor
             );
-            return Err(bad("drift floor", self.drift.floor, why));
+            return Err(bad_duration("drift floor", self.drift.floor, why));
         }
         // With a larger ttl, a lock could outlive its fencing counter. Without the counter, a later holder could get
         // the same fencing token.
         if self.max_ttl > LONGEST_TTL {
-            let why = format!("is too long: at most {} is allowed", text(LONGEST_TTL));
-            return Err(bad("max_ttl", self.max_ttl, why));
+            let why = format!(
+                "is too long: at most {} is allowed",
+                duration_text(LONGEST_TTL)
+            );
+            return Err(bad_duration("max_ttl", self.max_ttl, why));
         }
         // Check the ttl first, because the default of the node timeout depends on it.
         self.check_ttl(self.ttl)?;
         if self.node_timeout.is_zero() {
-            return Err(bad(
+            return Err(bad_duration(
                 "node_timeout",
                 self.node_timeout,
                 "leaves the masters no time to answer: 50ms is the default",
@@ -104,33 +111,33 @@ impl Options {
         if ttl > self.max_ttl {
             let why = format!(
                 "is above max_ttl ({}): lower the ttl, or raise max_ttl on every client",
-                text(self.max_ttl)
+                duration_text(self.max_ttl)
             );
-            return Err(bad("ttl", ttl, why));
+            return Err(bad_duration("ttl", ttl, why));
         }
         let drift = self.drift.of(ttl);
         if ttl <= drift {
             let why = format!(
                 "is not longer than the clock drift of {}, which is subtracted from the ttl: raise the ttl",
-                text(drift)
+                duration_text(drift)
             );
-            return Err(bad("ttl", ttl, why));
+            return Err(bad_duration("ttl", ttl, why));
         }
         if self.node_timeout > longest_node_timeout(ttl) {
             let why = format!(
                 "is too short for a node_timeout of {}: raise the ttl to {} or lower node_timeout",
-                text(self.node_timeout),
-                text(shortest_ttl(self.node_timeout))
+                duration_text(self.node_timeout),
+                duration_text(shortest_ttl(self.node_timeout))
             );
-            return Err(bad("ttl", ttl, why));
+            return Err(bad_duration("ttl", ttl, why));
         }
         if ttl <= drift + 2 * self.node_timeout {
             let why = format!(
                 "leaves no validity after two requests to the masters ({} each) and a clock drift of {}: raise the ttl",
-                text(self.node_timeout),
-                text(drift)
+                duration_text(self.node_timeout),
+                duration_text(drift)
             );
-            return Err(bad("ttl", ttl, why));
+            return Err(bad_duration("ttl", ttl, why));
         }
         Ok(())
     }

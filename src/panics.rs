@@ -28,20 +28,19 @@ pub fn catches_panics() -> bool {
 pub type Panic = Box<dyn Any + Send>;
 
 /// The longest text of a panic that is shown, in characters.
-const LONGEST: usize = 160;
+const LONGEST_TEXT: usize = 160;
 
 /// The text of a panic without passwords, up to the first colon and blank, or line break: the rest may show values.
 pub fn text(panic: &Panic) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    let text = text.unwrap_or("a panic without a text");
+    let owned_text = panic.downcast_ref::<String>().map(String::as_str);
+    let panic_text = owned_text.or_else(|| panic.downcast_ref::<&str>().copied());
     // Before the text is cut: a password may contain a colon, a blank or a line break.
-    let text = redact(text);
-    let text = text.split(['\n', '\r']).next().unwrap_or_default();
-    let text = text.split(": ").next().unwrap_or_default();
-    let text = text.trim_end_matches(':');
+    let redacted = redact(panic_text.unwrap_or("a panic without a text"));
+    let first_line = redacted.split(['\n', '\r']).next().unwrap_or_default();
+    let before_values = first_line.split(": ").next().unwrap_or_default();
+    let text = before_values.trim_end_matches(':');
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().take(LONGEST).map(visible).collect()
+    text.chars().take(LONGEST_TEXT).map(visible).collect()
 }
 
 /// Runs `work`, and catches its panic.
@@ -50,10 +49,10 @@ pub fn text(panic: &Panic) -> String {
 ///
 /// The panic of `work`.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
-    let before = CATCHES.replace(true);
-    let done = catch_unwind(AssertUnwindSafe(work));
-    CATCHES.set(before);
-    done
+    let was_catching = CATCHES.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    CATCHES.set(was_catching);
+    result
 }
 
 /// Polls the future `work`, and catches its panic. After a panic, the future is only dropped.
@@ -76,12 +75,15 @@ mod tests {
 
     #[test]
     fn text_of_a_panic_shows_no_values() {
-        let said = |panic: Panic| text(&panic);
-        let fails = || -> Result<(), &str> { Err("s3cret") };
-        let panic = caught(|| fails().unwrap()).unwrap_err();
-        assert_eq!(said(panic), "called `Result::unwrap()` on an `Err` value");
-        assert_eq!(said(Box::new("one\ntwo")), "one");
-        assert_eq!(said(Box::new("left\u{1b}[2J")), "left\u{fffd}[2J");
+        let text_of = |panic: Panic| text(&panic);
+        let failing_call = || -> Result<(), &str> { Err("s3cret") };
+        let panic = caught(|| failing_call().unwrap()).unwrap_err();
+        assert_eq!(
+            text_of(panic),
+            "called `Result::unwrap()` on an `Err` value"
+        );
+        assert_eq!(text_of(Box::new("one\ntwo")), "one");
+        assert_eq!(text_of(Box::new("left\u{1b}[2J")), "left\u{fffd}[2J");
         for (secret, shown) in [
             (
                 "cannot use redis://bob:s3: cr\net@h",
@@ -90,9 +92,9 @@ mod tests {
             ("no right for bob:s3cret@h:1", "no right for ***@h:1"),
             ("password=s3 cret", "password=***"),
         ] {
-            assert_eq!(said(Box::new(secret)), shown);
+            assert_eq!(text_of(Box::new(secret)), shown);
         }
-        assert_eq!(said(Box::new(7)), "a panic without a text");
+        assert_eq!(text_of(Box::new(7)), "a panic without a text");
         assert!(!catches_panics());
         assert_eq!(caught(catches_panics).ok(), Some(true));
     }

@@ -4,8 +4,8 @@
 //! No function here needs a URL that parses: a URL is quoted because something is wrong with it, so nobody can know
 //! where its password begins and ends. There are two cases:
 //!
-//! - The text is known to be the URL of a master, or a value that a user has given ([`url`], [`value`]). It is hidden as
-//!   a whole, except for the scheme of the URL.
+//! - The text is known to be the URL of a master, or a value that a user has given ([`url`], [`value`]). It is hidden
+//!   as a whole, except for the scheme of the URL.
 //! - The text is a message, and may contain such a text somewhere ([`redact`]). Everything that may belong to the user
 //!   name or the password is hidden, even if this hides a part of the message.
 
@@ -70,8 +70,8 @@ const PARAMETERS: [&str; 8] = [
 /// The scheme of a URL, if each of its words is known: `mysql+tls` for `mysql+tls://..`.
 pub fn scheme(url: &str) -> Option<&str> {
     let (scheme, _) = url.trim().split_once("://")?;
-    let mut words = scheme.split(['+', ':']);
-    words.all(is_scheme).then_some(scheme)
+    let mut scheme_words = scheme.split(['+', ':']);
+    scheme_words.all(is_scheme).then_some(scheme)
 }
 
 fn is_scheme(word: &str) -> bool {
@@ -91,7 +91,7 @@ pub fn url(url: &str) -> String {
 pub fn value(text: &str) -> Cow<'_, str> {
     let known_start = matches!(start_of_secret(text), Some((0, _)));
     let slashes = text.contains(':') && text.contains("//");
-    if text.contains('@') || slashes || known_start || parameter(text).is_some() {
+    if text.contains('@') || slashes || known_start || start_of_parameter_value(text).is_some() {
         Cow::Owned(url(text))
     } else {
         Cow::Borrowed(text)
@@ -100,69 +100,69 @@ pub fn value(text: &str) -> Cow<'_, str> {
 
 /// A message without the user names and passwords of the URLs in it. Calling it twice is the same as calling it once.
 ///
-/// - After a `://`, and after a known scheme with a mistyped `://`, everything up to the last `@` before the next URL is
-///   hidden, blanks and line breaks included. If no `@` follows, a text that does not look like a host is hidden.
+/// - After a `://`, and after a known scheme with a mistyped `://`, everything up to the last `@` before the next URL
+///   is hidden, blanks and line breaks included. If no `@` follows, a text that does not look like a host is hidden.
 /// - Words that look like `user:password@host:port` are hidden up to their last `@`.
 /// - After a parameter such as `password=`, everything before the next URL is hidden, blanks and line breaks included.
 ///   If the value begins with a quote, the text after the last such quote is shown.
 pub fn redact(text: &str) -> Cow<'_, str> {
     let has_secret = text.contains('@')
         || text.contains("//")
-        || parameter(text).is_some()
+        || start_of_parameter_value(text).is_some()
         || start_of_known_url(text).is_some();
     if !has_secret {
         return Cow::Borrowed(text);
     }
-    let mut clean = String::with_capacity(text.len());
+    let mut redacted = String::with_capacity(text.len());
     let mut rest = text;
     loop {
         let url = start_of_secret(rest);
-        let value = parameter(rest);
-        if let Some(at) = value.filter(|at| url.is_none_or(|(scheme, _)| *at <= scheme)) {
+        let value = start_of_parameter_value(rest);
+        if let Some(index) = value.filter(|index| url.is_none_or(|(scheme, _)| *index <= scheme)) {
             // Text in the value of the parameter that looks like a URL may be a part of a password.
-            let (start, shown) = split_value(&rest[at..]);
-            clean.push_str(&logins(&rest[..at]));
-            clean.push_str(start);
-            clean.push_str(HIDDEN);
+            let (start, shown) = split_value(&rest[index..]);
+            redacted.push_str(&hide_logins(&rest[..index]));
+            redacted.push_str(start);
+            redacted.push_str(HIDDEN);
             rest = shown;
             continue;
         }
         let Some((scheme, secret)) = url else { break };
-        clean.push_str(&words(&rest[..scheme]));
-        clean.push_str(&rest[scheme..secret]);
+        redacted.push_str(&hide_logins_and_parameters(&rest[..scheme]));
+        redacted.push_str(&rest[scheme..secret]);
         let quote = rest[..scheme].chars().next_back();
         rest = &rest[secret..];
         let end = start_of_next_url(rest).unwrap_or(rest.len());
         let (hidden, shown) = split_secret(&rest[..end], quote);
         if hidden {
-            clean.push_str(HIDDEN);
+            redacted.push_str(HIDDEN);
         }
         rest = &rest[end - shown.len()..];
-        clean.push_str(&words(shown));
+        redacted.push_str(&hide_logins_and_parameters(shown));
         rest = &rest[shown.len()..];
     }
-    clean.push_str(&words(rest));
-    Cow::Owned(clean)
+    redacted.push_str(&hide_logins_and_parameters(rest));
+    Cow::Owned(redacted)
 }
 
 /// The first URL in a text: where its scheme begins, and where the text after its `://` begins. The `://` may be
 /// mistyped if the scheme is known.
 fn start_of_secret(text: &str) -> Option<(usize, usize)> {
-    let plain = text
+    let url_start = text
         .match_indices("://")
-        .map(|(at, _)| (scheme_before(text, at), at + 3));
-    let plain = plain.min();
-    let known = start_of_known_url(text).map(|scheme| {
+        .map(|(index, _)| (scheme_before(text, index), index + 3));
+    let url_start = url_start.min();
+    let known_url_start = start_of_known_url(text).map(|scheme| {
         let marker = scheme + length_of_scheme(&text[scheme..]);
         let slashes = text[marker..].trim_start_matches([':', '/']);
         (scheme, text.len() - slashes.len())
     });
-    [plain, known].into_iter().flatten().min()
+    [url_start, known_url_start].into_iter().flatten().min()
 }
 
-/// Where the scheme that ends at `at` begins.
-fn scheme_before(text: &str, at: usize) -> usize {
-    let before = &text[..at];
+/// Where the scheme that ends at `index` begins.
+fn scheme_before(text: &str, index: usize) -> usize {
+    let before = &text[..index];
     let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
     before.trim_end_matches(is_of_scheme).len()
 }
@@ -185,13 +185,13 @@ fn start_of_known_url(text: &str) -> Option<usize> {
 fn start_of_next_url(text: &str) -> Option<usize> {
     let mut from = 0;
     loop {
-        let at = from + start_of_known_url(&text[from..])?;
-        let before = text[..at].chars().next_back();
-        let length = length_of_scheme(&text[at..]);
-        if before.is_some_and(separates_urls) && text[at + length..].starts_with("://") {
-            return Some(at);
+        let index = from + start_of_known_url(&text[from..])?;
+        let before = text[..index].chars().next_back();
+        let length = length_of_scheme(&text[index..]);
+        if before.is_some_and(separates_urls) && text[index + length..].starts_with("://") {
+            return Some(index);
         }
-        from = at + length;
+        from = index + length;
     }
 }
 
@@ -204,8 +204,8 @@ fn separates_urls(c: char) -> bool {
 fn length_of_scheme(text: &str) -> usize {
     let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || c == '+';
     let length = text.find(|c| !is_of_scheme(c)).unwrap_or(text.len());
-    let mut words = text[..length].split('+');
-    if words.next().is_some_and(is_scheme) {
+    let mut scheme_words = text[..length].split('+');
+    if scheme_words.next().is_some_and(is_scheme) {
         length
     } else {
         0
@@ -229,8 +229,8 @@ fn split_secret(text: &str, quote: Option<char>) -> (bool, &str) {
         // This was hidden before, so that the text after it belongs to the message.
         return (true, rest);
     }
-    if let Some(at) = text.rfind('@') {
-        return (true, &text[at..]);
+    if let Some(index) = text.rfind('@') {
+        return (true, &text[index..]);
     }
     let quote = quote.filter(|c| matches!(c, '\'' | '"' | '`'));
     let is_end = |c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '\'' | '"' | '`');
@@ -239,7 +239,8 @@ fn split_secret(text: &str, quote: Option<char>) -> (bool, &str) {
         _ => text.find(is_end).unwrap_or(text.len()),
     };
     let is_whole = matches!(quote, Some(quote) if text[end..].starts_with(quote));
-    if is_location(&text[..end]) && !(is_whole && parameter(&text[..end]).is_some()) {
+    if is_location(&text[..end]) && !(is_whole && start_of_parameter_value(&text[..end]).is_some())
+    {
         return (false, text);
     }
     (true, &text[end..])
@@ -268,25 +269,25 @@ fn is_location(text: &str) -> bool {
 }
 
 /// The words of a text that contains no URL with a scheme.
-fn words(text: &str) -> String {
-    logins(&parameters(text))
+fn hide_logins_and_parameters(text: &str) -> String {
+    hide_logins(&hide_parameters(text))
 }
 
 /// A text without the logins of the words that look like `user:password@host:port`.
-fn logins(text: &str) -> String {
-    let mut clean = String::with_capacity(text.len());
+fn hide_logins(text: &str) -> String {
+    let mut redacted = String::with_capacity(text.len());
     for word in text.split_inclusive(char::is_whitespace) {
         let start = word.len() - word.trim_start_matches(['\'', '"', '`', '(']).len();
-        match word.rfind('@').filter(|at| *at >= start) {
-            Some(at) if is_login(&word[start..at], &word[at + 1..]) => {
-                clean.push_str(&word[..start]);
-                clean.push_str(HIDDEN);
-                clean.push_str(&word[at..]);
+        match word.rfind('@').filter(|index| *index >= start) {
+            Some(index) if is_login(&word[start..index], &word[index + 1..]) => {
+                redacted.push_str(&word[..start]);
+                redacted.push_str(HIDDEN);
+                redacted.push_str(&word[index..]);
             }
-            _ => clean.push_str(word),
+            _ => redacted.push_str(word),
         }
     }
-    clean
+    redacted
 }
 
 /// Whether the texts before and after an `@` look like a login and a host. A name with an `@`, such as
@@ -298,39 +299,39 @@ fn is_login(before: &str, after: &str) -> bool {
 }
 
 /// Where the value of the first secret parameter begins.
-fn parameter(text: &str) -> Option<usize> {
-    let is_secret = |(at, _): &(usize, &str)| {
-        let name = text[..*at].trim_end();
-        PARAMETERS.iter().any(|wanted| {
-            let from = name.len().checked_sub(wanted.len());
-            let found = from.and_then(|from| name.get(from..));
-            found.is_some_and(|found| found.eq_ignore_ascii_case(wanted))
+fn start_of_parameter_value(text: &str) -> Option<usize> {
+    let is_secret = |(index, _): &(usize, &str)| {
+        let name = text[..*index].trim_end();
+        PARAMETERS.iter().any(|secret_name| {
+            let from = name.len().checked_sub(secret_name.len());
+            let name_end = from.and_then(|from| name.get(from..));
+            name_end.is_some_and(|name_end| name_end.eq_ignore_ascii_case(secret_name))
         })
     };
     let mut equals = text.match_indices('=').filter(is_secret);
-    equals.next().map(|(at, _)| at + 1)
+    equals.next().map(|(index, _)| index + 1)
 }
 
 /// A text without the values of secret parameters.
-fn parameters(text: &str) -> Cow<'_, str> {
-    let Some(mut at) = parameter(text) else {
+fn hide_parameters(text: &str) -> Cow<'_, str> {
+    let Some(mut index) = start_of_parameter_value(text) else {
         return Cow::Borrowed(text);
     };
-    let mut clean = String::with_capacity(text.len());
+    let mut redacted = String::with_capacity(text.len());
     let mut rest = text;
     loop {
-        let (start, shown) = split_value(&rest[at..]);
-        clean.push_str(&rest[..at]);
-        clean.push_str(start);
-        clean.push_str(HIDDEN);
+        let (start, shown) = split_value(&rest[index..]);
+        redacted.push_str(&rest[..index]);
+        redacted.push_str(start);
+        redacted.push_str(HIDDEN);
         rest = shown;
-        match parameter(rest) {
-            Some(next) => at = next,
+        match start_of_parameter_value(rest) {
+            Some(next) => index = next,
             None => break,
         }
     }
-    clean.push_str(rest);
-    Cow::Owned(clean)
+    redacted.push_str(rest);
+    Cow::Owned(redacted)
 }
 
 /// Splits a text, which begins after the `=` of a secret parameter: the blanks and the quote that are shown before the
@@ -361,7 +362,7 @@ mod tests {
 
     #[test]
     fn message_is_shown_without_the_passwords_of_urls_in_it() {
-        for (text, clean) in [
+        for (text, redacted) in [
             (
                 "cannot use 'redis://bob:s3cret@10.0.0.1:6379/2': no",
                 "cannot use 'redis://***@10.0.0.1:6379/2': no",
@@ -424,14 +425,14 @@ mod tests {
                 "master mysql://***: user bob@h1",
             ),
         ] {
-            assert_eq!(redact(text), clean);
-            assert_eq!(redact(clean), clean, "a second time");
+            assert_eq!(redact(text), redacted);
+            assert_eq!(redact(redacted), redacted, "a second time");
         }
     }
 
     #[test]
     fn message_is_shown_without_the_values_of_secret_parameters_in_it() {
-        for (text, clean) in [
+        for (text, redacted) in [
             ("password=s3 cret", "password=***"),
             ("password=s3&cret=\n s3cret", "password=***"),
             ("Password = s3 cret", "Password = ***"),
@@ -451,8 +452,8 @@ mod tests {
             ),
             ("bob:s3@h:1?password=s3 cret", "***@h:1?password=***"),
         ] {
-            assert_eq!(redact(text), clean);
-            assert_eq!(redact(clean), clean, "a second time");
+            assert_eq!(redact(text), redacted);
+            assert_eq!(redact(redacted), redacted, "a second time");
         }
     }
 

@@ -2,7 +2,7 @@
 
 pub(crate) mod request;
 pub(crate) mod status;
-pub(crate) mod tried;
+pub(crate) mod try_acquire;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use self::status::{NodeStatus, Status};
-use self::tried::TryAcquire;
+use self::try_acquire::TryAcquire;
 use crate::error::{AcquireError, ScopeError};
 use crate::hold::core::Core;
 use crate::hold::guard::LockGuard;
@@ -72,7 +72,7 @@ impl Redlock {
         let mut faults: Vec<_> = Fault::all().map(|fault| fault.kind()).collect();
         faults.dedup();
         let names = coordinator.names().map(NodeName::shared);
-        metrics::register(names, &phases, &faults);
+        metrics::register_all(names, &phases, &faults);
         let local_queues = LocalQueues::new();
         if options.fair {
             for (node, master) in coordinator.nodes().iter().enumerate() {
@@ -227,7 +227,8 @@ impl Redlock {
     ///     }
     /// }
     ///
-    /// # async fn write_report(fence: Option<u64>) -> std::io::Result<u64> { fence.ok_or(std::io::ErrorKind::Other.into()) }
+    /// # async fn write_report(fence: Option<u64>) -> std::io::Result<u64> {
+    /// fence.ok_or(std::io::ErrorKind::Other.into()) }
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), ReportError> {
     /// let bytes = redlock
     ///     .try_scope("report", async |guard| {
@@ -327,13 +328,13 @@ impl Redlock {
     /// The settings of this client that determine which ACL or database rights its user needs on the masters.
     pub(crate) fn scope_of_rights(&self) -> Scope {
         let coordinator = &self.core.coordinator;
-        let mut word = [0; 16];
-        coordinator.runtime.random(&mut word);
+        let mut random_bytes = [0; 16];
+        coordinator.runtime.random(&mut random_bytes);
         Scope {
             prefix: coordinator.prefix.clone(),
             fencing: coordinator.fencing,
             fair: self.core.options.fair,
-            unheard_of: format!("{:032x}", u128::from_be_bytes(word)).into(),
+            unheard_of: format!("{:032x}", u128::from_be_bytes(random_bytes)).into(),
         }
     }
 

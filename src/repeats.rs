@@ -8,12 +8,12 @@ use crate::protocol::instant::Instant;
 
 /// The minimum time between two warnings of one source, for example the connection to one master: one minute.
 ///
-/// The first [`TEXTS`] warnings with different texts are logged without this pause. If the source has had no event for
-/// one minute, the next warnings count as the first ones again.
-const PAUSE: Duration = Duration::from_secs(60);
+/// The first [`MAX_TEXTS`] warnings with different texts are logged without this pause. If the source has had no event
+/// for one minute, the next warnings count as the first ones again.
+const PAUSE_BETWEEN_LOGS: Duration = Duration::from_secs(60);
 
 /// The largest number of warnings with different texts that are logged before the limit of one per minute applies.
-const TEXTS: usize = 4;
+const MAX_TEXTS: usize = 4;
 
 /// Limits the warnings of one source, for example of the connection to one master.
 #[derive(Debug, Default)]
@@ -21,13 +21,13 @@ pub(crate) struct Repeats(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The different texts that were logged without a pause, at most [`TEXTS`]. Cleared when the source has had no
-    /// event, logged or not, for [`PAUSE`].
+    /// The different texts that were logged without a pause, at most [`MAX_TEXTS`]. Cleared when the source has had no
+    /// event, logged or not, for [`PAUSE_BETWEEN_LOGS`].
     texts: Vec<Box<str>>,
     /// The time of the last event, logged or not.
-    seen: Option<Instant>,
+    last_seen_at: Option<Instant>,
     /// The time of the last event that was logged.
-    logged: Option<Instant>,
+    last_logged_at: Option<Instant>,
     skipped: u64,
 }
 
@@ -46,31 +46,33 @@ impl Skipped {
 impl Repeats {
     /// Decides whether an event with this text is logged as a warning: returns the number of skipped events if so.
     /// Otherwise counts this event as skipped, and returns `None`.
-    pub(crate) fn warns(&self, text: &str, now: Instant) -> Option<Skipped> {
+    pub(crate) fn should_log(&self, text: &str, now: Instant) -> Option<Skipped> {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .warns(text, now)
+            .should_log(text, now)
     }
 }
 
 impl State {
-    fn warns(&mut self, text: &str, now: Instant) -> Option<Skipped> {
-        let paused =
-            |since: Option<Instant>| since.is_none_or(|since| now.saturating_since(since) >= PAUSE);
-        if paused(self.seen) {
+    fn should_log(&mut self, text: &str, now: Instant) -> Option<Skipped> {
+        let is_pause_over = |last_at: Option<Instant>| {
+            last_at.is_none_or(|last_at| now.saturating_since(last_at) >= PAUSE_BETWEEN_LOGS)
+        };
+        if is_pause_over(self.last_seen_at) {
             self.texts.clear();
         }
-        self.seen = Some(now);
-        let is_new = self.texts.len() < TEXTS && !self.texts.iter().any(|seen| **seen == *text);
+        self.last_seen_at = Some(now);
+        let is_new = self.texts.len() < MAX_TEXTS
+            && !self.texts.iter().any(|known_text| **known_text == *text);
         if is_new {
             self.texts.push(text.into());
         }
-        if !is_new && !paused(self.logged) {
+        if !is_new && !is_pause_over(self.last_logged_at) {
             self.skipped += 1;
             return None;
         }
-        self.logged = Some(now);
+        self.last_logged_at = Some(now);
         Some(Skipped(std::mem::take(&mut self.skipped)))
     }
 }
@@ -79,7 +81,7 @@ impl State {
 /// one source.
 macro_rules! warn_seldom {
     (($repeats:expr, $text:expr, $now:expr), $($fields:tt)*) => {
-        match $repeats.warns($text, $now) {
+        match $repeats.should_log($text, $now) {
             Some(skipped) => tracing::warn!(not_logged = skipped.field(), $($fields)*),
             None => tracing::debug!($($fields)*),
         }
@@ -91,7 +93,7 @@ pub(crate) use warn_seldom;
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> Instant {
+    fn at_ms(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
     }
 
@@ -101,7 +103,7 @@ mod tests {
         let mut logged = Vec::new();
         for millis in (0..180_000).step_by(100) {
             let text = if millis % 200 == 0 { "lost" } else { "none" };
-            if let Some(skipped) = repeats.warns(text, at(millis)) {
+            if let Some(skipped) = repeats.should_log(text, at_ms(millis)) {
                 logged.push((millis, skipped.field()));
             }
         }
@@ -118,16 +120,16 @@ mod tests {
     fn repeated_event_is_logged_again_after_a_minute_without_events() {
         let repeats = Repeats::default();
         for millis in [0, 61_000, 122_000] {
-            assert_eq!(repeats.warns("lost", at(millis)), Some(Skipped(0)));
+            assert_eq!(repeats.should_log("lost", at_ms(millis)), Some(Skipped(0)));
         }
-        assert_eq!(repeats.warns("lost", at(123_000)), None);
-        assert_eq!(repeats.warns("lost", at(184_000)), Some(Skipped(1)));
+        assert_eq!(repeats.should_log("lost", at_ms(123_000)), None);
+        assert_eq!(repeats.should_log("lost", at_ms(184_000)), Some(Skipped(1)));
     }
 
     #[test]
     fn warnings_whose_text_differs_each_time_are_still_limited() {
         let repeats = Repeats::default();
-        let texts = (0..1_000).filter(|n| repeats.warns(&n.to_string(), at(*n)).is_some());
-        assert_eq!(texts.count(), TEXTS);
+        let texts = (0..1_000).filter(|n| repeats.should_log(&n.to_string(), at_ms(*n)).is_some());
+        assert_eq!(texts.count(), MAX_TEXTS);
     }
 }

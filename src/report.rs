@@ -102,7 +102,7 @@ pub(crate) trait LateAnswers: Send + Sync + 'static {
     fn take_over(&self, replies: Replies);
 
     /// Records one reply that arrived after the lock was won.
-    fn note(
+    fn record(
         &self,
         node: usize,
         answer: &Result<Answer, Fault>,
@@ -115,7 +115,7 @@ pub(crate) trait LateAnswers: Send + Sync + 'static {
 /// The replies of all masters. A held lock keeps them for its whole life, so their form is compact.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replies {
-    each: Box<[OneReply]>,
+    master_replies: Box<[MasterReply]>,
     /// Allocated only if a master reports a fault, because most rounds of requests have none.
     faults: Option<Box<Faults>>,
 }
@@ -126,7 +126,7 @@ struct Faults(Vec<(usize, Fault)>);
 
 /// The reply of one master, in 8 bytes of memory.
 #[derive(Clone, Copy, Debug, Default)]
-struct OneReply {
+struct MasterReply {
     kind: ReplyKind,
     late: bool,
     /// Microseconds from the first request of the round to the reply, at most `u32::MAX` (about 71 minutes).
@@ -143,15 +143,15 @@ enum ReplyKind {
 }
 
 impl Replies {
-    pub(crate) fn of(nodes: usize) -> Self {
+    pub(crate) fn new(nodes: usize) -> Self {
         Self {
-            each: vec![OneReply::default(); nodes].into(),
+            master_replies: vec![MasterReply::default(); nodes].into(),
             faults: None,
         }
     }
 
     /// Records the reply of the master with index `node`, replacing an earlier one.
-    pub(crate) fn note(
+    pub(crate) fn record(
         &mut self,
         node: usize,
         answer: &Result<Answer, Fault>,
@@ -159,7 +159,7 @@ impl Replies {
         now: Instant,
         late: bool,
     ) {
-        let Some(reply) = self.each.get_mut(node) else {
+        let Some(reply) = self.master_replies.get_mut(node) else {
             return;
         };
         let before = reply.kind;
@@ -199,14 +199,14 @@ impl Replies {
         names: impl Iterator<Item = &'a NodeName>,
         phase: Phase,
     ) -> Vec<NodeReport> {
-        let replies = self.each.iter().enumerate();
+        let replies = self.master_replies.iter().enumerate();
         names
             .zip(replies)
             .map(|(name, (node, reply))| self.report(node, *reply, name, phase))
             .collect()
     }
 
-    fn report(&self, node: usize, reply: OneReply, name: &NodeName, phase: Phase) -> NodeReport {
+    fn report(&self, node: usize, reply: MasterReply, name: &NodeName, phase: Phase) -> NodeReport {
         let fault = || {
             let mut faults = self.faults.iter().flat_map(|faults| &faults.0);
             faults.find(|(index, _)| *index == node)
@@ -237,8 +237,8 @@ impl Replies {
 /// - quarantine after a restart
 /// - other faults that the master reported
 /// - no connection or no reply in time
-pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
-    reports.retain(NodeReport::failed);
+pub(crate) fn failures_by_importance(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
+    reports.retain(NodeReport::has_failed);
     reports.sort_by_key(|report| match &report.outcome {
         NodeOutcome::Fault(fault) if !fault.passes_by_itself() => 0,
         NodeOutcome::Fault(Fault::Quarantined(_)) => 1,
@@ -256,7 +256,10 @@ pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
 }
 
 /// The masters that failed with a fault for which `is_wanted` returns true.
-pub(crate) fn failed_with(reports: &[NodeReport], is_wanted: impl Fn(&Fault) -> bool) -> MasterSet {
+pub(crate) fn masters_failed_with(
+    reports: &[NodeReport],
+    is_wanted: impl Fn(&Fault) -> bool,
+) -> MasterSet {
     let matches_fault = |report: &NodeReport| matches!(&report.outcome, NodeOutcome::Fault(fault) if is_wanted(fault));
     let failed = reports
         .iter()
@@ -267,13 +270,13 @@ pub(crate) fn failed_with(reports: &[NodeReport], is_wanted: impl Fn(&Fault) -> 
 
 impl NodeReport {
     /// Whether the master failed. A request that this client withdrew is not a failure.
-    pub(crate) fn failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         matches!(&self.outcome, NodeOutcome::Fault(fault) if *fault != Fault::Withdrawn)
     }
 
     /// Whether the master granted or refused the request.
     pub(crate) fn is_vote(&self) -> bool {
-        !self.failed() && !self.is_silent()
+        !self.has_failed() && !self.is_silent()
     }
 
     /// Whether the master has not replied, or this client withdrew the request before it was sent.
@@ -290,27 +293,34 @@ impl NodeReport {
 pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 
 impl OneLine<'_> {
-    fn decided(&self) -> bool {
-        let quorum = Quorum::of(self.0.len());
-        let indices_of = |is: fn(&NodeReport) -> bool| -> MasterSet {
-            let matching = self.0.iter().enumerate().filter(|(_, report)| is(report));
+    fn is_decided(&self) -> bool {
+        let quorum = Quorum::new(self.0.len());
+        let indices_of = |matches: fn(&NodeReport) -> bool| -> MasterSet {
+            let matching = self
+                .0
+                .iter()
+                .enumerate()
+                .filter(|(_, report)| matches(report));
             matching.map(|(node, _)| node).collect()
         };
         let votes = indices_of(NodeReport::is_vote);
-        quorum.is_met_by(votes) || !quorum.possible_without(indices_of(NodeReport::failed))
+        quorum.is_met_by(votes) || !quorum.is_possible_without(indices_of(NodeReport::has_failed))
     }
 }
 
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let decided = self.decided();
+        let decided = self.is_decided();
         let shown = self.0.iter().filter(|report| {
             report.outcome != NodeOutcome::Yes && !(decided && report.is_silent())
         });
         let mut replies: Vec<(Vec<&str>, String)> = Vec::new();
         for report in shown {
             let reply = Reply(report).to_string();
-            match replies.iter_mut().find(|(_, known)| *known == reply) {
+            match replies
+                .iter_mut()
+                .find(|(_, known_text)| *known_text == reply)
+            {
                 Some((nodes, _)) => nodes.push(report.node.as_str()),
                 None => replies.push((vec![report.node.as_str()], reply)),
             }
@@ -330,23 +340,25 @@ mod tests {
     #[test]
     fn late_answer_replaces_the_recorded_fault_of_its_master() {
         // The size matters, because every held lock keeps one reply of each master.
-        assert_eq!(size_of::<OneReply>(), 8);
+        assert_eq!(size_of::<MasterReply>(), 8);
         let names: Vec<NodeName> = ["a", "b"].into_iter().map(NodeName::new).collect();
-        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
-        let mut replies = Replies::of(2);
-        replies.note(0, &Err(Fault::Stalled), at(1), at(3), false);
-        replies.note(1, &Err(Fault::WrongType), at(1), at(2), false);
-        replies.note(7, &Err(Fault::WrongType), at(1), at(2), false);
-        let said = |replies: &Replies| -> Vec<_> {
+        let at_ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut replies = Replies::new(2);
+        replies.record(0, &Err(Fault::Stalled), at_ms(1), at_ms(3), false);
+        replies.record(1, &Err(Fault::WrongType), at_ms(1), at_ms(2), false);
+        replies.record(7, &Err(Fault::WrongType), at_ms(1), at_ms(2), false);
+        let outcomes = |replies: &Replies| -> Vec<_> {
             let reports = replies.reports(names.iter(), Phase::Acquire);
-            let said = reports.into_iter();
-            said.map(|report| (report.outcome, report.late)).collect()
+            reports
+                .into_iter()
+                .map(|report| (report.outcome, report.late))
+                .collect()
         };
         let wrong = (NodeOutcome::Fault(Fault::WrongType), false);
         let stalled = (NodeOutcome::Fault(Fault::Stalled), false);
-        assert_eq!(said(&replies), [stalled, wrong.clone()]);
-        replies.note(0, &Ok(Answer::Confirmed), at(1), at(9), true);
-        assert_eq!(said(&replies), [(NodeOutcome::Yes, true), wrong]);
+        assert_eq!(outcomes(&replies), [stalled, wrong.clone()]);
+        replies.record(0, &Ok(Answer::Confirmed), at_ms(1), at_ms(9), true);
+        assert_eq!(outcomes(&replies), [(NodeOutcome::Yes, true), wrong]);
     }
 
     fn reports(outcomes: impl IntoIterator<Item = NodeOutcome>) -> Vec<NodeReport> {
@@ -363,26 +375,29 @@ mod tests {
     #[test]
     fn master_not_needed_for_the_result_is_left_out_of_the_error_line() {
         use NodeOutcome::{Fault as Failed, No, Silent, Yes};
-        let down = || Failed(Fault::Stalled);
-        let gone = || Failed(Fault::Withdrawn);
-        for (said, line) in [
+        let down_outcome = || Failed(Fault::Stalled);
+        let withdrawn_outcome = || Failed(Fault::Withdrawn);
+        for (outcomes, expected_text) in [
             (vec![No, No, Silent], "m0, m1: held by another"),
-            (vec![No, gone(), Yes], "m0: held by another"),
-            (vec![down(), Silent, down()], "m0, m2: not answering"),
+            (vec![No, withdrawn_outcome(), Yes], "m0: held by another"),
             (
-                vec![No, down(), Silent],
+                vec![down_outcome(), Silent, down_outcome()],
+                "m0, m2: not answering",
+            ),
+            (
+                vec![No, down_outcome(), Silent],
                 "m0: held by another; m1: not answering; m2: no answer yet",
             ),
             (vec![Silent], "m0: no answer yet"),
             (vec![], ""),
         ] {
-            assert_eq!(OneLine(&reports(said)).to_string(), line);
+            assert_eq!(OneLine(&reports(outcomes)).to_string(), expected_text);
         }
     }
 
     #[test]
     fn most_informative_fault_is_reported_first() {
-        let said = reports([
+        let fault_reports = reports([
             NodeOutcome::Fault(Fault::Stalled),
             NodeOutcome::No,
             NodeOutcome::Fault(Fault::Loading),
@@ -391,7 +406,9 @@ mod tests {
             NodeOutcome::Fault(Fault::Quarantined(Duration::from_secs(28))),
             NodeOutcome::Fault(Fault::Denied("NOPERM".into())),
         ]);
-        let names = trouble(said).into_iter().map(|report| report.node);
+        let names = failures_by_importance(fault_reports)
+            .into_iter()
+            .map(|report| report.node);
         let names: Vec<_> = names.map(|name| name.to_string()).collect();
         assert_eq!(names, ["m6", "m5", "m2", "m0"]);
     }

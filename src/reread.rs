@@ -12,7 +12,7 @@ use crate::panics;
 
 /// How long [`Reread::current`] waits for the files. After this time it returns the previous value, so that a file
 /// system that hangs does not prevent connections.
-const PATIENCE: Duration = Duration::from_millis(200);
+const LOAD_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A file that was changed less than this time before it was read may change again without a new time of change,
 /// because file systems record this time in steps. Such a file is read again at the next use.
@@ -26,7 +26,7 @@ type Load<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
 pub struct Reread<T> {
     files: Vec<PathBuf>,
     /// For a value that also comes from other files than these: the value is made again if it is older than this.
-    every: Option<Duration>,
+    reload_interval: Option<Duration>,
     load: Load<T>,
     state: Mutex<State<T>>,
     /// Whether the files are being read now.
@@ -35,11 +35,11 @@ pub struct Reread<T> {
 
 struct State<T> {
     value: T,
-    loaded: Instant,
+    loaded_at: Instant,
     /// The files as they were when they were read last. `None` if they must be read again even if they look the same.
-    seen: Option<Vec<Stamp>>,
+    loaded_stamps: Option<Vec<Stamp>>,
     /// The reason of the last warning; `None` if the files could be used since.
-    warned: Option<String>,
+    last_warning: Option<String>,
 }
 
 /// Numbers of which one changes if a file is replaced or written; `None` if there is no file.
@@ -53,19 +53,19 @@ impl<T: Clone + Send + 'static> Reread<T> {
     /// The error of `load`.
     pub fn new(
         files: Vec<PathBuf>,
-        every: Option<Duration>,
+        reload_interval: Option<Duration>,
         load: impl Fn() -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Arc<Self>, String> {
         let stamps = stamps(&files);
         let state = State {
             value: load()?,
-            loaded: Instant::now(),
-            seen: is_settled(&stamps).then_some(stamps),
-            warned: None,
+            loaded_at: Instant::now(),
+            loaded_stamps: is_settled(&stamps).then_some(stamps),
+            last_warning: None,
         };
         Ok(Arc::new(Self {
             files,
-            every,
+            reload_interval,
             load: Box::new(load),
             state: Mutex::new(state),
             busy: AtomicBool::new(false),
@@ -79,11 +79,11 @@ impl<T: Clone + Send + 'static> Reread<T> {
         let this = self.clone();
         async move {
             if !this.busy.swap(true, Ordering::AcqRel) {
-                let busy = Busy(this.clone());
+                let busy = BusyFlag(this.clone());
                 let load = move || busy.0.load_if_changed();
                 // `spawn_blocking` panics if the operating system refuses another thread.
                 match panics::caught(|| tokio::task::spawn_blocking(load)) {
-                    Ok(loading) => drop(tokio::time::timeout(PATIENCE, loading).await),
+                    Ok(loading) => drop(tokio::time::timeout(LOAD_TIMEOUT, loading).await),
                     Err(panic) => this.state().fail(panics::text(&panic)),
                 }
             }
@@ -100,28 +100,28 @@ impl<T: Clone + Send + 'static> Reread<T> {
         let is_known = {
             let state = self.state();
             let is_old = self
-                .every
-                .is_some_and(|every| state.loaded.elapsed() >= every);
-            !is_old && state.seen.as_ref() == Some(&stamps)
+                .reload_interval
+                .is_some_and(|interval| state.loaded_at.elapsed() >= interval);
+            !is_old && state.loaded_stamps.as_ref() == Some(&stamps)
         };
         if is_known {
             return;
         }
         // Not under the mutex: callers must not wait for the files.
-        let loaded = panics::caught(|| (self.load)());
-        let loaded = loaded.unwrap_or_else(|panic| {
+        let caught_result = panics::caught(|| (self.load)());
+        let load_result = caught_result.unwrap_or_else(|panic| {
             Err(format!(
                 "internal failure of the client: {}",
                 panics::text(&panic)
             ))
         });
         let mut state = self.state();
-        state.seen = is_settled(&stamps).then_some(stamps);
-        state.loaded = Instant::now();
-        match loaded {
+        state.loaded_stamps = is_settled(&stamps).then_some(stamps);
+        state.loaded_at = Instant::now();
+        match load_result {
             Ok(value) => {
                 state.value = value;
-                state.warned = None;
+                state.last_warning = None;
             }
             Err(why) => state.fail(why),
         }
@@ -131,21 +131,21 @@ impl<T: Clone + Send + 'static> Reread<T> {
 impl<T> State<T> {
     /// Keeps the value, and logs a warning with the reason, unless the last warning had the same reason.
     fn fail(&mut self, why: String) {
-        if self.warned.as_ref() != Some(&why) {
+        if self.last_warning.as_ref() != Some(&why) {
             tracing::warn!(
                 why,
                 "changed TLS files cannot be used: new connections use the previous ones"
             );
         }
-        self.warned = Some(why);
+        self.last_warning = Some(why);
     }
 }
 
 /// While this value exists, the files are being read. It is also dropped if the thread panics, or if the runtime ends
 /// before it has run.
-struct Busy<T>(Arc<Reread<T>>);
+struct BusyFlag<T>(Arc<Reread<T>>);
 
-impl<T> Drop for Busy<T> {
+impl<T> Drop for BusyFlag<T> {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }
@@ -153,15 +153,15 @@ impl<T> Drop for Busy<T> {
 
 fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
     let stamp = |file: &PathBuf| {
-        let found = std::fs::metadata(file).ok()?;
+        let metadata = std::fs::metadata(file).ok()?;
         let nanos =
             |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         Some([
-            i128::from(found.dev()),
-            i128::from(found.ino()),
-            i128::from(found.size()),
-            nanos(found.mtime(), found.mtime_nsec()),
-            nanos(found.ctime(), found.ctime_nsec()),
+            i128::from(metadata.dev()),
+            i128::from(metadata.ino()),
+            i128::from(metadata.size()),
+            nanos(metadata.mtime(), metadata.mtime_nsec()),
+            nanos(metadata.ctime(), metadata.ctime_nsec()),
         ])
     };
     files.iter().map(stamp).collect()
@@ -169,14 +169,14 @@ fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
 
 /// Whether each file was changed long enough ago that every later change gets another time.
 fn is_settled(stamps: &[Stamp]) -> bool {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_nanos());
-    let is_settled = |stamp: &Stamp| {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = since_epoch.map_or(0, |since_epoch| since_epoch.as_nanos());
+    let has_old_times = |stamp: &Stamp| {
         let times = stamp.as_ref().map_or(&[][..], |stamp| &stamp[3..]);
-        let old = |time: &i128| u128::try_from(*time).unwrap_or(0) + SETTLED_AFTER < now;
-        times.iter().all(old)
+        let is_old = |time: &i128| u128::try_from(*time).unwrap_or(0) + SETTLED_AFTER < now;
+        times.iter().all(is_old)
     };
-    stamps.iter().all(is_settled)
+    stamps.iter().all(has_old_times)
 }
 
 #[cfg(test)]
@@ -215,12 +215,15 @@ mod tests {
         assert_eq!(live.current().await, "two");
         std::fs::write(&path, "bad").expect("written");
         assert_eq!(live.current().await, "two");
-        assert_eq!(live.state().warned.as_deref(), Some("bad is not good"));
+        assert_eq!(
+            live.state().last_warning.as_deref(),
+            Some("bad is not good")
+        );
         std::fs::remove_file(&path).expect("removed");
         assert_eq!(live.current().await, "two");
         std::fs::write(&path, "three").expect("written");
         assert_eq!(live.current().await, "three");
-        assert_eq!(live.state().warned, None);
+        assert_eq!(live.state().last_warning, None);
         let _ = std::fs::remove_file(&path);
     }
 
@@ -236,7 +239,7 @@ mod tests {
         });
         let live = live.expect("a good file");
         // Let the file look as if it had been written long ago.
-        live.state().seen = Some(stamps(&live.files));
+        live.state().loaded_stamps = Some(stamps(&live.files));
         for _ in 0..3 {
             assert_eq!(live.current().await, "one");
         }
@@ -254,15 +257,15 @@ mod tests {
         });
         let live = live.expect("a value");
         assert_eq!(live.current().await, 0);
-        // Printing the panic may take longer than `PATIENCE`.
+        // Printing the panic may take longer than `LOAD_TIMEOUT`.
         while live.busy.load(Ordering::Acquire) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let warned = live.state().warned.clone().unwrap_or_default();
+        let warned = live.state().last_warning.clone().unwrap_or_default();
         assert!(warned.contains("odd file"), "{warned}");
         assert!(!warned.contains("s3cret"), "{warned}");
         assert_eq!(live.current().await, 2);
-        assert_eq!(live.state().warned, None);
+        assert_eq!(live.state().last_warning, None);
     }
 
     #[test]

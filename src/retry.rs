@@ -12,11 +12,11 @@ use rand::{RngExt, SeedableRng};
 /// - The waiter is the first in the queue, and the lock's holder has no entry in the queue. When such a holder releases
 ///   the lock, the waiter might not be notified.
 ///
-/// The pauses grow from `first` by `factor` up to `most`. Each pause is then shortened at random, by at most half, so
-/// two clients that collided once are unlikely to collide again.
+/// The pauses grow from `first` by `factor` up to `longest`. Each pause is then shortened at random, by at most half,
+/// so two clients that collided once are unlikely to collide again.
 ///
-/// Defaults: `first` 10 ms, `factor` 1.6, `most` 250 ms. Lower `first` and `most` for locks that are held for a few
-/// milliseconds. Raise them if many clients wait for a long time for a few locks.
+/// Defaults: `first` 10 ms, `factor` 1.6, `longest` 250 ms. Lower `first` and `longest` for locks that are held for a
+/// few milliseconds. Raise them if many clients wait for a long time for a few locks.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,7 +29,7 @@ use rand::{RngExt, SeedableRng};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retry {
     pub(crate) first: Duration,
-    pub(crate) most: Duration,
+    pub(crate) longest: Duration,
     factor: f64,
     seed: Option<u64>,
 }
@@ -41,12 +41,12 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Creates pauses that grow from `first` to `most`, by a factor of 1.6. If `most` is smaller than `first`, `first`
-    /// is used for both.
-    pub fn new(first: Duration, most: Duration) -> Self {
+    /// Creates pauses that grow from `first` to `longest`, by a factor of 1.6. If `longest` is smaller than `first`,
+    /// `first` is used for both.
+    pub fn new(first: Duration, longest: Duration) -> Self {
         Self {
             first,
-            most: most.max(first),
+            longest: longest.max(first),
             factor: 1.6,
             seed: None,
         }
@@ -74,17 +74,17 @@ impl Retry {
     /// The pauses of one waiter, as an iterator without end. `fallback` seeds the jitter if no seed was set.
     pub fn delays(&self, fallback: u64) -> impl Iterator<Item = Duration> + Send + use<> {
         let mut rng = StdRng::seed_from_u64(self.seed.unwrap_or(fallback));
-        let (mut step, most, factor) = (self.first, self.most, self.factor);
+        let (mut step, longest, factor) = (self.first, self.longest, self.factor);
         std::iter::from_fn(move || {
-            let delay = times(step, rng.random_range(0.5..=1.0));
-            step = times(step, factor).min(most);
+            let delay = scaled(step, rng.random_range(0.5..=1.0));
+            step = scaled(step, factor).min(longest);
             Some(delay)
         })
     }
 }
 
 /// The product of `step` and `factor`, or `Duration::MAX` if it overflows. `mul_f64` would panic on an overflow.
-fn times(step: Duration, factor: f64) -> Duration {
+fn scaled(step: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(step.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
@@ -112,7 +112,7 @@ mod tests {
         }
         assert!(delays(2.0).iter().all(|delay| *delay <= MOST));
         let swapped = Retry::new(MOST, FIRST);
-        assert_eq!((swapped.first, swapped.most), (MOST, MOST));
+        assert_eq!((swapped.first, swapped.longest), (MOST, MOST));
     }
 
     #[test]

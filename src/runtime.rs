@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use crate::clock;
 use crate::fork;
-use crate::hosting::{self, background, handle};
+use crate::hosting::{self, background, current_or_background};
 use crate::protocol::instant::Instant;
 
 /// A boxed future that can be sent to another thread.
@@ -34,8 +34,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// [`now`](Self::now).
     fn wall_micros(&self) -> u64;
     /// Identifies the clock of [`now`](Self::now): all processes with the same number read the same clock. For example,
-    /// they run on the same machine, and it has not been restarted in between. `None`, the default, if the clock belongs
-    /// to this process alone.
+    /// they run on the same machine, and it has not been restarted in between. `None`, the default, if the clock
+    /// belongs to this process alone.
     #[cfg_attr(not(any(feature = "node", feature = "testing")), allow(dead_code))]
     fn machine(&self) -> Option<u64> {
         None
@@ -56,17 +56,17 @@ pub trait Runtime: Send + Sync + 'static {
 
 /// The longest single sleep. tokio's timers stop while the machine is suspended, so a long sleep is split: a deadline
 /// that passed during a suspension is noticed within this time.
-const LONGEST_NAP: Duration = Duration::from_secs(1);
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// The longest sleep in a thread without a timer: 1 ms. It blocks the thread, so it is short.
-const SHORT_NAP: Duration = Duration::from_millis(1);
+const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
 /// Wraps a future that uses timers or sockets of tokio, so that any executor can poll it. If the caller has no tokio
 /// runtime, these timers and sockets belong to the background runtime.
 pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|cx| {
-        let handle = handle();
+        let handle = current_or_background();
         let _entered = handle.as_ref().map(Handle::enter);
         future.as_mut().poll(cx)
     })
@@ -81,7 +81,7 @@ pub(crate) struct Tokio {
     #[cfg_attr(not(any(feature = "node", feature = "testing")), allow(dead_code))]
     machine: fn() -> Option<u64>,
     /// Whether the library may move a task to its background runtime if the caller's runtime stops running tasks.
-    moves: bool,
+    may_move_tasks: bool,
 }
 
 impl Default for Tokio {
@@ -89,8 +89,8 @@ impl Default for Tokio {
         Self {
             now: Instant::now,
             wall_micros: clock::wall_micros,
-            machine: clock::machine,
-            moves: true,
+            machine: clock::machine_id,
+            may_move_tasks: true,
         }
     }
 }
@@ -104,7 +104,7 @@ impl Tokio {
             now: clock::paced::now,
             wall_micros: clock::paced::wall_micros,
             machine: || None,
-            moves: false,
+            may_move_tasks: false,
         }
     }
 }
@@ -126,36 +126,39 @@ impl Runtime for Tokio {
         let now = self.now;
         Box::pin(async move {
             loop {
-                let left = at.saturating_since(now());
-                if left.is_zero() {
+                let remaining = at.saturating_since(now());
+                if remaining.is_zero() {
                     return;
                 }
-                let Some(handle) = handle() else {
+                let Some(handle) = current_or_background() else {
                     // The operating system refuses the background runtime. Sleep in the caller's thread, and try again.
-                    std::thread::sleep(left.min(SHORT_NAP));
-                    pause().await;
+                    std::thread::sleep(remaining.min(SHORT_SLEEP));
+                    yield_once().await;
                     continue;
                 };
-                let nap = {
+                let sleep = {
                     let _entered = handle.enter();
-                    tokio::time::sleep(left.min(LONGEST_NAP))
+                    tokio::time::sleep(remaining.min(LONGEST_SLEEP))
                 };
-                nap.await;
+                sleep.await;
             }
         })
     }
 
     fn spawn(&self, task: BoxFuture<()>) -> bool {
-        if self.moves {
+        if self.may_move_tasks {
             return hosting::spawn(task);
         }
         // If the runtime is being shut down, it drops the task immediately.
-        let task = fork::bound(task);
-        handle().map(|handle| handle.spawn(task)).is_some()
+        let task = fork::bind_to_process(task);
+        current_or_background()
+            .map(|handle| handle.spawn(task))
+            .is_some()
     }
 
     fn take_over(&self, make: MakeTask) -> bool {
-        let spawn = |handle: Handle| handle.spawn(fork::bound(Box::pin(async { make().await })));
+        let spawn =
+            |handle: Handle| handle.spawn(fork::bind_to_process(Box::pin(async { make().await })));
         background().map(spawn).is_some()
     }
 
@@ -169,10 +172,10 @@ impl Runtime for Tokio {
 }
 
 /// Lets other tasks run once, then continues. Works in every executor.
-pub(crate) async fn pause() {
-    let mut paused = false;
+pub(crate) async fn yield_once() {
+    let mut has_yielded = false;
     std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut paused, true) {
+        if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
         cx.waker().wake_by_ref();

@@ -19,44 +19,48 @@ impl Sets {
     /// replacement is in progress. A master that is in both sets is listed once. `name` is the name that the generation
     /// markers must bear. For errors, `number` returns the position of a master of `masters` among all masters of the
     /// builder, from 1.
-    pub(crate) fn of(
+    pub(crate) fn new(
         masters: &[MasterSource],
         next: &[MasterSource],
         generation: u64,
         name: Option<&str>,
-        number: impl Fn(usize) -> usize,
+        position: impl Fn(usize) -> usize,
     ) -> Result<Self, BuildError> {
-        let old = addresses(masters, |index| format!("number {}", number(index)))?;
-        let old_set = MasterSet::first(old.len());
-        let print = Fingerprint::of(names(&old).iter().map(String::as_str));
+        let old_addresses = addresses(masters, |index| format!("number {}", position(index)))?;
+        let old_set = MasterSet::first(old_addresses.len());
+        let print = Fingerprint::new(names(&old_addresses).iter().map(String::as_str));
         if next.is_empty() {
             return Ok(Self {
-                quorum: Quorum::of(old.len()),
+                quorum: Quorum::new(old_addresses.len()),
                 configuration: Configuration::new(generation, print, None).named(name),
-                addresses: old,
+                addresses: old_addresses,
             });
         }
-        let next = addresses(next, |index| {
+        let next_addresses = addresses(next, |index| {
             format!("number {} of next_masters", index + 1)
         })?;
-        let next_print = Fingerprint::of(names(&next).iter().map(String::as_str));
+        let next_print = Fingerprint::new(names(&next_addresses).iter().map(String::as_str));
         if next_print == print {
             return Err(BuildError::SameMasters);
         }
-        let mut all = old;
+        let mut all_addresses = old_addresses;
         let mut next_set = MasterSet::default();
-        for address in next {
-            let known = all.iter().position(|other| other.same_server(&address));
-            if known.is_some_and(|known| all[known].in_full() != address.in_full()) {
+        for address in next_addresses {
+            let known_index = all_addresses
+                .iter()
+                .position(|other| other.same_server(&address));
+            if known_index.is_some_and(|known_index| {
+                all_addresses[known_index].in_full() != address.in_full()
+            }) {
                 return Err(BuildError::SameMasterTwice(address.name().to_string()));
             }
-            next_set.add(known.unwrap_or(all.len()));
-            if known.is_none() {
-                all.push(address);
+            next_set.add(known_index.unwrap_or(all_addresses.len()));
+            if known_index.is_none() {
+                all_addresses.push(address);
             }
         }
         Ok(Self {
-            addresses: all,
+            addresses: all_addresses,
             quorum: Quorum::joint(old_set, next_set),
             configuration: Configuration::new(generation, print, Some(next_print)).named(name),
         })
@@ -70,8 +74,8 @@ impl Sets {
 
     /// The names of the old masters (`masters`).
     pub(crate) fn old(&self) -> impl Iterator<Item = NodeName> {
-        let all = self.addresses.iter().enumerate();
-        let old = all.filter(|(index, _)| self.quorum.is_old(*index));
+        let numbered = self.addresses.iter().enumerate();
+        let old = numbered.filter(|(index, _)| self.quorum.is_old(*index));
         old.map(|(_, address)| address.name().clone())
     }
 }
@@ -83,26 +87,29 @@ fn names(addresses: &[Address]) -> Vec<String> {
 /// Parses the URLs. An error if there is no URL, if a URL is invalid, or if two URLs name the same server.
 fn addresses(
     masters: &[MasterSource],
-    place: impl Fn(usize) -> String,
+    position_text: impl Fn(usize) -> String,
 ) -> Result<Vec<Address>, BuildError> {
     if masters.is_empty() {
         return Err(BuildError::NoMasters);
     }
-    let mut seen: Vec<Address> = Vec::with_capacity(masters.len());
+    let mut addresses_seen: Vec<Address> = Vec::with_capacity(masters.len());
     for (index, master) in masters.iter().enumerate() {
         let address = master.address().map_err(|bad| BuildError::BadMaster {
             master: match bad.shown {
-                Some(shown) => format!("{} ({shown})", place(index)),
-                None => place(index),
+                Some(shown) => format!("{} ({shown})", position_text(index)),
+                None => position_text(index),
             },
             why: bad.why,
         })?;
-        if seen.iter().any(|other| other.same_server(&address)) {
+        if addresses_seen
+            .iter()
+            .any(|other| other.same_server(&address))
+        {
             return Err(BuildError::SameMasterTwice(address.name().to_string()));
         }
-        seen.push(address);
+        addresses_seen.push(address);
     }
-    Ok(seen)
+    Ok(addresses_seen)
 }
 
 #[cfg(test)]
@@ -115,7 +122,7 @@ mod tests {
     }
 
     fn sets(old: &[u16], next: &[u16]) -> Result<Sets, BuildError> {
-        Sets::of(&urls(old), &urls(next), 0, None, |index| index + 1)
+        Sets::new(&urls(old), &urls(next), 0, None, |index| index + 1)
     }
 
     #[test]
@@ -124,12 +131,12 @@ mod tests {
         let names: Vec<String> = sets.addresses.iter().map(Address::plain).collect();
         let ports = ["1", "2", "3", "4"].map(|port| format!("127.0.0.1:{port}"));
         assert_eq!(names, ports);
-        let met = |nodes: &[usize]| sets.quorum.is_met_by(nodes.iter().copied().collect());
+        let is_met = |nodes: &[usize]| sets.quorum.is_met_by(nodes.iter().copied().collect());
         assert!(
-            met(&[0, 2]),
+            is_met(&[0, 2]),
             "masters 0 and 2 must be a majority of each set, because both sets contain them"
         );
-        assert!(!met(&[1, 2]) && !met(&[2, 3]) && met(&[1, 2, 3]));
+        assert!(!is_met(&[1, 2]) && !is_met(&[2, 3]) && is_met(&[1, 2, 3]));
         assert_eq!(sets.configuration.step(), 1);
     }
 
@@ -137,7 +144,7 @@ mod tests {
     fn localhost_and_127_0_0_1_with_the_same_port_are_the_same_master() {
         let next = ["redis://LOCALHOST:1", "redis://127.0.0.1:2"];
         let next = next.map(|url| MasterSource::ByUrl(url.to_owned()));
-        let sets = Sets::of(&urls(&[1]), &next, 0, None, |index| index + 1).expect("sets");
+        let sets = Sets::new(&urls(&[1]), &next, 0, None, |index| index + 1).expect("sets");
         assert_eq!(sets.addresses.len(), 2);
     }
 
@@ -153,7 +160,7 @@ mod tests {
         ));
         assert_eq!(
             sets(&[1, 2, 3], &[]).map(|sets| sets.quorum).ok(),
-            Some(Quorum::of(3))
+            Some(Quorum::new(3))
         );
     }
 }

@@ -23,10 +23,10 @@ pub enum Wait {
 }
 
 impl Wait {
-    pub(crate) fn deadline(self, began: Instant) -> Instant {
+    pub(crate) fn deadline(self, started_at: Instant) -> Instant {
         match self {
-            Self::None => began,
-            Self::For(time) => began + time,
+            Self::None => started_at,
+            Self::For(time) => started_at + time,
             Self::Forever => Instant::NEVER,
         }
     }

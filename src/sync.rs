@@ -26,10 +26,10 @@ mod loomed {
 
     /// Runs a test in all interleavings of its threads that need at most three preemptions (forced switches to another
     /// thread). More would take too long, and few concurrency bugs need more.
-    pub(crate) fn model(of: impl Fn() + Send + Sync + 'static) {
+    pub(crate) fn model(body: impl Fn() + Send + Sync + 'static) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
-        model.check(of);
+        model.check(body);
     }
 
     /// Loom's waker with the signature of `futures`' waker.

@@ -18,9 +18,9 @@ use crate::reread::Reread;
 ///
 /// Default: the root certificates of the operating system, no client certificate. Host names are always checked.
 ///
-/// Certificates can be replaced while the program runs: each new connection looks whether the files have changed. If the
-/// changed files cannot be used, the library logs one warning, and new connections use the previous certificates. The
-/// root certificates of the operating system are read again at most once per minute.
+/// Certificates can be replaced while the program runs: each new connection looks whether the files have changed. If
+/// the changed files cannot be used, the library logs one warning, and new connections use the previous certificates.
+/// The root certificates of the operating system are read again at most once per minute.
 ///
 /// ```no_run
 /// let tls = quorate::Tls::default()
@@ -80,15 +80,15 @@ impl Tls {
     /// The rustls configuration, which follows changes of the files; `None` if no master uses TLS.
     pub(crate) fn client_config(
         &self,
-        wanted: bool,
+        is_needed: bool,
     ) -> Result<Option<Arc<Reread<Arc<ClientConfig>>>>, BuildError> {
-        if !wanted {
+        if !is_needed {
             return Ok(None);
         }
-        let every = self.roots.is_empty().then_some(SYSTEM_ROOTS);
+        let reload_interval = self.roots.is_empty().then_some(SYSTEM_ROOTS);
         let tls = self.clone();
         let load = move || tls.load().map(Arc::new);
-        let config = Reread::new(self.files(), every, load);
+        let config = Reread::new(self.files(), reload_interval, load);
         config.map(Some).map_err(BuildError::Tls)
     }
 
@@ -134,7 +134,7 @@ impl Tls {
             for certificate in certificates(pem)? {
                 store
                     .add(certificate)
-                    .map_err(|error| pem.wrong(&error.to_string()))?;
+                    .map_err(|error| pem.error_text(&error.to_string()))?;
             }
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -145,11 +145,12 @@ impl Tls {
         let Some((chain, key)) = &self.client else {
             return Ok(config.with_no_client_auth());
         };
-        let read = PrivateKeyDer::from_pem_slice(&key.read()?);
-        let private = read.map_err(|_| key.wrong("the client key is not a PEM private key"))?;
+        let parsed_key = PrivateKeyDer::from_pem_slice(&key.read()?);
+        let private_key =
+            parsed_key.map_err(|_| key.error_text("the client key is not a PEM private key"))?;
         config
-            .with_client_auth_cert(certificates(chain)?, private)
-            .map_err(|error| chain.wrong(&error.to_string()))
+            .with_client_auth_cert(certificates(chain)?, private_key)
+            .map_err(|error| chain.error_text(&error.to_string()))
     }
 }
 
@@ -164,13 +165,13 @@ impl Pem {
             Self::Text(text) => Ok(text.into()),
             Self::File(path) => match std::fs::read(path) {
                 Ok(text) => Ok(text.into()),
-                Err(error) => Err(self.wrong(&format!("cannot be read: {error}"))),
+                Err(error) => Err(self.error_text(&format!("cannot be read: {error}"))),
             },
         }
     }
 
     /// An error about this PEM text.
-    fn wrong(&self, why: &str) -> String {
+    fn error_text(&self, why: &str) -> String {
         match self {
             Self::Text(_) => why.to_owned(),
             Self::File(path) => format!("{}: {why}", redact::value(&path.to_string_lossy())),
@@ -188,9 +189,9 @@ impl fmt::Debug for Tls {
 }
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem.read()?).collect();
-    match read {
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem.read()?).collect();
+    match parsed {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(pem.wrong("the PEM text contains no certificate")),
+        _ => Err(pem.error_text("the PEM text contains no certificate")),
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queue_place::{Delays, QueuePlace, UnqueuedHolder, next_poll_at};
+use super::queue_place::{QueuePlace, RetryPauses, UnqueuedHolder, next_poll_at};
 use crate::hold::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
@@ -16,8 +16,8 @@ use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
 use crate::report;
 use crate::rounds::acquire::AcquireRound;
-use crate::rounds::attempt::{FailedAttempt, Won};
-use crate::rounds::wanted::Wanted;
+use crate::rounds::attempt::{FailedAttempt, WonAttempt};
+use crate::rounds::lock_target::LockTarget;
 use crate::waiting::Waiting;
 use crate::waiting::last_finding::LastFinding;
 use crate::waiting::local_queue::place::LocalPlace;
@@ -33,18 +33,18 @@ pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock keys to acquire. For a semaphore: the slot to ask for next.
-    pub(crate) wanted: Wanted,
+    pub(crate) target: LockTarget,
     /// The reservation of the semaphore slot that the next attempt asks for, so that other tasks of this process prefer
     /// other slots. `None` if no slot is reserved.
     pub(crate) reservation: Option<SlotReservation>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
-    pub(crate) once: bool,
+    pub(crate) tries_once: bool,
     /// Whether this waiter's entry in the queue on the masters contains its host and process. Other clients can read
     /// the entry.
-    pub(crate) described: bool,
+    pub(crate) has_note: bool,
     pub(crate) deadline: Instant,
-    pub(crate) began: Instant,
+    pub(crate) started_at: Instant,
     pub(crate) observer: Option<&'a Observer>,
 }
 
@@ -53,11 +53,12 @@ pub(crate) struct AcquireLoop<'a> {
 struct Collisions(u32);
 
 impl Collisions {
-    /// Returns the upper limit of the next pause, which has a random length. `took` is the duration of the last
-    /// attempt. The first call returns twice `took`, and each further call doubles the factor, up to 256 times `took`.
-    fn next(&mut self, took: Duration) -> Duration {
+    /// Returns the upper limit of the next pause, which has a random length. `attempt_time` is the duration of the last
+    /// attempt. The first call returns twice `attempt_time`, and each further call doubles the factor, up to 256 times
+    /// `attempt_time`.
+    fn longest_pause(&mut self, attempt_time: Duration) -> Duration {
         self.0 = (self.0 + 1).min(8);
-        took.saturating_mul(1 << self.0)
+        attempt_time.saturating_mul(1 << self.0)
     }
 }
 
@@ -65,27 +66,27 @@ impl Collisions {
 #[derive(Default)]
 struct AttemptState<'a> {
     /// This acquire's place in the queue of waiters in this process; `None` if it does not queue in this process.
-    local: Option<LocalPlace>,
+    local_place: Option<LocalPlace>,
     /// This acquire's entry in the queue on the masters; `None` while it is not queued there.
-    remote: Option<Box<QueuePlace<'a>>>,
-    delays: Option<Delays>,
+    remote_place: Option<Box<QueuePlace<'a>>>,
+    retry_pauses: Option<RetryPauses>,
     last_finding: Option<LastFinding>,
     attempts: u32,
     collisions: Collisions,
     /// How many slots of a semaphore were tried since the last wake-up.
-    in_a_row: u32,
+    slots_in_a_row: u32,
 }
 
 /// When an acquire that enters the local queue may send its first request to the masters.
-enum Turn {
-    Now(Option<LocalPlace>),
+enum LocalEntry {
+    AtFront(Option<LocalPlace>),
     /// When all waiters of this process that are ahead in the local queue have left it.
-    After(LocalPlace),
+    Behind(LocalPlace),
 }
 
 /// An acquired lock, with its place in the local queue.
 pub(crate) struct Acquired {
-    pub(crate) won: Won,
+    pub(crate) won: WonAttempt,
     pub(crate) place: Option<LocalPlace>,
     /// For a semaphore: the reservation of the acquired slot in this process. It must last until this process has
     /// registered the lock as held.
@@ -113,29 +114,32 @@ impl<'a> AcquireLoop<'a> {
     pub(crate) async fn run(&mut self) -> Result<Acquired, NotAcquired> {
         let mut state = AttemptState::default();
         if self.core.options.fair {
-            let local_turn = self.wanted.shape().local_turn();
-            let turn = self.turn(local_turn);
-            let turn = turn.map_err(|found| self.not_acquired(Some(found), None, 0))?;
-            let mut place = match turn {
-                Turn::Now(place) => place,
-                Turn::After(place) => Some(Box::pin(self.wait_for_local_turn(place)).await?),
+            let local_turn = self.target.shape().local_turn();
+            let entry = self.enter_local_queue(local_turn);
+            let entry = entry.map_err(|finding| self.not_acquired(Some(finding), None, 0))?;
+            let mut local_place = match entry {
+                LocalEntry::AtFront(local_place) => local_place,
+                LocalEntry::Behind(local_place) => {
+                    Some(Box::pin(self.wait_for_local_turn(local_place)).await?)
+                }
             };
             // Readers can share the lock. So a reader (`QueueAndShare`) lets the next local waiter ask the masters at
             // once.
-            if let (LocalTurn::QueueAndShare, Some(place)) = (local_turn, &mut place) {
-                place.leave_queues();
+            if let (LocalTurn::QueueAndShare, Some(local_place)) = (local_turn, &mut local_place) {
+                local_place.leave_queues();
             }
-            state.last_finding = place.as_ref().and_then(LocalPlace::shared_finding);
-            state.local = place;
+            state.last_finding = local_place.as_ref().and_then(LocalPlace::shared_finding);
+            state.local_place = local_place;
         }
         // Box the future that handles a failed attempt, so that the caller's future stays small. Most acquires succeed
         // with the first attempt, and allocate no box.
         loop {
-            let began = self.core.coordinator.now();
+            let attempt_started_at = self.core.coordinator.now();
             match self.next_attempt(&mut state).await {
                 Ok(won) => return Ok(self.acquired(won, state)),
                 Err(failed) => {
-                    Box::pin(self.prepare_next_attempt(&mut state, failed, began)).await?;
+                    Box::pin(self.prepare_next_attempt(&mut state, failed, attempt_started_at))
+                        .await?;
                 }
             }
         }
@@ -143,14 +147,20 @@ impl<'a> AcquireLoop<'a> {
 
     /// Makes the next attempt. If this waiter is queued on the masters, the attempt contains the ticket of its queue
     /// entry.
-    async fn next_attempt(&mut self, state: &mut AttemptState<'a>) -> Result<Won, FailedAttempt> {
+    async fn next_attempt(
+        &mut self,
+        state: &mut AttemptState<'a>,
+    ) -> Result<WonAttempt, FailedAttempt> {
         state.attempts += 1;
-        if let Some(place) = &state.local {
+        if let Some(place) = &state.local_place {
             place.forget_wakes();
         }
-        self.choose_slot(state.local.as_mut(), state.remote.is_some());
+        self.choose_slot(state.local_place.as_mut(), state.remote_place.is_some());
         let fairness = if self.core.options.fair {
-            let ticket = state.remote.as_ref().map(|entry| entry.ticket.clone());
+            let ticket = state
+                .remote_place
+                .as_ref()
+                .map(|remote_place| remote_place.ticket.clone());
             Fairness::Fair(ticket.map(Box::new))
         } else {
             Fairness::Unordered
@@ -158,37 +168,38 @@ impl<'a> AcquireLoop<'a> {
         self.attempt(fairness, state.attempts).await
     }
 
-    /// Handles a failed attempt, which began at `began`. Returns when it is time for the next attempt, or with the
-    /// error of this acquire.
+    /// Handles a failed attempt, which began at `attempt_started_at`. Returns when it is time for the next attempt, or
+    /// with the error of this acquire.
     async fn prepare_next_attempt(
         &mut self,
         state: &mut AttemptState<'a>,
         failed: FailedAttempt,
-        began: Instant,
+        attempt_started_at: Instant,
     ) -> Result<(), NotAcquired> {
         LastFinding::add(&mut state.last_finding, failed.finding, &failed.round);
-        if let Some(place) = &state.local {
+        if let Some(place) = &state.local_place {
             place.share_finding(state.last_finding.clone());
-            self.learn_slots(place, &failed);
+            self.share_occupied_slots(place, &failed);
         }
-        self.show(&failed, state.attempts);
-        let queued = state.remote.is_some();
+        self.report_attempt(&failed, state.attempts);
+        let queued = state.remote_place.is_some();
         if self
-            .asks_for_another_slot(&failed, &mut state.in_a_row, queued)
+            .choose_another_slot(&failed, &mut state.slots_in_a_row, queued)
             .await
         {
             return Ok(());
         }
         // Wait until the masters have released the keys of the failed attempt. Otherwise, the masters could refuse the
         // next attempt because of these keys.
-        if !self.is_over() && self.wait_for_undo(&failed).await {
+        if !self.is_over() && self.wait_for_releases(&failed).await {
             let hopeless = failed.round.answers().is_hopeless();
-            let first = match &mut state.local {
-                Some(place) => !hopeless && self.is_first(place).await,
+            let is_first = match &mut state.local_place {
+                Some(place) => !hopeless && self.is_still_first(place).await,
                 None => true,
             };
-            if first {
-                self.wait_before_retry(state, &failed, began).await;
+            if is_first {
+                self.wait_before_retry(state, &failed, attempt_started_at)
+                    .await;
             }
         }
         if self.is_over() || failed.round.answers().is_hopeless() {
@@ -207,53 +218,53 @@ impl<'a> AcquireLoop<'a> {
         &self,
         state: &mut AttemptState<'a>,
         failed: &FailedAttempt,
-        began: Instant,
+        attempt_started_at: Instant,
     ) {
-        let collided = self.has_collided(failed);
-        let contended = failed.failure == Some(Failure::Contention) && !collided;
-        match (&state.local, &mut state.remote) {
-            (Some(_), None) if contended => {
-                state.remote = Some(Box::new(self.behind_all(failed)));
+        let has_collided = self.has_collided(failed);
+        let is_contended = failed.failure == Some(Failure::Contention) && !has_collided;
+        match (&state.local_place, &mut state.remote_place) {
+            (Some(_), None) if is_contended => {
+                state.remote_place = Some(Box::new(self.new_remote_place(failed)));
                 return;
             }
-            (Some(place), Some(entry)) if contended => {
+            (Some(place), Some(entry)) if is_contended => {
                 return self.wait_for_wake_up(place, entry, failed).await;
             }
             // The attempt failed for another reason than a held lock. Remove this waiter's queue entry, so that no
             // other waiter stays behind it during the pause.
             (_, Some(entry)) => {
-                self.until_deadline().wait(entry.leave_remote_queue()).await;
+                self.deadline_limit().wait(entry.leave_remote_queue()).await;
             }
             (_, None) => {}
         }
-        if collided {
-            self.pause_after_collision(&mut state.collisions, began)
+        if has_collided {
+            self.pause_after_collision(&mut state.collisions, attempt_started_at)
                 .await;
         } else {
-            self.pause_by_retry_settings(&mut state.delays).await;
+            self.pause_by_retry_settings(&mut state.retry_pauses).await;
         }
     }
 
-    fn acquired(&mut self, won: Won, state: AttemptState<'_>) -> Acquired {
+    fn acquired(&mut self, won: WonAttempt, state: AttemptState<'_>) -> Acquired {
         let AttemptState {
-            local: mut place,
-            remote,
+            mut local_place,
+            remote_place,
             attempts,
             ..
         } = state;
         if let Some(reservation) = &self.reservation {
-            if let Some(place) = &place {
-                place.got(reservation.permit.slot());
+            if let Some(local_place) = &local_place {
+                local_place.clear_occupied_slot(reservation.permit.slot());
             }
             // This waiter has a slot. Leave both queues, so that the next waiter can ask for one of the other slots.
-            place = None;
-        } else if let Some(entry) = remote {
+            local_place = None;
+        } else if let Some(remote_place) = remote_place {
             // The queue entry now belongs to the lock, and is removed when the lock is released.
-            entry.keep();
+            remote_place.stay_queued();
         }
         Acquired {
             won,
-            place,
+            place: local_place,
             reservation: self.reservation.take(),
             attempts,
         }
@@ -261,12 +272,14 @@ impl<'a> AcquireLoop<'a> {
 
     /// Makes a queue entry whose ticket is behind all waiters that the masters reported in the failed attempt. The next
     /// attempt sends the entry to the masters.
-    fn behind_all(&self, failed: &FailedAttempt) -> QueuePlace<'a> {
+    fn new_remote_place(&self, failed: &FailedAttempt) -> QueuePlace<'a> {
         let answers = failed.round.answers();
-        let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
+        let largest_ticket = answers
+            .refusals()
+            .map_or(0, |refusals| refusals.largest_ticket);
         drop(answers);
-        let since = self.described.then_some(self.began);
-        QueuePlace::draw(self.core, &self.wanted, drawn + 1, since)
+        let waiting_since = self.has_note.then_some(self.started_at);
+        QueuePlace::with_number(self.core, &self.target, largest_ticket + 1, waiting_since)
     }
 
     /// Enters the local queue. Returns whether this acquire may ask the masters now, or must wait for local waiters
@@ -274,40 +287,52 @@ impl<'a> AcquireLoop<'a> {
     ///
     /// A `try_acquire` never waits. If other local waiters are ahead, returns an error with the known reason why the
     /// lock is not available. If no reason is known, the `try_acquire` asks the masters.
-    fn turn(&self, local_turn: LocalTurn) -> Result<Turn, LastFinding> {
+    fn enter_local_queue(&self, local_turn: LocalTurn) -> Result<LocalEntry, LastFinding> {
         let local_queues = &self.core.local_queues;
         if local_turn == LocalTurn::Pass {
             // A hold of an owner does not queue here, because the owner may already hold the lock.
-            return Ok(Turn::Now(Some(local_queues.place_unqueued(&self.wanted))));
+            return Ok(LocalEntry::AtFront(Some(
+                local_queues.place_unqueued(&self.target),
+            )));
         }
-        if self.once {
-            return Ok(Turn::Now(local_queues.enter_if_free(&self.wanted)?));
+        if self.tries_once {
+            return Ok(LocalEntry::AtFront(
+                local_queues.enter_if_free(&self.target)?,
+            ));
         }
-        let place = local_queues.enter(&self.wanted);
-        Ok(if place.is_front() {
-            Turn::Now(Some(place))
+        let local_place = local_queues.enter(&self.target);
+        Ok(if local_place.is_front() {
+            LocalEntry::AtFront(Some(local_place))
         } else {
-            Turn::After(place)
+            LocalEntry::Behind(local_place)
         })
     }
 
     /// Waits behind other waiters of this process until this waiter may ask the masters.
     async fn wait_for_local_turn(&self, place: LocalPlace) -> Result<LocalPlace, NotAcquired> {
-        metrics::ahead(|| Some(place.ahead()));
+        metrics::record_waiters_ahead(|| Some(place.ahead()));
         if let Some(observer) = self.observer {
-            observer(&self.behind(&place));
+            observer(&self.local_queue_status(&place));
         }
-        if self.until_deadline().wait(place.front()).await.is_some() {
+        if self
+            .deadline_limit()
+            .wait(place.wait_for_front())
+            .await
+            .is_some()
+        {
             return Ok(place);
         }
         // The error of a failed acquire contains the masters' replies. This waiter has asked no master, so it polls for
         // the result of the first local waiter's attempt, and reports that result.
         let coordinator = &self.core.coordinator;
-        let until = coordinator.answered_by();
-        while place.shared_finding().is_none() && !place.is_front() && coordinator.now() < until {
-            let step = coordinator.now() + coordinator.patience.answer;
-            let mut limit = Limit::new(&*coordinator.runtime, step.min(until));
-            limit.wait(place.front()).await;
+        let give_up_at = coordinator.answers_due_at();
+        while place.shared_finding().is_none()
+            && !place.is_front()
+            && coordinator.now() < give_up_at
+        {
+            let step_end = coordinator.now() + coordinator.patience.answer;
+            let mut limit = Limit::new(&*coordinator.runtime, step_end.min(give_up_at));
+            limit.wait(place.wait_for_front()).await;
         }
         match place.shared_finding() {
             None if place.is_front() => Ok(place),
@@ -315,33 +340,37 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes one attempt, which ends at most [`LAST_ATTEMPT_GRACE`] after the acquire's deadline. A first attempt, and the
-    /// attempt of a `try_acquire`, may end later: at most [`LAST_ATTEMPT_GRACE`] after the masters' timeout.
-    async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
+    /// Makes one attempt, which ends at most [`LAST_ATTEMPT_GRACE`] after the acquire's deadline. A first attempt, and
+    /// the attempt of a `try_acquire`, may end later: at most [`LAST_ATTEMPT_GRACE`] after the masters' timeout.
+    async fn attempt(
+        &self,
+        fairness: Fairness,
+        attempt_number: u32,
+    ) -> Result<WonAttempt, FailedAttempt> {
         let coordinator = &self.core.coordinator;
-        let full = if number == 1 || self.once {
-            coordinator.given_up_by()
+        let answer_deadline = if attempt_number == 1 || self.tries_once {
+            coordinator.given_up_at()
         } else {
             self.deadline
         };
-        let until = self.deadline.max(full) + LAST_ATTEMPT_GRACE;
+        let attempt_deadline = self.deadline.max(answer_deadline) + LAST_ATTEMPT_GRACE;
         coordinator
-            .attempt(&self.wanted, self.ttl, fairness, until)
+            .attempt(&self.target, self.ttl, fairness, attempt_deadline)
             .await
     }
 
     /// Waits until every master has released the keys of the failed attempt, or until the keys have expired. Returns
     /// `false` if the acquire's deadline passed first.
-    async fn wait_for_undo(&self, failed: &FailedAttempt) -> bool {
-        let expired = self.core.coordinator.now() + self.ttl;
+    async fn wait_for_releases(&self, failed: &FailedAttempt) -> bool {
+        let keys_expire_at = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;
-        let mut limit = Limit::new(runtime, expired.min(self.deadline));
-        limit.wait(failed.undo.done()).await;
+        let mut limit = Limit::new(runtime, keys_expire_at.min(self.deadline));
+        limit.wait(failed.releases.completed()).await;
         !self.is_over()
     }
 
     /// A time limit that expires when the acquire's wait ends.
-    pub(super) fn until_deadline(&self) -> Limit<'_> {
+    pub(super) fn deadline_limit(&self) -> Limit<'_> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
 
@@ -356,35 +385,37 @@ impl<'a> AcquireLoop<'a> {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum;
         let now = coordinator.now();
-        let (free, free_in, ahead, holder) = {
+        let (granting, free_in, ahead, holder) = {
             let answers = failed.round.answers();
             let refusals = answers.refusals();
             (
-                answers.free(),
-                answers.free_in(),
+                answers.granting_masters(),
+                answers.majority_free_in(),
                 refusals.and_then(|refusals| refusals.ahead).unwrap_or(0),
                 refusals.and_then(|refusals| refusals.holder.clone()),
             )
         };
-        let mut timer = next_poll_at(now, free_in, ahead, entry.ticket.heartbeat);
+        let mut poll_at = next_poll_at(now, free_in, ahead, entry.ticket.heartbeat);
         if !coordinator.wakes {
-            timer = timer.min(now + entry.pause_before_poll());
+            poll_at = poll_at.min(now + entry.pause_before_poll());
         }
         // `ahead` includes the holder. If it is 0, the holder has no queue entry, and may not wake this waiter: poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
-                let known = &mut entry.unqueued_holder;
-                let again = UnqueuedHolder::pause_before_poll(known, holder, now, || self.delays());
-                timer = timer.min(now + again);
+                let unqueued_holder = &mut entry.unqueued_holder;
+                let pause = UnqueuedHolder::pause_before_poll(unqueued_holder, holder, now, || {
+                    self.retry_pauses()
+                });
+                poll_at = poll_at.min(now + pause);
             }
             None => entry.unqueued_holder = None,
         }
         place
-            .woken(
+            .wait_for_wake_ups(
                 &*coordinator.runtime,
-                free,
+                granting,
                 quorum,
-                timer.min(self.deadline),
+                poll_at.min(self.deadline),
             )
             .await;
     }
@@ -392,68 +423,74 @@ impl<'a> AcquireLoop<'a> {
     /// Whether this attempt collided with another attempt for the same owner: a majority of the masters granted the
     /// claim, but these masters have different fencing counters.
     fn has_collided(&self, failed: &FailedAttempt) -> bool {
-        let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
-        let granted = failed.round.answers().free();
+        let is_owner_lock = self.target.shape().numbering() == Numbering::OfOwner;
+        let granting = failed.round.answers().granting_masters();
         let quorum = self.core.coordinator.quorum;
-        let failed = matches!(
+        let was_refused = matches!(
             failed.failure,
             Some(Failure::Contention | Failure::NotJoinable)
         );
-        owned && failed && quorum.is_met_by(granted)
+        is_owner_lock && was_refused && quorum.is_met_by(granting)
     }
 
     /// Pauses for a random time after a collision with another attempt for the same owner (docs/protocol.md, "Several
     /// resources, readers, owners, semaphores"). Without the pause, the two attempts could collide again.
     ///
     /// The longest possible pause doubles with each call, up to the ttl.
-    async fn pause_after_collision(&self, collisions: &mut Collisions, began: Instant) {
+    async fn pause_after_collision(
+        &self,
+        collisions: &mut Collisions,
+        attempt_started_at: Instant,
+    ) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();
-        let mut drawn = [0];
-        coordinator.runtime.random(&mut drawn);
-        let longest = collisions.next(now.saturating_since(began)).min(self.ttl);
-        let pause = longest / 256 * u32::from(drawn[0]);
-        let again = (now + pause).min(self.deadline);
-        coordinator.runtime.sleep_until(again).await;
+        let mut random_byte = [0];
+        coordinator.runtime.random(&mut random_byte);
+        let longest_pause = collisions
+            .longest_pause(now.saturating_since(attempt_started_at))
+            .min(self.ttl);
+        let pause = longest_pause / 256 * u32::from(random_byte[0]);
+        let resume_at = (now + pause).min(self.deadline);
+        coordinator.runtime.sleep_until(resume_at).await;
     }
 
     /// Sleeps for the next pause of the retry settings. The random jitter is seeded only before the first pause,
     /// because most locks need no pause.
-    async fn pause_by_retry_settings(&self, delays: &mut Option<Delays>) {
-        let delays = delays.get_or_insert_with(|| self.delays());
+    async fn pause_by_retry_settings(&self, retry_pauses: &mut Option<RetryPauses>) {
+        let retry_pauses = retry_pauses.get_or_insert_with(|| self.retry_pauses());
         let coordinator = &self.core.coordinator;
-        let again = coordinator.now() + delays.next().unwrap_or_default();
+        let resume_at = coordinator.now() + retry_pauses.next().unwrap_or_default();
         coordinator
             .runtime
-            .sleep_until(again.min(self.deadline))
+            .sleep_until(resume_at.min(self.deadline))
             .await;
     }
 
-    fn delays(&self) -> Delays {
-        Box::new(self.core.options.retry.delays(self.seed()))
+    fn retry_pauses(&self) -> RetryPauses {
+        Box::new(self.core.options.retry.delays(self.random_seed()))
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.once || self.core.coordinator.now() >= self.deadline
+        self.tries_once || self.core.coordinator.now() >= self.deadline
     }
 
-    fn show(&self, failed: &FailedAttempt, attempts: u32) {
-        metrics::ahead(|| failed.round.answers().refusals()?.ahead);
-        let enabled = tracing::enabled!(tracing::Level::DEBUG);
-        if self.observer.is_none() && !enabled {
+    fn report_attempt(&self, failed: &FailedAttempt, attempts: u32) {
+        metrics::record_waiters_ahead(|| failed.round.answers().refusals()?.ahead);
+        let is_debug_enabled = tracing::enabled!(tracing::Level::DEBUG);
+        if self.observer.is_none() && !is_debug_enabled {
             return;
         }
         let coordinator = &self.core.coordinator;
         let masters = coordinator.quorum.nodes();
-        let waited = coordinator.now().saturating_since(self.began);
+        let waited = coordinator.now().saturating_since(self.started_at);
         let waiting = {
             let answers = failed.round.answers();
             let refusals = answers.refusals();
             let reports = answers.reports(coordinator.names());
-            let answers_well = reports.iter().enumerate();
-            let answers_well = answers_well.filter(|(_, report)| !report.failed());
-            let answering = answers_well.map(|(node, _)| node).collect();
-            let trouble = report::trouble(reports);
+            let numbered_reports = reports.iter().enumerate();
+            let answering_reports = numbered_reports.filter(|(_, report)| !report.has_failed());
+            let answering = answering_reports.map(|(node, _)| node).collect();
+            let trouble = report::failures_by_importance(reports);
             Waiting {
                 majority_answers: coordinator.quorum.is_met_by(answering),
                 ahead: refusals.and_then(|refusals| refusals.ahead),
@@ -469,7 +506,7 @@ impl<'a> AcquireLoop<'a> {
                 attempts,
             }
         };
-        if enabled {
+        if is_debug_enabled {
             tracing::debug!(
                 attempts,
                 failure = failed.failure.map_or("cut_off", Failure::as_str),
@@ -501,7 +538,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// The state that the observer sees while this waiter is behind other waiters of its own process.
-    fn behind(&self, place: &LocalPlace) -> Waiting {
+    fn local_queue_status(&self, place: &LocalPlace) -> Waiting {
         let coordinator = &self.core.coordinator;
         Waiting {
             ahead: Some(place.ahead()),
@@ -514,7 +551,7 @@ impl<'a> AcquireLoop<'a> {
             held_here: self.is_held_here(),
             foreign: false,
             masters: coordinator.quorum.nodes(),
-            waited: coordinator.now().saturating_since(self.began),
+            waited: coordinator.now().saturating_since(self.started_at),
             attempts: 0,
         }
     }
@@ -524,20 +561,24 @@ impl<'a> AcquireLoop<'a> {
     fn not_acquired(
         &self,
         last_finding: Option<LastFinding>,
-        last: Option<FailedAttempt>,
+        last_attempt: Option<FailedAttempt>,
         attempts: u32,
     ) -> NotAcquired {
-        let waited = self.core.coordinator.now().saturating_since(self.began);
+        let waited = self
+            .core
+            .coordinator
+            .now()
+            .saturating_since(self.started_at);
         let names_holder = last_finding
             .as_ref()
             .is_none_or(|last_finding| last_finding.names_holder);
         let (failure, round) = match last_finding {
             Some(last_finding) => (last_finding.finding.into(), last_finding.round),
-            None => (Failure::Outage, last.map(|failed| failed.round)),
+            None => (Failure::Outage, last_attempt.map(|failed| failed.round)),
         };
-        let known_round = round.as_ref().filter(|_| names_holder);
-        let note = known_round.and_then(|round| round.answers().holder_note());
-        let foreign = known_round.is_some_and(|round| round.answers().is_foreign());
+        let holder_round = round.as_ref().filter(|_| names_holder);
+        let note = holder_round.and_then(|round| round.answers().holder_note());
+        let foreign = holder_round.is_some_and(|round| round.answers().is_foreign());
         let held_here = failure == Failure::Contention && self.is_held_here();
         NotAcquired {
             failure,
@@ -552,11 +593,11 @@ impl<'a> AcquireLoop<'a> {
 
     fn is_held_here(&self) -> bool {
         let local_queues = &self.core.local_queues;
-        self.wanted.keys().any(|key| local_queues.is_held(key))
+        self.target.keys().any(|key| local_queues.is_held(key))
     }
 
     /// A random seed for the jitter of the retry pauses, used if the user has set no seed.
-    fn seed(&self) -> u64 {
+    fn random_seed(&self) -> u64 {
         let mut seed = [0; 8];
         self.core.coordinator.runtime.random(&mut seed);
         u64::from_le_bytes(seed)

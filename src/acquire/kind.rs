@@ -9,7 +9,7 @@ use crate::error::{AcquireError, BuildError};
 use crate::node::{Class, Permit};
 use crate::resource::{InvalidResource, MAX_PERMITS, MAX_RESOURCES, check_resource};
 use crate::rounds::coordinator::Coordinator;
-use crate::rounds::wanted::Wanted;
+use crate::rounds::lock_target::LockTarget;
 
 /// The kind of lock that is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,18 +17,18 @@ pub(crate) enum Kind {
     /// One resource, held exclusively.
     Exclusive,
     /// Several resources, each held exclusively. The lock gets all of them or none.
-    Several(Box<[Box<[u8]>]>),
+    SeveralResources(Box<[Box<[u8]>]>),
     /// One resource, shared with other readers.
     Shared,
     /// One resource, shared with other holds of this owner.
     Owner(Arc<str>),
     /// One permit of a semaphore that has this number of permits.
-    Permit(usize),
+    Semaphore(usize),
     /// One lock key, given in full without adding the key prefix, held exclusively.
-    Key,
+    RawKey,
     /// An invalid request: `shared()` was called on a kind of lock that has no readers. The text completes the error
     /// message "shared() is not supported ..", for example "with an owner".
-    NoReaders(&'static str),
+    InvalidShared(&'static str),
 }
 
 impl Kind {
@@ -36,71 +36,71 @@ impl Kind {
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,
-            Self::Several(all) if all.len() < 2 => Self::Shared,
-            Self::Several(_) => Self::NoReaders("with several resources in one lock"),
-            Self::Owner(_) => Self::NoReaders("with an owner"),
-            Self::Key => Self::NoReaders("with a lock on a raw key"),
-            Self::Permit(_) => Self::NoReaders("with a semaphore"),
-            Self::NoReaders(what) => Self::NoReaders(what),
+            Self::SeveralResources(resources) if resources.len() < 2 => Self::Shared,
+            Self::SeveralResources(_) => Self::InvalidShared("with several resources in one lock"),
+            Self::Owner(_) => Self::InvalidShared("with an owner"),
+            Self::RawKey => Self::InvalidShared("with a lock on a raw key"),
+            Self::Semaphore(_) => Self::InvalidShared("with a semaphore"),
+            Self::InvalidShared(feature) => Self::InvalidShared(feature),
         }
     }
 
     /// Checks that the request for this kind of lock is valid.
     pub(crate) fn check(&self, coordinator: &Coordinator) -> Result<(), AcquireError> {
-        let what = match self {
-            Self::Exclusive | Self::Key => return Ok(()),
-            Self::Several(all) => {
-                check_several(&coordinator.prefix, all)?;
+        let feature = match self {
+            Self::Exclusive | Self::RawKey => return Ok(()),
+            Self::SeveralResources(resources) => {
+                check_resources(&coordinator.prefix, resources)?;
                 "several resources in one lock"
             }
             Self::Shared => "readers",
             Self::Owner(_) => "the holds of an owner",
-            Self::Permit(permits) if !(1..=MAX_PERMITS).contains(permits) => {
+            Self::Semaphore(permits) if !(1..=MAX_PERMITS).contains(permits) => {
                 return Err(InvalidResource::Permits(*permits).into());
             }
-            Self::Permit(_) => "semaphores",
-            Self::NoReaders(what) => return Err(InvalidResource::NoReaders(what).into()),
+            Self::Semaphore(_) => "semaphores",
+            Self::InvalidShared(feature) => return Err(InvalidResource::NoReaders(feature).into()),
         };
         if coordinator.fencing {
             Ok(())
         } else {
-            Err(BuildError::NeedsFencing(what).into())
+            Err(BuildError::NeedsFencing(feature).into())
         }
     }
 
     /// The lock keys and modes that the acquire asks for.
-    pub(crate) fn wanted(&self, coordinator: &Coordinator, resource: &[u8]) -> Wanted {
+    pub(crate) fn target(&self, coordinator: &Coordinator, resource: &[u8]) -> LockTarget {
         let key = || coordinator.key(resource);
         match self {
-            Self::Exclusive => Wanted::exclusive(key()),
-            Self::Key => Wanted::exclusive(resource.into()),
-            Self::Several(all) => {
-                let keys = all.iter().map(|resource| coordinator.key(resource));
-                Wanted::several(keys.collect())
+            Self::Exclusive => LockTarget::exclusive(key()),
+            Self::RawKey => LockTarget::exclusive(resource.into()),
+            Self::SeveralResources(resources) => {
+                let keys = resources.iter().map(|resource| coordinator.key(resource));
+                LockTarget::several(keys.collect())
             }
-            Self::Shared | Self::NoReaders(_) => Wanted::of_class(key(), Class::Shared),
-            Self::Owner(id) => Wanted::of_class(key(), Class::Owner(id.clone())),
-            Self::Permit(permits) => {
+            Self::Shared | Self::InvalidShared(_) => LockTarget::with_class(key(), Class::Shared),
+            Self::Owner(id) => LockTarget::with_class(key(), Class::Owner(id.clone())),
+            Self::Semaphore(permits) => {
                 let permits = u8::try_from(*permits).unwrap_or(u8::MAX);
-                let mut start = [0; 8];
-                coordinator.runtime.random(&mut start);
+                let mut random = [0; 8];
+                coordinator.runtime.random(&mut random);
                 // Start at a random slot. Otherwise all clients would ask for slot 0 first.
-                let start = u64::from_le_bytes(start) % u64::from(permits.max(1));
-                let start = u8::try_from(start).unwrap_or(0);
-                Wanted::slot(Permit::new(key(), start, permits))
+                let start = u64::from_le_bytes(random) % u64::from(permits.max(1));
+                let first_slot = u8::try_from(start).unwrap_or(0);
+                LockTarget::slot(Permit::new(key(), first_slot, permits))
             }
         }
     }
 }
 
-fn check_several(prefix: &str, all: &[Box<[u8]>]) -> Result<(), InvalidResource> {
-    if all.len() > MAX_RESOURCES {
-        return Err(InvalidResource::TooMany(all.len()));
+fn check_resources(prefix: &str, resources: &[Box<[u8]>]) -> Result<(), InvalidResource> {
+    if resources.len() > MAX_RESOURCES {
+        return Err(InvalidResource::TooMany(resources.len()));
     }
-    let mut seen = BTreeSet::new();
-    for resource in all {
+    let mut distinct = BTreeSet::new();
+    for resource in resources {
         check_resource(prefix, resource)?;
-        if !seen.insert(resource) {
+        if !distinct.insert(resource) {
             let name = String::from_utf8_lossy(resource).into_owned();
             return Err(InvalidResource::Twice(name));
         }
@@ -118,13 +118,13 @@ mod tests {
             let name = |number: usize| format!("r{number}").into_bytes().into();
             (0..count).map(name).collect()
         };
-        assert_eq!(check_several("", &names(MAX_RESOURCES)), Ok(()));
+        assert_eq!(check_resources("", &names(MAX_RESOURCES)), Ok(()));
         let more = MAX_RESOURCES + 1;
         let too_many = Err(InvalidResource::TooMany(more));
-        assert_eq!(check_several("", &names(more)), too_many);
+        assert_eq!(check_resources("", &names(more)), too_many);
         let twice = [names(1), names(1)].concat();
         assert!(matches!(
-            check_several("", &twice),
+            check_resources("", &twice),
             Err(InvalidResource::Twice(_))
         ));
     }

@@ -28,7 +28,7 @@ use crate::node::waiter_id;
 use crate::node::{Claim, Fairness, Ticket};
 use crate::protocol::instant::Instant;
 use crate::rounds::coordinator::Coordinator;
-use crate::rounds::wanted::Wanted;
+use crate::rounds::lock_target::LockTarget;
 
 /// The time between the polls of neighbouring waiters. A waiter without a wake-up asks the masters when its timer
 /// fires. Each waiter ahead in the queue delays this timer by `STAGGER`, so that the waiters ask one after another.
@@ -36,11 +36,11 @@ const STAGGER: Duration = Duration::from_millis(10);
 
 /// The number of heartbeats that a waiter sends per heartbeat time (the setting `heartbeat`). The masters drop a waiter
 /// if they receive no heartbeat for the whole heartbeat time.
-const BEATS: u32 = 3;
+const POLLS_PER_HEARTBEAT: u32 = 3;
 
 /// Makes polls rarer during a long hold. If a waiter has observed the same holder for a time t, it pauses for at least
-/// t / `PATIENCE` between two polls.
-const PATIENCE: u32 = 20;
+/// t / `POLLS_PER_WATCHED_TIME` between two polls.
+const POLLS_PER_WATCHED_TIME: u32 = 20;
 
 /// The first pause between two polls if less than a majority of the masters sends wake-ups. Later pauses are longer, up
 /// to `LONGEST_POLL_PAUSE`.
@@ -48,7 +48,7 @@ const FIRST_POLL_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_POLL_PAUSE: Duration = Duration::from_millis(200);
 
 /// The retry pauses of one waiter. The iterator is created when the first pause is needed.
-pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
+pub(super) type RetryPauses = Box<dyn Iterator<Item = Duration> + Send>;
 
 /// A waiter's entry in the queue on the masters. Dropping this value removes the entry from all masters.
 pub(super) struct QueuePlace<'a> {
@@ -61,7 +61,7 @@ pub(super) struct QueuePlace<'a> {
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
     /// How many times this waiter has asked the masters again only because a timer fired.
     polls: u32,
-    kept: bool,
+    stays_queued: bool,
 }
 
 /// A holder without an entry in the queue on the masters. It is one of these clients:
@@ -71,30 +71,30 @@ pub(super) struct QueuePlace<'a> {
 /// - a client of this library whose queue entry has expired
 pub(super) struct UnqueuedHolder {
     value: Vec<u8>,
-    since: Instant,
-    delays: Delays,
+    first_seen_at: Instant,
+    pauses: RetryPauses,
 }
 
 impl UnqueuedHolder {
     /// Returns the pause before the waiter polls again, because this holder's release may send no wake-up.
     ///
     /// The pause follows the retry settings, but is at least [`STAGGER`]. The longer this waiter has seen the same
-    /// holder, the longer is the pause: at least this time divided by [`PATIENCE`].
+    /// holder, the longer is the pause: at least this time divided by [`POLLS_PER_WATCHED_TIME`].
     pub(super) fn pause_before_poll(
-        known: &mut Option<Self>,
+        last_holder: &mut Option<Self>,
         value: Vec<u8>,
         now: Instant,
-        delays: impl FnOnce() -> Delays,
+        pauses: impl FnOnce() -> RetryPauses,
     ) -> Duration {
-        let same = known.take().filter(|known| known.value == value);
-        let unqueued_holder = known.insert(same.unwrap_or_else(|| Self {
+        let same_holder = last_holder.take().filter(|earlier| earlier.value == value);
+        let unqueued_holder = last_holder.insert(same_holder.unwrap_or_else(|| Self {
             value,
-            since: now,
-            delays: delays(),
+            first_seen_at: now,
+            pauses: pauses(),
         }));
-        let watched = now.saturating_since(unqueued_holder.since);
-        let pause = unqueued_holder.delays.next().unwrap_or_default();
-        pause.max(STAGGER).max(watched / PATIENCE)
+        let watched_for = now.saturating_since(unqueued_holder.first_seen_at);
+        let pause = unqueued_holder.pauses.next().unwrap_or_default();
+        pause.max(STAGGER).max(watched_for / POLLS_PER_WATCHED_TIME)
     }
 }
 
@@ -108,10 +108,10 @@ pub(super) fn next_poll_at(
     ahead: u64,
     heartbeat: Duration,
 ) -> Instant {
-    let beat = now + heartbeat / BEATS;
+    let heartbeat_due_at = now + heartbeat / POLLS_PER_HEARTBEAT;
     let stagger = STAGGER * u32::try_from(ahead.min(100)).unwrap_or(100);
-    free_in.map_or(beat, |free_in| {
-        (now + free_in + STAGGER / 5 + stagger).min(beat)
+    free_in.map_or(heartbeat_due_at, |free_in| {
+        (now + free_in + STAGGER / 5 + stagger).min(heartbeat_due_at)
     })
 }
 
@@ -123,20 +123,20 @@ impl<'a> QueuePlace<'a> {
         pause.min(LONGEST_POLL_PAUSE)
     }
 
-    /// Makes a queue entry with the ticket `number`. The entry shows this waiter's host, its process and `since`, the
-    /// beginning of its wait. If `since` is `None`, the entry shows none of these.
-    pub(super) fn draw(
+    /// Makes a queue entry with the ticket `number`. The entry shows this waiter's host, its process and
+    /// `waiting_since`, the beginning of its wait. If `waiting_since` is `None`, the entry shows none of these.
+    pub(super) fn with_number(
         core: &'a Core,
-        wanted: &Wanted,
+        target: &LockTarget,
         number: u64,
-        since: Option<Instant>,
+        waiting_since: Option<Instant>,
     ) -> Self {
         let coordinator = &*core.coordinator;
         let id = core.waiters.fetch_add(1, Ordering::Relaxed);
         let mut waiter = format!("{}:{id}", core.options.process);
-        if let (Some(since), Some(notes)) = (since, &core.options.notes) {
+        if let (Some(waiting_since), Some(notes)) = (waiting_since, &core.options.notes) {
             let runtime = &coordinator.runtime;
-            let waited = runtime.now().saturating_since(since).as_millis() as u64;
+            let waited = runtime.now().saturating_since(waiting_since).as_millis() as u64;
             let since_ms = (runtime.wall_micros() / 1000).saturating_sub(waited);
             waiter = waiter_id::describe(&waiter, &notes.identity().of_connection(), since_ms);
         }
@@ -145,7 +145,7 @@ impl<'a> QueuePlace<'a> {
             number,
             heartbeat: core.options.heartbeat,
         };
-        let claim = wanted
+        let claim = target
             .waiter(coordinator)
             .with_fairness(Fairness::Fair(Some(Box::new(ticket.clone()))));
         tracing::debug!(ticket = ticket.number, "queued on the masters");
@@ -155,24 +155,24 @@ impl<'a> QueuePlace<'a> {
             claim: Arc::new(claim),
             unqueued_holder: None,
             polls: 0,
-            kept: false,
+            stays_queued: false,
         }
     }
 
-    pub(super) fn keep(mut self) {
-        self.kept = true;
+    pub(super) fn stay_queued(mut self) {
+        self.stays_queued = true;
     }
 
     /// Removes the queue entry from all masters, and waits until that is done. Afterwards, the waiter can queue again
     /// with the same ticket.
     pub(super) fn leave_remote_queue(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.coordinator.leave(&self.claim).done()
+        self.coordinator.leave(&self.claim).completed()
     }
 }
 
 impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.stays_queued {
             let _in_the_background = self.coordinator.leave(&self.claim);
         }
     }
@@ -203,24 +203,25 @@ mod tests {
             (None, 0, ms(240), ms(80)),
             (None, 7, ms(240), ms(80)),
         ] {
-            let at = next_poll_at(NOW, free_in, ahead, heartbeat);
+            let poll_at = next_poll_at(NOW, free_in, ahead, heartbeat);
             let case = (free_in, ahead, heartbeat);
-            assert_eq!(at.saturating_since(NOW), after, "{case:?}");
+            assert_eq!(poll_at.saturating_since(NOW), after, "{case:?}");
         }
     }
 
     #[test]
     fn poll_pause_grows_until_the_holder_changes() {
-        let mut known = None;
+        let mut last_holder = None;
         let mut pause = |value: &[u8], after: Duration| {
-            let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;
-            UnqueuedHolder::pause_before_poll(&mut known, value.to_vec(), NOW + after, delays)
+            let pauses = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as RetryPauses;
+            UnqueuedHolder::pause_before_poll(&mut last_holder, value.to_vec(), NOW + after, pauses)
         };
         // The pauses follow the retry settings, but are never shorter than `STAGGER`.
         assert_eq!(pause(b"a", ms(0)), STAGGER);
         assert_eq!(pause(b"a", ms(20)), ms(50));
         assert_eq!(pause(b"a", ms(2_000)), ms(100));
-        // The list of pauses is used up. The pause is the time since `a` was first seen (2.1 s), divided by `PATIENCE`.
+        // The list of pauses is used up. The pause is the time since `a` was first seen (2.1 s), divided by
+        // `POLLS_PER_WATCHED_TIME`.
         assert_eq!(pause(b"a", ms(2_100)), ms(105));
         assert_eq!(
             pause(b"b", ms(9_000)),

@@ -6,46 +6,47 @@ use crate::limit::Limit;
 use crate::outcome::Failure;
 use crate::protocol::permits::NextSlot;
 use crate::rounds::attempt::FailedAttempt;
-use crate::rounds::wanted::Wanted;
+use crate::rounds::lock_target::LockTarget;
 use crate::waiting::local_queue::place::LocalPlace;
 
 /// How many slots of a semaphore an acquire tries in a row before it waits for a wake-up. A `try_acquire` ends after
 /// this number of slots.
-const SLOTS_IN_A_ROW: u32 = 3;
+const MAX_SLOTS_IN_A_ROW: u32 = 3;
 
 impl AcquireLoop<'_> {
-    /// Returns true if the masters show another slot of the semaphore as free, and sets `wanted` to that slot. The
-    /// acquire then asks for it without waiting. At most [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or
+    /// Returns true if the masters show another slot of the semaphore as free, and sets `target` to that slot. The
+    /// acquire then asks for it without waiting. At most [`MAX_SLOTS_IN_A_ROW`] slots are tried after each wake-up, or
     /// within a `try_acquire`.
-    pub(super) async fn asks_for_another_slot(
+    pub(super) async fn choose_another_slot(
         &mut self,
         failed: &FailedAttempt,
-        in_a_row: &mut u32,
-        queued: bool,
+        slots_in_a_row: &mut u32,
+        is_queued: bool,
     ) -> bool {
         let Some(reservation) = &self.reservation else {
             return false;
         };
-        let tried = std::mem::take(in_a_row) + 1;
-        let may_try = tried < SLOTS_IN_A_ROW && (self.once || !self.is_over());
-        if !may_try || failed.failure != Some(Failure::Contention) {
+        let slots_tried = std::mem::take(slots_in_a_row) + 1;
+        let may_try_another =
+            slots_tried < MAX_SLOTS_IN_A_ROW && (self.tries_once || !self.is_over());
+        if !may_try_another || failed.failure != Some(Failure::Contention) {
             return false;
         }
         let coordinator = &self.core.coordinator;
-        let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
+        let mut limit = Limit::new(&*coordinator.runtime, coordinator.answers_due_at());
         let permit = &reservation.permit;
         let (held, others) = self.core.local_queues.own_slots(permit, Some(reservation));
         // A queued waiter avoids only held slots, and may ask for a slot that another local waiter asks for.
-        let taken = if queued { held } else { held | others };
-        let certain = failed
+        let occupied = if is_queued { held } else { held | others };
+        let next_slot = failed
             .round
-            .until(|answers| answers.next_slot(permit, taken));
-        let Some(NextSlot::Ask(slot)) = limit.wait(certain).await else {
+            .wait_until(|answers| answers.next_slot(permit, occupied));
+        let Some(NextSlot::Ask(slot)) = limit.wait(next_slot).await else {
             return false;
         };
-        limit.wait(failed.undo.done()).await;
-        self.wanted = Wanted::slot(permit.at(slot));
-        *in_a_row = tried;
+        limit.wait(failed.releases.completed()).await;
+        self.target = LockTarget::slot(permit.at(slot));
+        *slots_in_a_row = slots_tried;
         true
     }
 
@@ -54,8 +55,8 @@ impl AcquireLoop<'_> {
     /// slot.
     ///
     /// A waiter that is queued on the masters stays in the local queue.
-    pub(super) fn choose_slot(&mut self, place: Option<&mut LocalPlace>, queued: bool) {
-        let Some(permit) = self.wanted.shape().permit() else {
+    pub(super) fn choose_slot(&mut self, place: Option<&mut LocalPlace>, is_queued: bool) {
+        let Some(permit) = self.target.shape().permit() else {
             return;
         };
         // Free the reservation of the slot that this waiter asked for last.
@@ -63,18 +64,18 @@ impl AcquireLoop<'_> {
         let reservation = self
             .core
             .local_queues
-            .reserve_slot(permit, place.as_deref(), queued);
-        if let (Some(place), true) = (place, reservation.alone && !queued) {
-            place.step_aside();
+            .reserve_slot(permit, place.as_deref(), is_queued);
+        if let (Some(place), true) = (place, reservation.is_only_request && !is_queued) {
+            place.leave_for_slot();
         }
         if reservation.permit != *permit {
-            self.wanted = Wanted::slot(reservation.permit.clone());
+            self.target = LockTarget::slot(reservation.permit.clone());
         }
         self.reservation = Some(reservation);
     }
 
     /// Records which slots other processes hold, according to the masters' answers.
-    pub(super) fn learn_slots(&self, place: &LocalPlace, failed: &FailedAttempt) {
+    pub(super) fn share_occupied_slots(&self, place: &LocalPlace, failed: &FailedAttempt) {
         let Some(reservation) = &self.reservation else {
             return;
         };
@@ -83,8 +84,8 @@ impl AcquireLoop<'_> {
                 .core
                 .local_queues
                 .own_slots(&reservation.permit, Some(reservation));
-            let all = u64::MAX >> (64 - reservation.permit.permits().clamp(1, 64));
-            place.learn(all & !(free | held | others));
+            let all_slots = u64::MAX >> (64 - reservation.permit.permits().clamp(1, 64));
+            place.set_occupied_elsewhere(all_slots & !(free | held | others));
         }
     }
 
@@ -93,16 +94,16 @@ impl AcquireLoop<'_> {
     /// If the waiter is then the first in the local queue, returns true: the waiter can queue on the masters. Otherwise
     /// waits until the waiter is the first, and returns false: a slot may be free by then, so the waiter must ask
     /// again.
-    pub(super) async fn is_first(&mut self, place: &mut LocalPlace) -> bool {
+    pub(super) async fn is_still_first(&mut self, place: &mut LocalPlace) -> bool {
         if self.reservation.is_none() {
             return true;
         }
-        place.step_back();
-        let first = place.is_first();
-        if !first {
+        place.return_to_queue();
+        let was_first = place.is_first();
+        if !was_first {
             self.reservation = None;
-            self.until_deadline().wait(place.first()).await;
+            self.deadline_limit().wait(place.wait_until_first()).await;
         }
-        first
+        was_first
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::home::Home;
-use super::kept::Kept;
+use super::on_runtime::OnRuntime;
+use super::runtime_thread::RuntimeThread;
 use crate::error::{AcquireError, CannotBlock};
 use crate::hold::guard::LockGuard;
 use crate::hold::released::Released;
@@ -19,19 +19,19 @@ use crate::waiting::Waiting;
 #[derive(Clone)]
 pub struct Election {
     election: election::Election,
-    home: Home,
+    runtime_thread: RuntimeThread,
 }
 
 /// The leadership that this client has won in an election; the blocking version of
 /// [`quorate::Leadership`](crate::Leadership).
 #[must_use = "dropping this value resigns the leadership"]
 pub struct Leadership {
-    kept: Kept<election::Leadership>,
+    inner: OnRuntime<election::Leadership>,
 }
 
 /// An observer of an election; the blocking version of [`quorate::Observation`](crate::Observation).
 pub struct Observation {
-    kept: Kept<election::Observation>,
+    inner: OnRuntime<election::Observation>,
 }
 
 /// The result of [`Observation::next_within`]: a new leader, no leader, or no change.
@@ -46,9 +46,12 @@ pub enum Change {
 }
 
 impl Election {
-    pub(super) fn new(election: election::Election, home: &Home) -> Self {
-        let home = home.clone();
-        Self { election, home }
+    pub(super) fn new(election: election::Election, runtime_thread: &RuntimeThread) -> Self {
+        let runtime_thread = runtime_thread.clone();
+        Self {
+            election,
+            runtime_thread,
+        }
     }
 
     /// How long a leader that has crashed keeps the leadership. Default: the builder's `ttl`.
@@ -65,10 +68,10 @@ impl Election {
         Self { election, ..self }
     }
 
-    /// Calls `waits` after every failed attempt to become the leader while another client leads.
+    /// Calls `observer` after every failed attempt to become the leader while another client leads.
     #[must_use]
-    pub fn waiting(self, waits: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
-        let election = self.election.waiting(waits);
+    pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        let election = self.election.waiting(observer);
         Self { election, ..self }
     }
 
@@ -79,10 +82,10 @@ impl Election {
     /// Those of [`quorate::Election::campaign`](crate::Election::campaign), and [`AcquireError::CannotBlock`] on a
     /// thread of a Tokio runtime.
     pub fn campaign(&self, note: impl Into<NoteText>) -> Result<Leadership, AcquireError> {
-        let leads = self.home.wait(self.election.campaign(note));
-        let leads = leads.map_err(AcquireError::from)??;
+        let leadership = self.runtime_thread.wait(self.election.campaign(note));
+        let leadership = leadership.map_err(AcquireError::from)??;
         Ok(Leadership {
-            kept: Kept::new(leads, &self.home),
+            inner: OnRuntime::new(leadership, &self.runtime_thread),
         })
     }
 
@@ -94,7 +97,7 @@ impl Election {
     /// [`InvalidResource`] if the name of the election is not valid.
     pub fn observe(&self) -> Result<Observation, InvalidResource> {
         Ok(Observation {
-            kept: Kept::new(self.election.observe()?, &self.home),
+            inner: OnRuntime::new(self.election.observe()?, &self.runtime_thread),
         })
     }
 }
@@ -102,17 +105,17 @@ impl Election {
 impl Leadership {
     /// The term: the fencing token of this leader, larger than that of every earlier leader.
     pub fn term(&self) -> u64 {
-        self.kept.get().term()
+        self.inner.get().term()
     }
 
     /// The guard of the lock that this leader holds. It shows the lock's validity and the masters' replies.
     pub fn guard(&self) -> &LockGuard {
-        self.kept.get().guard()
+        self.inner.get().guard()
     }
 
     /// Whether this client leads now.
     pub fn is_valid(&self) -> bool {
-        self.kept.get().is_valid()
+        self.inner.get().is_valid()
     }
 
     /// Waits at most for `within` until the leadership is lost. Returns `None` if this client still leads at the end of
@@ -122,8 +125,8 @@ impl Leadership {
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     pub fn wait_lost(&self, within: Duration) -> Result<Option<LossCause>, CannotBlock> {
-        let lost = self.kept.get().lost();
-        self.kept.home.wait_for(within, lost)
+        let loss = self.inner.get().lost();
+        self.inner.runtime_thread.wait_for(within, loss)
     }
 
     /// Resigns: gives up the leadership, and the next candidate in the queue takes over.
@@ -132,8 +135,8 @@ impl Leadership {
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime. The leadership is then given up in the background.
     pub fn resign(self) -> Result<Released, CannotBlock> {
-        let (leads, home) = self.kept.take();
-        home.wait(leads.resign())
+        let (leadership, runtime_thread) = self.inner.into_parts();
+        runtime_thread.wait(leadership.resign())
     }
 }
 
@@ -149,8 +152,8 @@ impl Observation {
         reason = "named like the async method; not an `Iterator`, because a call can return an error"
     )]
     pub fn next(&mut self) -> Result<Option<Leader>, CannotBlock> {
-        let (observation, home) = self.kept.split();
-        home.wait(observation.next())
+        let (observation, runtime_thread) = self.inner.parts();
+        runtime_thread.wait(observation.next())
     }
 
     /// Waits until the leader changes, but at most for `within`. Returns [`Change::Unchanged`] if the leader did not
@@ -160,8 +163,8 @@ impl Observation {
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     pub fn next_within(&mut self, within: Duration) -> Result<Change, CannotBlock> {
-        let (observation, home) = self.kept.split();
-        Ok(match home.wait_for(within, observation.next())? {
+        let (observation, runtime_thread) = self.inner.parts();
+        Ok(match runtime_thread.wait_for(within, observation.next())? {
             Some(Some(leader)) => Change::Leads(leader),
             Some(None) => Change::Nobody,
             None => Change::Unchanged,
@@ -177,12 +180,12 @@ impl fmt::Debug for Election {
 
 impl fmt::Debug for Leadership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.kept.get(), f)
+        fmt::Debug::fmt(self.inner.get(), f)
     }
 }
 
 impl fmt::Debug for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.kept.get(), f)
+        fmt::Debug::fmt(self.inner.get(), f)
     }
 }

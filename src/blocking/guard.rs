@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::home::Home;
-use super::kept::Kept;
+use super::on_runtime::OnRuntime;
+use super::runtime_thread::RuntimeThread;
 use crate::error::{CannotBlock, ExtendError};
 use crate::hold::guard;
 use crate::hold::released::Released;
@@ -26,19 +26,19 @@ use crate::outcome::LossCause;
 /// Dropping the guard releases the lock in the background.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
-    kept: Kept<guard::LockGuard>,
+    inner: OnRuntime<guard::LockGuard>,
 }
 
 impl LockGuard {
-    pub(super) fn new(guard: guard::LockGuard, home: &Home) -> Self {
+    pub(super) fn new(guard: guard::LockGuard, runtime_thread: &RuntimeThread) -> Self {
         Self {
-            kept: Kept::new(guard, home),
+            inner: OnRuntime::new(guard, runtime_thread),
         }
     }
 
     /// Why the lock ended; `None` while it is held. This call does not wait.
     pub fn loss(&self) -> Option<LossCause> {
-        self.kept.get().end_cause()
+        self.inner.get().end_cause()
     }
 
     /// Waits for at most `within` until the lock is lost. Returns `None` if the lock is still held at the end of that
@@ -57,8 +57,8 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn wait_lost(&self, within: Duration) -> Result<Option<LossCause>, CannotBlock> {
-        let lost = self.kept.get().lost();
-        self.kept.home.wait_for(within, lost)
+        let loss = self.inner.get().lost();
+        self.inner.runtime_thread.wait_for(within, loss)
     }
 
     /// Calls `notify` when the lock is lost. The callback runs on the background thread and must not block. It is not
@@ -78,9 +78,9 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn on_lost(&self, notify: impl FnOnce(LossCause) + Send + 'static) {
-        let lost = self.kept.get().lost();
-        self.kept.home.spawn(async move {
-            let cause = lost.await;
+        let loss = self.inner.get().lost();
+        self.inner.runtime_thread.spawn(async move {
+            let cause = loss.await;
             if cause != LossCause::Released {
                 notify(cause);
             }
@@ -94,7 +94,7 @@ impl LockGuard {
     /// Those of [`quorate::LockGuard::extend`](crate::LockGuard::extend), and [`ExtendError::CannotBlock`] on a thread
     /// of a Tokio runtime.
     pub fn extend(&self, ttl: Duration) -> Result<(), ExtendError> {
-        let extended = self.kept.home.wait(self.kept.get().extend(ttl));
+        let extended = self.inner.runtime_thread.wait(self.inner.get().extend(ttl));
         extended.map_err(ExtendError::CannotBlock)?
     }
 
@@ -104,8 +104,8 @@ impl LockGuard {
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime. The lock is then released in the background.
     pub fn release(self) -> Result<Released, CannotBlock> {
-        let (guard, home) = self.kept.take();
-        home.wait(guard.release())
+        let (guard, runtime_thread) = self.inner.into_parts();
+        runtime_thread.wait(guard.release())
     }
 
     /// Converts the lock into a reader's lock; see [`quorate::LockGuard::downgrade`](crate::LockGuard::downgrade).
@@ -115,10 +115,10 @@ impl LockGuard {
     /// Those of [`quorate::LockGuard::downgrade`](crate::LockGuard::downgrade), and [`DowngradeError::CannotBlock`] on
     /// a thread of a Tokio runtime. After an error nothing is held.
     pub fn downgrade(self) -> Result<LockGuard, DowngradeError> {
-        let (guard, home) = self.kept.take();
-        let reader = home.wait(guard.downgrade());
+        let (guard, runtime_thread) = self.inner.into_parts();
+        let reader = runtime_thread.wait(guard.downgrade());
         let reader = reader.map_err(DowngradeError::CannotBlock)??;
-        Ok(LockGuard::new(reader, &home))
+        Ok(LockGuard::new(reader, &runtime_thread))
     }
 }
 
@@ -126,12 +126,12 @@ impl Deref for LockGuard {
     type Target = guard::LockGuard;
 
     fn deref(&self) -> &guard::LockGuard {
-        self.kept.get()
+        self.inner.get()
     }
 }
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.kept.get(), f)
+        fmt::Debug::fmt(self.inner.get(), f)
     }
 }

@@ -36,8 +36,8 @@
 //! # Forked processes
 //!
 //! The background thread does not exist in a process that was forked after the `Redlock` was built. There, all calls
-//! that would wait fail at once: an acquire with [`AcquireError::Forked`](crate::AcquireError::Forked), other calls with
-//! a [`CannotBlock`] whose [`is_forked`](CannotBlock::is_forked) is true. Build a new `Redlock` in this process.
+//! that would wait fail at once: an acquire with [`AcquireError::Forked`](crate::AcquireError::Forked), other calls
+//! with a [`CannotBlock`] whose [`is_forked`](CannotBlock::is_forked) is true. Build a new `Redlock` in this process.
 //!
 //! # The end of the thread
 //!
@@ -47,11 +47,11 @@
 
 mod election;
 mod guard;
-mod home;
-mod kept;
+mod on_runtime;
 mod owner;
 mod redlock;
 mod request;
+mod runtime_thread;
 mod values;
 
 pub use crate::error::CannotBlock;

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::ops::Deref;
 
-use super::home::Home;
-use super::kept::Kept;
+use super::on_runtime::OnRuntime;
 use super::request::LockRequest;
+use super::runtime_thread::RuntimeThread;
 use crate::error::{AcquireError, CannotBlock};
 use crate::hold::guard;
 use crate::hold::released::Released;
@@ -16,20 +16,23 @@ use crate::kinds::owner;
 #[derive(Clone)]
 pub struct Owner {
     owner: owner::Owner,
-    home: Home,
+    runtime_thread: RuntimeThread,
 }
 
 /// The guard of one hold of an [`Owner`]; the blocking version of [`quorate::OwnedGuard`](crate::OwnedGuard). Clones of
 /// the guard share the hold.
 #[must_use = "dropping the last clone of this guard releases its hold on the lock"]
 pub struct OwnedGuard {
-    kept: Kept<owner::OwnedGuard>,
+    inner: OnRuntime<owner::OwnedGuard>,
 }
 
 impl Owner {
-    pub(super) fn new(owner: owner::Owner, home: &Home) -> Self {
-        let home = home.clone();
-        Self { owner, home }
+    pub(super) fn new(owner: owner::Owner, runtime_thread: &RuntimeThread) -> Self {
+        let runtime_thread = runtime_thread.clone();
+        Self {
+            owner,
+            runtime_thread,
+        }
     }
 
     /// The owner's id.
@@ -44,17 +47,17 @@ impl Owner {
     ///
     /// Those of [`Redlock::acquire`](super::Redlock::acquire).
     pub fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<OwnedGuard, AcquireError> {
-        let guard = self.home.wait(self.owner.acquire(resource));
+        let guard = self.runtime_thread.wait(self.owner.acquire(resource));
         let guard = guard.map_err(AcquireError::from)??;
         Ok(OwnedGuard {
-            kept: Kept::new(guard, &self.home),
+            inner: OnRuntime::new(guard, &self.runtime_thread),
         })
     }
 
     /// Creates a request for a hold of this owner on `resource`. Options that are set on the request apply to this hold
     /// only. The request always asks the masters, even if this `Owner` already has a valid hold on `resource`.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest {
-        LockRequest::new(self.owner.lock(resource), &self.home)
+        LockRequest::new(self.owner.lock(resource), &self.runtime_thread)
     }
 }
 
@@ -66,15 +69,15 @@ impl OwnedGuard {
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime. The hold is then released in the background.
     pub fn release(self) -> Result<Option<Released>, CannotBlock> {
-        let (guard, home) = self.kept.take();
-        home.wait(guard.release())
+        let (guard, runtime_thread) = self.inner.into_parts();
+        runtime_thread.wait(guard.release())
     }
 }
 
 impl Clone for OwnedGuard {
     fn clone(&self) -> Self {
         Self {
-            kept: Kept::new(self.kept.get().clone(), &self.kept.home),
+            inner: OnRuntime::new(self.inner.get().clone(), &self.inner.runtime_thread),
         }
     }
 }
@@ -83,7 +86,7 @@ impl Deref for OwnedGuard {
     type Target = guard::LockGuard;
 
     fn deref(&self) -> &guard::LockGuard {
-        self.kept.get()
+        self.inner.get()
     }
 }
 
@@ -95,6 +98,6 @@ impl fmt::Debug for Owner {
 
 impl fmt::Debug for OwnedGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.kept.get(), f)
+        fmt::Debug::fmt(self.inner.get(), f)
     }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use super::election::Election;
 use super::guard::LockGuard;
-use super::home::Home;
 use super::owner::Owner;
 use super::request::{LockRequest, TryAcquire};
+use super::runtime_thread::RuntimeThread;
 use super::values::{Once, Quota};
 use crate::builder::RedlockBuilder;
 use crate::error::{AcquireError, BuildError, CannotBlock, ScopeError};
@@ -39,7 +39,7 @@ use crate::resource::InvalidResource;
 #[derive(Clone)]
 pub struct Redlock {
     redlock: redlock::Redlock,
-    home: Home,
+    runtime_thread: RuntimeThread,
 }
 
 /// Why the masters could not be asked about a lock or a semaphore.
@@ -65,8 +65,11 @@ impl RedlockBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
     pub fn build_blocking(self) -> Result<Redlock, BuildError> {
         let redlock = self.build()?;
-        let home = Home::start(redlock.clone())?;
-        Ok(Redlock { redlock, home })
+        let runtime_thread = RuntimeThread::start(redlock.clone())?;
+        Ok(Redlock {
+            redlock,
+            runtime_thread,
+        })
     }
 }
 
@@ -106,7 +109,7 @@ impl Redlock {
     pub fn in_spawn_blocking(&self) -> Self {
         Self {
             redlock: self.redlock.clone(),
-            home: self.home.anywhere(),
+            runtime_thread: self.runtime_thread.allowing_runtime_threads(),
         }
     }
 
@@ -147,18 +150,18 @@ impl Redlock {
     /// A request for a lock on `resource`, with options that are set for this lock only; see
     /// [`quorate::Redlock::lock`](crate::Redlock::lock).
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest {
-        LockRequest::new(self.redlock.lock(resource), &self.home)
+        LockRequest::new(self.redlock.lock(resource), &self.runtime_thread)
     }
 
     /// A request for several resources in one lock; see [`quorate::Redlock::lock_all`](crate::Redlock::lock_all).
     pub fn lock_all<R: AsRef<[u8]>>(&self, resources: impl IntoIterator<Item = R>) -> LockRequest {
-        LockRequest::new(self.redlock.lock_all(resources), &self.home)
+        LockRequest::new(self.redlock.lock_all(resources), &self.runtime_thread)
     }
 
     /// A request for one permit of the semaphore `name`, which has at most `permits` holders; see
     /// [`quorate::Redlock::semaphore`](crate::Redlock::semaphore).
     pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest {
-        LockRequest::new(self.redlock.semaphore(name, permits), &self.home)
+        LockRequest::new(self.redlock.semaphore(name, permits), &self.runtime_thread)
     }
 
     /// Takes the lock, runs `body`, and releases the lock.
@@ -213,7 +216,7 @@ impl Redlock {
     /// [`LookError`] if the resource name is not valid, or on a thread of a Tokio runtime. If a master fails, the
     /// returned [`Status`] contains the fault of this master.
     pub fn status(&self, resource: impl AsRef<[u8]>) -> Result<Status, LookError> {
-        Ok(self.home.wait(self.redlock.status(resource))??)
+        Ok(self.runtime_thread.wait(self.redlock.status(resource))??)
     }
 
     /// Deletes the lock on `resource` on all masters, no matter which client holds it; see
@@ -223,7 +226,9 @@ impl Redlock {
     ///
     /// Those of [`status`](Self::status).
     pub fn break_lock(&self, resource: impl AsRef<[u8]>) -> Result<Status, LookError> {
-        Ok(self.home.wait(self.redlock.break_lock(resource))??)
+        Ok(self
+            .runtime_thread
+            .wait(self.redlock.break_lock(resource))??)
     }
 
     /// The state of the semaphore `name` on every master; see
@@ -233,7 +238,9 @@ impl Redlock {
     ///
     /// Those of [`status`](Self::status).
     pub fn semaphore_status(&self, name: impl AsRef<[u8]>) -> Result<SemaphoreStatus, LookError> {
-        Ok(self.home.wait(self.redlock.semaphore_status(name))??)
+        Ok(self
+            .runtime_thread
+            .wait(self.redlock.semaphore_status(name))??)
     }
 
     /// The state of the permit with number `slot` of the semaphore `name` on every master; see
@@ -243,7 +250,9 @@ impl Redlock {
     ///
     /// Those of [`status`](Self::status).
     pub fn permit_status(&self, name: impl AsRef<[u8]>, slot: usize) -> Result<Status, LookError> {
-        Ok(self.home.wait(self.redlock.permit_status(name, slot))??)
+        Ok(self
+            .runtime_thread
+            .wait(self.redlock.permit_status(name, slot))??)
     }
 
     /// Deletes the permit with number `slot` of the semaphore `name` on all masters, no matter which client holds it;
@@ -253,7 +262,9 @@ impl Redlock {
     ///
     /// Those of [`status`](Self::status).
     pub fn break_permit(&self, name: impl AsRef<[u8]>, slot: usize) -> Result<Status, LookError> {
-        Ok(self.home.wait(self.redlock.break_permit(name, slot))??)
+        Ok(self
+            .runtime_thread
+            .wait(self.redlock.break_permit(name, slot))??)
     }
 
     /// Reads every master's configuration and the rights of the configured user, to find problems; see
@@ -263,7 +274,7 @@ impl Redlock {
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     pub fn inspect(&self) -> Result<Vec<Inspection>, CannotBlock> {
-        self.home.wait(self.redlock.inspect())
+        self.runtime_thread.wait(self.redlock.inspect())
     }
 
     /// Lists the locks that are held now and whose names begin with `prefix`; an empty `prefix` lists all locks. See
@@ -273,7 +284,7 @@ impl Redlock {
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     pub fn list(&self, prefix: impl AsRef<[u8]>) -> Result<Listing, CannotBlock> {
-        self.home.wait(self.redlock.list(prefix))
+        self.runtime_thread.wait(self.redlock.list(prefix))
     }
 
     /// Lists the quotas and the records of jobs, to find masters that have lost a value. See
@@ -283,7 +294,7 @@ impl Redlock {
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     pub fn list_values(&self) -> Result<Vec<ListedValue>, CannotBlock> {
-        self.home.wait(self.redlock.list_values())
+        self.runtime_thread.wait(self.redlock.list_values())
     }
 
     /// Waits until no request to any master is outstanding, at most for `within`. Returns false if requests are still
@@ -293,7 +304,7 @@ impl Redlock {
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     pub fn flush(&self, within: Duration) -> Result<bool, CannotBlock> {
-        let flushed = self.home.wait_for(within, self.redlock.flush())?;
+        let flushed = self.runtime_thread.wait_for(within, self.redlock.flush())?;
         Ok(flushed.is_some())
     }
 
@@ -304,7 +315,7 @@ impl Redlock {
 
     /// The election with this name; see [`quorate::Redlock::election`](crate::Redlock::election).
     pub fn election(&self, name: impl AsRef<[u8]>) -> Election {
-        Election::new(self.redlock.election(name), &self.home)
+        Election::new(self.redlock.election(name), &self.runtime_thread)
     }
 
     /// The owner with this id; see [`quorate::Redlock::owner`](crate::Redlock::owner).
@@ -313,23 +324,23 @@ impl Redlock {
     ///
     /// Those of [`quorate::Redlock::owner`](crate::Redlock::owner).
     pub fn owner(&self, id: impl Into<String>) -> Result<Owner, InvalidResource> {
-        Ok(Owner::new(self.redlock.owner(id)?, &self.home))
+        Ok(Owner::new(self.redlock.owner(id)?, &self.runtime_thread))
     }
 
     /// The quota with this name: a limited number of units that callers take; see [`quorate::Quota`](crate::Quota).
     pub fn quota(&self, name: impl AsRef<[u8]>) -> Quota {
-        Quota::new(self.redlock.quota(name), &self.home)
+        Quota::new(self.redlock.quota(name), &self.runtime_thread)
     }
 
     /// Work that runs once per `period` across all machines; see [`quorate::Once`](crate::Once).
     pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
-        Once::new(self.redlock.once(name, period), &self.home)
+        Once::new(self.redlock.once(name, period), &self.runtime_thread)
     }
 
     /// Work that runs once across all machines between the start and the end of `period`; see
     /// [`quorate::Redlock::once_in`](crate::Redlock::once_in).
     pub fn once_in(&self, name: impl AsRef<[u8]>, period: Range<SystemTime>) -> Once {
-        Once::new(self.redlock.once_in(name, period), &self.home)
+        Once::new(self.redlock.once_in(name, period), &self.runtime_thread)
     }
 }
 

@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use super::guard::LockGuard;
-use super::home::Home;
+use super::runtime_thread::RuntimeThread;
 use crate::error::{AcquireError, ScopeError};
 use crate::node::note::NoteText;
 use crate::redlock::request as lock_request;
-use crate::redlock::tried::{self, Refusal};
+use crate::redlock::try_acquire::{self, Refusal};
 use crate::settings::Wait;
 use crate::waiting::Waiting;
 
@@ -52,62 +52,62 @@ impl TryAcquire {
 #[must_use = "a lock request does nothing until acquire() is called"]
 pub struct LockRequest {
     request: lock_request::LockRequest,
-    home: Home,
+    runtime_thread: RuntimeThread,
 }
 
 impl LockRequest {
-    pub(super) fn new(request: lock_request::LockRequest, home: &Home) -> Self {
+    pub(super) fn new(request: lock_request::LockRequest, runtime_thread: &RuntimeThread) -> Self {
         Self {
             request: request.blocking(),
-            home: home.clone(),
+            runtime_thread: runtime_thread.clone(),
         }
     }
 
-    fn with(
+    fn map_request(
         self,
-        option: impl FnOnce(lock_request::LockRequest) -> lock_request::LockRequest,
+        change: impl FnOnce(lock_request::LockRequest) -> lock_request::LockRequest,
     ) -> Self {
         Self {
-            request: option(self.request),
-            home: self.home,
+            request: change(self.request),
+            runtime_thread: self.runtime_thread,
         }
     }
 
     /// How long the masters keep the lock without a renewal. Default: the builder's `ttl`.
     pub fn ttl(self, ttl: Duration) -> Self {
-        self.with(|request| request.ttl(ttl))
+        self.map_request(|request| request.ttl(ttl))
     }
 
     /// How long to wait for the lock. Default: the builder's `wait`.
     pub fn wait(self, wait: Wait) -> Self {
-        self.with(|request| request.wait(wait))
+        self.map_request(|request| request.wait(wait))
     }
 
     /// The longest time that the lock is held, including renewals. Default: the builder's `max_hold`.
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|request| request.max_hold(max_hold))
+        self.map_request(|request| request.max_hold(max_hold))
     }
 
     /// Whether the lock is renewed in the background. Default: true.
     pub fn renewal(self, renewal: bool) -> Self {
-        self.with(|request| request.renewal(renewal))
+        self.map_request(|request| request.renewal(renewal))
     }
 
     /// A text that describes the holder, at most 1 KiB. Other clients can read it while the lock is held. Default: the
     /// builder's `note`. See [`quorate::LockRequest::note`](crate::LockRequest::note).
     pub fn note(self, note: impl Into<NoteText>) -> Self {
-        self.with(|request| request.note(note))
+        self.map_request(|request| request.note(note))
     }
 
     /// Acquires the lock as a reader; see [`quorate::LockRequest::shared`](crate::LockRequest::shared).
     pub fn shared(self) -> Self {
-        self.with(lock_request::LockRequest::shared)
+        self.map_request(lock_request::LockRequest::shared)
     }
 
     /// Calls `observer` after every failed attempt to acquire the lock; see
     /// [`quorate::LockRequest::waiting`](crate::LockRequest::waiting).
     pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
-        self.with(|request| request.waiting(observer))
+        self.map_request(|request| request.waiting(observer))
     }
 
     /// Acquires the lock; see [`Redlock::acquire`](super::Redlock::acquire).
@@ -116,9 +116,9 @@ impl LockRequest {
     ///
     /// Those of [`Redlock::acquire`](super::Redlock::acquire).
     pub fn acquire(self) -> Result<LockGuard, AcquireError> {
-        let guard = self.home.wait(self.request.acquire());
+        let guard = self.runtime_thread.wait(self.request.acquire());
         let guard = guard.map_err(AcquireError::from)??;
-        Ok(LockGuard::new(guard, &self.home))
+        Ok(LockGuard::new(guard, &self.runtime_thread))
     }
 
     /// Tries once to acquire the lock, and does not wait if another client holds the lock; see
@@ -128,12 +128,12 @@ impl LockRequest {
     ///
     /// Those of [`Redlock::try_acquire`](super::Redlock::try_acquire).
     pub fn try_acquire(self) -> Result<TryAcquire, AcquireError> {
-        let found = self.home.wait(self.request.try_acquire());
-        Ok(match found.map_err(AcquireError::from)?? {
-            tried::TryAcquire::Acquired(guard) => {
-                TryAcquire::Acquired(LockGuard::new(guard, &self.home))
+        let outcome = self.runtime_thread.wait(self.request.try_acquire());
+        Ok(match outcome.map_err(AcquireError::from)?? {
+            try_acquire::TryAcquire::Acquired(guard) => {
+                TryAcquire::Acquired(LockGuard::new(guard, &self.runtime_thread))
             }
-            tried::TryAcquire::Held(refusal) => TryAcquire::Held(refusal),
+            try_acquire::TryAcquire::Held(refusal) => TryAcquire::Held(refusal),
         })
     }
 
@@ -145,11 +145,11 @@ impl LockRequest {
     pub fn scope<T>(self, body: impl FnOnce(&LockGuard) -> T) -> Result<T, ScopeError<T>> {
         let guard = self.acquire()?;
         let value = body(&guard);
-        let lost = guard.loss();
+        let lost_cause = guard.loss();
         // The release cannot fail with `CannotBlock`: the acquire has already waited on this thread, so waiting is
         // allowed.
         let _ = guard.release();
-        match lost {
+        match lost_cause {
             None => Ok(value),
             Some(cause) => {
                 let value = Some(value);
@@ -169,7 +169,7 @@ impl LockRequest {
         body: impl FnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
         self.scope(body)
-            .unwrap_or_else(|error| Err(error.into_one()))
+            .unwrap_or_else(|error| Err(error.into_single_error()))
     }
 }
 

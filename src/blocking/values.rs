@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::home::Home;
+use super::runtime_thread::RuntimeThread;
 use crate::error::AcquireError;
 use crate::hold::guard::LockGuard;
 use crate::settings::Wait;
@@ -30,29 +30,32 @@ use crate::waiting::Waiting;
 #[derive(Clone)]
 pub struct Quota {
     quota: quota::Quota,
-    home: Home,
+    runtime_thread: RuntimeThread,
 }
 
 /// Work that runs once per period across all machines; the blocking version of [`quorate::Once`](crate::Once).
 #[derive(Clone)]
 pub struct Once {
     once: once::Once,
-    home: Home,
+    runtime_thread: RuntimeThread,
 }
 
 /// Waits on the calling thread until an operation on a value (quota or once-per-period record) has ended.
-fn wait<T>(
-    home: &Home,
-    asked: impl Future<Output = Result<T, ValueError>>,
+fn wait_for_value<T>(
+    runtime_thread: &RuntimeThread,
+    call: impl Future<Output = Result<T, ValueError>>,
 ) -> Result<T, ValueError> {
-    let said = home.wait(asked);
-    said.map_err(|refused| ValueError::NotAcquired(AcquireError::from(refused)))?
+    let result = runtime_thread.wait(call);
+    result.map_err(|error| ValueError::NotAcquired(AcquireError::from(error)))?
 }
 
 impl Quota {
-    pub(super) fn new(quota: quota::Quota, home: &Home) -> Self {
-        let home = home.clone();
-        Self { quota, home }
+    pub(super) fn new(quota: quota::Quota, runtime_thread: &RuntimeThread) -> Self {
+        let runtime_thread = runtime_thread.clone();
+        Self {
+            quota,
+            runtime_thread,
+        }
     }
 
     /// How long each method of this quota waits for the lock that protects the quota. Default: the builder's `wait`.
@@ -75,8 +78,8 @@ impl Quota {
     /// # Errors
     ///
     /// Those of [`quorate::Quota::create`](crate::Quota::create).
-    pub fn create(&self, pieces: u64) -> Result<(), ValueError> {
-        wait(&self.home, self.quota.create(pieces))
+    pub fn create(&self, units: u64) -> Result<(), ValueError> {
+        wait_for_value(&self.runtime_thread, self.quota.create(units))
     }
 
     /// Takes this number of units, all or none; see [`quorate::Quota::take`](crate::Quota::take).
@@ -84,8 +87,8 @@ impl Quota {
     /// # Errors
     ///
     /// Those of [`quorate::Quota::take`](crate::Quota::take).
-    pub fn take(&self, pieces: u64) -> Result<Take, ValueError> {
-        wait(&self.home, self.quota.take(pieces))
+    pub fn take(&self, units: u64) -> Result<Take, ValueError> {
+        wait_for_value(&self.runtime_thread, self.quota.take(units))
     }
 
     /// Reads the number of units that are left; see [`quorate::Quota::left`](crate::Quota::left).
@@ -94,7 +97,7 @@ impl Quota {
     ///
     /// Those of [`quorate::Quota::left`](crate::Quota::left).
     pub fn left(&self) -> Result<u64, ValueError> {
-        wait(&self.home, self.quota.left())
+        wait_for_value(&self.runtime_thread, self.quota.left())
     }
 
     /// Removes the quota from every master. Returns true if the quota existed on at least one master; see
@@ -104,14 +107,17 @@ impl Quota {
     ///
     /// Those of [`quorate::Quota::drop_quota`](crate::Quota::drop_quota).
     pub fn drop_quota(&self) -> Result<bool, ValueError> {
-        wait(&self.home, self.quota.drop_quota())
+        wait_for_value(&self.runtime_thread, self.quota.drop_quota())
     }
 }
 
 impl Once {
-    pub(super) fn new(once: once::Once, home: &Home) -> Self {
-        let home = home.clone();
-        Self { once, home }
+    pub(super) fn new(once: once::Once, runtime_thread: &RuntimeThread) -> Self {
+        let runtime_thread = runtime_thread.clone();
+        Self {
+            once,
+            runtime_thread,
+        }
     }
 
     /// How long each method of this `Once` waits for its lock. Default: the builder's `wait`.
@@ -136,7 +142,7 @@ impl Once {
     ///
     /// Those of [`quorate::Once::create`](crate::Once::create).
     pub fn create(&self) -> Result<(), ValueError> {
-        wait(&self.home, self.once.create())
+        wait_for_value(&self.runtime_thread, self.once.create())
     }
 
     /// Runs `body` under the lock of this `Once`, unless the period is already recorded as done. Records the period as
@@ -153,7 +159,7 @@ impl Once {
         body: impl FnOnce(&LockGuard) -> T,
     ) -> Result<OnceOutcome<T>, ValueError> {
         let body = async |guard: &LockGuard| body(guard);
-        wait(&self.home, self.once.at_most_once(body))
+        wait_for_value(&self.runtime_thread, self.once.at_most_once(body))
     }
 
     /// Runs `body` under the lock of this `Once`, unless the period is already recorded as done. Records the period as
@@ -170,7 +176,7 @@ impl Once {
         body: impl FnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         let body = async |guard: &LockGuard| body(guard);
-        wait(&self.home, self.once.at_least_once(body))
+        wait_for_value(&self.runtime_thread, self.once.at_least_once(body))
     }
 
     /// Removes the record of this `Once` from every master. Returns true if at least one master had the record; see
@@ -180,7 +186,7 @@ impl Once {
     ///
     /// Those of [`quorate::Once::drop_record`](crate::Once::drop_record).
     pub fn drop_record(&self) -> Result<bool, ValueError> {
-        wait(&self.home, self.once.drop_record())
+        wait_for_value(&self.runtime_thread, self.once.drop_record())
     }
 }
 

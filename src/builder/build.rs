@@ -9,8 +9,8 @@ use crate::keys::RESERVED;
 use crate::node::note::{Identity, Notes};
 use crate::node::redis::{NodeOptions, RedisNode};
 use crate::node::{CONNECT_STEPS, Context, Markers, Node};
-use crate::options::{Options, bad, text};
-use crate::protocol::lease::{SHORTEST_HEARTBEAT, heartbeat, longest_node_timeout};
+use crate::options::{Options, bad_duration, duration_text};
+use crate::protocol::lease::{SHORTEST_HEARTBEAT, default_heartbeat, longest_node_timeout};
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
 use crate::rounds::coordinator::{Coordinator, Members, Patience};
@@ -22,7 +22,7 @@ use crate::settings::{Order, Wait};
 const MAX_MASTERS: usize = 64;
 
 /// The largest connect timeout.
-const LONGEST_CONNECT: Duration = Duration::from_secs(3600);
+const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 impl RedlockBuilder {
     /// Checks the settings and builds the [`Redlock`]. Does not connect, so a service can start while masters are down.
@@ -39,12 +39,12 @@ impl RedlockBuilder {
             .take()
             .unwrap_or_else(|| Arc::new(Tokio::default()));
         // The id under which the masters wake the waiters of this `Redlock`.
-        let mut process = [0; 8];
-        runtime.random(&mut process);
+        let mut process_id = [0; 8];
+        runtime.random(&mut process_id);
         let options = Options {
             fair: self.settings.order.unwrap_or_default() == Order::Fair && fencing,
             heartbeat: self.effective_heartbeat()?,
-            process: format!("{:016x}", u64::from_be_bytes(process)).into(),
+            process: format!("{:016x}", u64::from_be_bytes(process_id)).into(),
             ttl: self.settings.ttl(),
             max_ttl: self.settings.max_ttl(),
             node_timeout,
@@ -67,7 +67,7 @@ impl RedlockBuilder {
         // Make the masters, and give them what all of them share. None of them connects yet.
         let context = self.context(runtime.clone());
         let members = if self.nodes.is_empty() {
-            self.all_nodes(node_timeout, &context)?
+            self.configured_nodes(node_timeout, &context)?
         } else {
             self.given_nodes()?
         };
@@ -86,7 +86,7 @@ impl RedlockBuilder {
         }
         // A call waits for the slowest kind of master.
         let patience = Patience {
-            answer: self.slowest(node_timeout, nodes)?,
+            answer: self.longest_node_answer_time(node_timeout, nodes)?,
             connect: CONNECT_STEPS * self.settings.connect_timeout(),
         };
         let coordinator = Coordinator::new(
@@ -115,25 +115,25 @@ impl RedlockBuilder {
             Wait::For(wait) if !wait.is_zero() => wait,
             _ => Duration::MAX,
         };
-        let Some(asked) = self.heartbeat else {
-            return Ok(heartbeat(self.settings.ttl(), wait));
+        let Some(heartbeat) = self.heartbeat else {
+            return Ok(default_heartbeat(self.settings.ttl(), wait));
         };
-        let why = if asked < SHORTEST_HEARTBEAT {
+        let why = if heartbeat < SHORTEST_HEARTBEAT {
             "is below 30ms: the masters would receive too many heartbeats".to_owned()
-        } else if asked > self.settings.ttl() {
-            let ttl = text(self.settings.ttl());
+        } else if heartbeat > self.settings.ttl() {
+            let ttl = duration_text(self.settings.ttl());
             format!(
                 "is above the ttl ({ttl}): a crashed waiter would block the queue for longer than a crashed holder"
             )
-        } else if asked > wait {
-            let wait = text(wait);
+        } else if heartbeat > wait {
+            let wait = duration_text(wait);
             format!(
                 "is above the wait ({wait}): a crashed waiter would block the queue until the other waiters give up"
             )
         } else {
-            return Ok(asked);
+            return Ok(heartbeat);
         };
-        Err(bad("heartbeat", asked, why))
+        Err(bad_duration("heartbeat", heartbeat, why))
     }
 
     #[cfg_attr(
@@ -172,12 +172,19 @@ impl RedlockBuilder {
     fn check_connect_timeout(&self) -> Result<(), BuildError> {
         let why = if self.settings.connect_timeout().is_zero() {
             "leaves no time to connect; 500ms is the default".to_owned()
-        } else if self.settings.connect_timeout() > LONGEST_CONNECT {
-            format!("is too long: at most {} is allowed", text(LONGEST_CONNECT))
+        } else if self.settings.connect_timeout() > LONGEST_CONNECT_TIMEOUT {
+            format!(
+                "is too long: at most {} is allowed",
+                duration_text(LONGEST_CONNECT_TIMEOUT)
+            )
         } else {
             return Ok(());
         };
-        Err(bad("connect_timeout", self.settings.connect_timeout(), why))
+        Err(bad_duration(
+            "connect_timeout",
+            self.settings.connect_timeout(),
+            why,
+        ))
     }
 
     pub(super) fn context(&self, runtime: Arc<dyn Runtime>) -> Context {
@@ -190,60 +197,68 @@ impl RedlockBuilder {
 
     /// Returns the longest timeout of the masters. A master without a timeout in its URL has the timeout `default`, and
     /// the result is at least `default`. Returns an error if the timeout of a master is above a quarter of the ttl.
-    fn slowest(&self, default: Duration, nodes: &[Arc<dyn Node>]) -> Result<Duration, BuildError> {
-        let mut slowest = default;
+    fn longest_node_answer_time(
+        &self,
+        default: Duration,
+        nodes: &[Arc<dyn Node>],
+    ) -> Result<Duration, BuildError> {
+        let mut longest_timeout = default;
         for node in nodes {
             let timeout = node.abilities().timeout.unwrap_or(default);
             if timeout > longest_node_timeout(self.settings.ttl()) {
                 let why = format!(
                     "of {} is more than a quarter of the ttl ({}): raise the ttl, or lower the timeout in the URL of this master",
                     node.name(),
-                    text(self.settings.ttl())
+                    duration_text(self.settings.ttl())
                 );
-                return Err(bad("node_timeout", timeout, why));
+                return Err(bad_duration("node_timeout", timeout, why));
             }
-            slowest = slowest.max(timeout);
+            longest_timeout = longest_timeout.max(timeout);
         }
-        Ok(slowest)
+        Ok(longest_timeout)
     }
 
     /// All masters, in the order in which they were named.
-    fn all_nodes(&self, node_timeout: Duration, context: &Context) -> Result<Members, BuildError> {
-        if let Some((_, node)) = self.others.first()
+    fn configured_nodes(
+        &self,
+        node_timeout: Duration,
+        context: &Context,
+    ) -> Result<Members, BuildError> {
+        if let Some((_, node)) = self.custom_nodes.first()
             && (self.generation() > 0
                 || !self.next_masters.is_empty()
                 || self.settings.masters_name.is_some())
         {
             return Err(BuildError::UnmarkedMaster(node.name().to_string()));
         }
-        let members = if self.masters.is_empty() && !self.others.is_empty() {
-            Members::of(Vec::new())
+        let members = if self.masters.is_empty() && !self.custom_nodes.is_empty() {
+            Members::new(Vec::new())
         } else {
             self.redis_nodes(node_timeout, context)?
         };
-        if self.others.is_empty() {
+        if self.custom_nodes.is_empty() {
             return Ok(members);
         }
         let mut nodes = members.nodes;
         let mut names: Vec<String> = nodes.iter().map(|node| node.name().to_string()).collect();
-        for (before, (at, node)) in self.others.iter().enumerate() {
+        for (nodes_before, (masters_before, node)) in self.custom_nodes.iter().enumerate() {
             let name = node.name().to_string();
             if names.contains(&name) {
                 return Err(BuildError::SameMasterTwice(name));
             }
             names.push(name);
-            nodes.insert(at + before, node.clone());
+            nodes.insert(masters_before + nodes_before, node.clone());
         }
-        Ok(Members::of(nodes))
+        Ok(Members::new(nodes))
     }
 
     /// The masters that the caller gave as implementations of [`Node`]. If `next_masters` is set, the caller must give
     /// them in the order of the URLs in `masters` and then `next_masters`.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
-        self.check_name()?;
+        self.check_masters_name()?;
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {
-            return Ok(Members::of(nodes));
+            return Ok(Members::new(nodes));
         }
         let sets = self.sets()?;
         Ok(Members {
@@ -266,9 +281,10 @@ impl RedlockBuilder {
         let name = Identity::of_this_process().of_connection();
         let sets = self.sets()?;
         let options = self.node_options(node_timeout, &name, &sets, context)?;
-        let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
+        let new_node =
+            |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
         Ok(Members {
-            nodes: sets.addresses.into_iter().map(node).collect(),
+            nodes: sets.addresses.into_iter().map(new_node).collect(),
             quorum: sets.quorum,
             configuration: Some(sets.configuration),
         })
@@ -278,32 +294,36 @@ impl RedlockBuilder {
         self.settings.masters_generation.unwrap_or_default()
     }
 
-    fn check_name(&self) -> Result<(), BuildError> {
+    fn check_masters_name(&self) -> Result<(), BuildError> {
         let name = self.settings.masters_name.as_deref();
-        match name.filter(|name| !is_name(name)) {
-            Some(bad) => Err(BuildError::BadMastersName(bad.to_owned())),
+        match name.filter(|name| !is_masters_name(name)) {
+            Some(bad_name) => Err(BuildError::BadMastersName(bad_name.to_owned())),
             None => Ok(()),
         }
     }
 
     pub(super) fn sets(&self) -> Result<Sets, BuildError> {
-        self.check_name()?;
+        self.check_masters_name()?;
         let name = self.settings.masters_name.as_deref();
         // Masters of other kinds count as well, if they were named before this one.
-        let others = |index: usize| self.others.iter().filter(move |(at, _)| *at <= index);
-        let number = |index| index + 1 + others(index).count();
-        Sets::of(
+        let custom_nodes_before = |index: usize| {
+            self.custom_nodes
+                .iter()
+                .filter(move |(masters_before, _)| *masters_before <= index)
+        };
+        let position = |index| index + 1 + custom_nodes_before(index).count();
+        Sets::new(
             &self.masters,
             &self.next_masters,
             self.generation(),
             name,
-            number,
+            position,
         )
     }
 }
 
 /// Whether this text can be the name of the masters: 1 to 64 letters, digits, dots, dashes and underscores.
-fn is_name(name: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-    (1..=64).contains(&name.len()) && name.chars().all(fits)
+fn is_masters_name(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    (1..=64).contains(&name.len()) && name.chars().all(is_allowed)
 }

@@ -20,8 +20,8 @@ impl RedlockBuilder {
         let timeout = self.settings.node_timeout();
         let options = self.node_options(timeout, "quorate", &sets, &context)?;
         let addresses = sets.addresses.into_iter().zip(seed..);
-        let driver = |(address, seed)| Driver::new(address, options.clone(), seed);
-        Ok(addresses.map(driver).collect())
+        let new_driver = |(address, seed)| Driver::new(address, options.clone(), seed);
+        Ok(addresses.map(new_driver).collect())
     }
 
     /// The connection to the only master that this builder names, for contract tests.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::value::{Choice, Field};
-use crate::protocol::lease::usual_node_timeout;
+use crate::protocol::lease::default_node_timeout;
 use crate::settings::{Order, RestartGuard, Wait};
 
 /// The default `ttl`: 10 s, or `max_ttl` if that is shorter.
@@ -71,13 +71,17 @@ impl Setting {
 }
 
 /// The bytes of `name`, with dashes instead of underscores.
-const fn dashed<const N: usize>(name: &str) -> [u8; N] {
+const fn with_dashes<const N: usize>(name: &str) -> [u8; N] {
     let name = name.as_bytes();
     let mut flag = [0; N];
-    let mut at = 0;
-    while at < N {
-        flag[at] = if name[at] == b'_' { b'-' } else { name[at] };
-        at += 1;
+    let mut index = 0;
+    while index < N {
+        flag[index] = if name[index] == b'_' {
+            b'-'
+        } else {
+            name[index]
+        };
+        index += 1;
     }
     flag
 }
@@ -131,7 +135,7 @@ macro_rules! settings {
             $(
                 #[doc = concat!($help, ". Default: ", $default, ".")]
                 $(#[doc = concat!("\n", $more)])?
-                #[cfg_attr(feature = "serde", serde(deserialize_with = "super::value::field"))]
+                #[cfg_attr(feature = "serde", serde(deserialize_with = "super::value::deserialize_field"))]
                 pub $name: $type,
             )+
         }
@@ -140,7 +144,7 @@ macro_rules! settings {
         pub const SETTINGS: &[Setting] = &[$(Setting {
             name: stringify!($name),
             flag: {
-                const FLAG: [u8; stringify!($name).len()] = dashed(stringify!($name));
+                const FLAG: [u8; stringify!($name).len()] = with_dashes(stringify!($name));
                 match std::str::from_utf8(&FLAG) {
                     Ok(flag) => flag,
                     Err(_) => panic!("the name of a setting must be text"),
@@ -362,7 +366,7 @@ impl Settings {
     #[doc(hidden)]
     pub fn node_timeout(&self) -> Duration {
         let timeout = self.node_timeout;
-        timeout.unwrap_or_else(|| usual_node_timeout(self.ttl(), DEFAULT_NODE_TIMEOUT))
+        timeout.unwrap_or_else(|| default_node_timeout(self.ttl(), DEFAULT_NODE_TIMEOUT))
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
@@ -408,34 +412,44 @@ mod tests {
             ("connect_timeout", DEFAULT_CONNECT_TIMEOUT),
             ("wait", DEFAULT_WAIT),
         ] {
-            let row = SETTINGS.iter().find(|row| row.name == name).expect(name);
-            let text = row.default.split(',').next().unwrap_or_default();
+            let setting_row = SETTINGS
+                .iter()
+                .find(|setting_row| setting_row.name == name)
+                .expect(name);
+            let text = setting_row.default.split(',').next().unwrap_or_default();
             assert_eq!(humantime::parse_duration(text), Ok(default), "{name}");
         }
         for (name, default) in [
             ("order", format!("{:?}", Order::default())),
             ("restart_guard", format!("{:?}", RestartGuard::default())),
         ] {
-            let row = SETTINGS.iter().find(|row| row.name == name).expect(name);
-            assert_eq!(row.default, default.to_lowercase(), "{name}");
+            let setting_row = SETTINGS
+                .iter()
+                .find(|setting_row| setting_row.name == name)
+                .expect(name);
+            assert_eq!(setting_row.default, default.to_lowercase(), "{name}");
         }
     }
 
     #[test]
     fn settings_of_lower_precedence_fill_in_only_unset_settings() {
-        let given = |rows: &[(&str, &str)]| {
+        let settings_from = |rows: &[(&str, &str)]| {
             let mut settings = Settings::default();
             for (name, text) in rows {
-                let row = SETTINGS.iter().find(|row| row.name == *name);
-                let row = row.expect("a setting");
-                row.take(&mut settings, (*text).into()).expect("good");
+                let setting_row = SETTINGS
+                    .iter()
+                    .find(|setting_row| setting_row.name == *name);
+                let setting_row = setting_row.expect("a setting");
+                setting_row
+                    .take(&mut settings, (*text).into())
+                    .expect("good");
             }
             settings
         };
-        let over = given(&[("ttl", "1s")]);
-        let under = given(&[("ttl", "2s"), ("masters", "redis://a")]);
-        let both = over.or(under);
-        assert_eq!(both.ttl, Some(Duration::from_secs(1)));
-        assert_eq!(both.masters, ["redis://a"]);
+        let higher = settings_from(&[("ttl", "1s")]);
+        let lower = settings_from(&[("ttl", "2s"), ("masters", "redis://a")]);
+        let merged = higher.or(lower);
+        assert_eq!(merged.ttl, Some(Duration::from_secs(1)));
+        assert_eq!(merged.masters, ["redis://a"]);
     }
 }

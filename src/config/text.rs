@@ -57,33 +57,36 @@ pub fn switch(text: &str) -> Result<bool, String> {
 /// - a comma between the hosts of a `zk://` or `mysql://` URL. A URL with several hosts is not allowed, and the later
 ///   error about it describes the whole URL.
 pub(super) fn urls(text: &str) -> Vec<String> {
-    let pieces: Vec<&str> = text.split(',').collect();
-    let begins = |piece: &str| piece.contains("://");
+    let parts: Vec<&str> = text.split(',').collect();
+    let begins_url = |part: &str| part.contains("://");
     let mut urls: Vec<String> = Vec::new();
-    for (at, piece) in pieces.iter().enumerate() {
-        let rest = pieces[at..].iter().take_while(|piece| !begins(piece));
-        let within = rest.into_iter().any(|piece| piece.contains('@'));
+    for (index, part) in parts.iter().enumerate() {
+        let rest = parts[index..].iter().take_while(|part| !begins_url(part));
+        let is_inside_url = rest.into_iter().any(|part| part.contains('@'));
         match urls.last_mut() {
-            Some(url) if (within && begins(url)) || (!begins(piece) && lists_hosts(url, piece)) => {
+            Some(url)
+                if (is_inside_url && begins_url(url))
+                    || (!begins_url(part) && lists_hosts(url, part)) =>
+            {
                 url.push(',');
-                url.push_str(piece);
+                url.push_str(part);
             }
-            _ => urls.push((*piece).to_owned()),
+            _ => urls.push((*part).to_owned()),
         }
     }
     urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
-/// Whether `piece`, the text after a comma, is probably one more host of `url`. True if `url` is a ZooKeeper or MySQL
-/// URL without a path, and `piece` is not empty.
-fn lists_hosts(url: &str, piece: &str) -> bool {
-    let has_path = |scheme: &str| {
+/// Whether `part`, the text after a comma, is probably one more host of `url`. True if `url` is a ZooKeeper or MySQL
+/// URL without a path, and `part` is not empty.
+fn lists_hosts(url: &str, part: &str) -> bool {
+    let may_list_hosts = |scheme: &str| {
         let names = ["zk", "mysql", "mysqls"];
         names.iter().any(|name| scheme.eq_ignore_ascii_case(name))
     };
-    let hosts = url.trim().split_once("://");
-    let hosts = hosts.filter(|(scheme, _)| has_path(scheme));
-    !piece.trim().is_empty() && hosts.is_some_and(|(_, hosts)| !hosts.contains(['/', '?']))
+    let scheme_and_hosts = url.trim().split_once("://");
+    let hosts = scheme_and_hosts.filter(|(scheme, _)| may_list_hosts(scheme));
+    !part.trim().is_empty() && hosts.is_some_and(|(_, hosts)| !hosts.contains(['/', '?']))
 }
 
 #[cfg(test)]
@@ -92,7 +95,7 @@ mod tests {
 
     #[test]
     fn comma_in_a_password_does_not_end_the_url() {
-        for (text, wanted) in [
+        for (text, expected) in [
             ("redis://a,redis://b", &["redis://a", "redis://b"][..]),
             (
                 "redis://:p,w@a, redis://b",
@@ -108,13 +111,13 @@ mod tests {
             ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
             ("redis://a,", &["redis://a", ""]),
         ] {
-            assert_eq!(urls(text), wanted, "{text}");
+            assert_eq!(urls(text), expected, "{text}");
         }
     }
 
     #[test]
     fn commas_between_hosts_do_not_split_zookeeper_and_mysql_urls() {
-        for (text, wanted) in [
+        for (text, expected) in [
             ("zk://a:1,b:2,c/p", &["zk://a:1,b:2,c/p"][..]),
             ("mysql://u:p@a,b/d", &["mysql://u:p@a,b/d"]),
             (
@@ -127,7 +130,7 @@ mod tests {
             ("zk://a,", &["zk://a", ""]),
             ("zk://a,zk://b", &["zk://a", "zk://b"]),
         ] {
-            assert_eq!(urls(text), wanted, "{text}");
+            assert_eq!(urls(text), expected, "{text}");
         }
     }
 

@@ -34,26 +34,26 @@ pub(super) trait Value: Sized {
 
     /// Deserializes the value; by default from text.
     #[cfg(feature = "serde")]
-    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Text(PhantomData))
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextVisitor(PhantomData))
     }
 
     /// Writes the expected format. The error for a value of another type, such as a number or null, contains it.
     #[cfg(feature = "serde")]
-    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn describe_format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a text")
     }
 }
 
 /// Deserializes a value from text.
 #[cfg(feature = "serde")]
-struct Text<T>(PhantomData<T>);
+struct TextVisitor<T>(PhantomData<T>);
 
 #[cfg(feature = "serde")]
-impl<T: Value> Visitor<'_> for Text<T> {
+impl<T: Value> Visitor<'_> for TextVisitor<T> {
     type Value = T;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        T::format(f)
+        T::describe_format(f)
     }
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
         T::parse(text).map_err(E::custom)
@@ -86,7 +86,7 @@ pub(super) trait Field: Sized {
     fn or(self, other: Self) -> Self;
 
     #[cfg(feature = "serde")]
-    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }
 
 impl<T: Value> Field for Option<T> {
@@ -102,8 +102,8 @@ impl<T: Value> Field for Option<T> {
     }
 
     #[cfg(feature = "serde")]
-    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        T::deserialize(from).map(Some)
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::deserialize(deserializer).map(Some)
     }
 }
 
@@ -124,8 +124,8 @@ impl Field for Vec<String> {
     }
 
     #[cfg(feature = "serde")]
-    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Urls)
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(UrlsVisitor)
     }
 }
 
@@ -135,7 +135,7 @@ impl Value for Duration {
     }
 
     #[cfg(feature = "serde")]
-    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn describe_format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a duration with its unit, such as \"250ms\" or \"10s\"")
     }
 }
@@ -146,7 +146,7 @@ impl Value for Wait {
     }
 
     #[cfg(feature = "serde")]
-    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn describe_format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a duration with its unit, such as \"10s\", or \"forever\" or \"none\"")
     }
 }
@@ -157,8 +157,8 @@ impl Value for bool {
     }
 
     #[cfg(feature = "serde")]
-    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Switch)
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SwitchVisitor)
     }
 }
 
@@ -169,8 +169,8 @@ impl Value for u64 {
     }
 
     #[cfg(feature = "serde")]
-    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        serde::Deserialize::deserialize(from)
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::Deserialize::deserialize(deserializer)
     }
 }
 
@@ -215,7 +215,7 @@ impl Value for Order {
     }
 
     #[cfg(feature = "serde")]
-    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn describe_format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_choices(f, Self::CHOICES)
     }
 }
@@ -249,23 +249,25 @@ impl Value for RestartGuard {
     }
 
     #[cfg(feature = "serde")]
-    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn describe_format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_choices(f, Self::CHOICES)
     }
 }
 
 /// Deserializes one field, whatever its type.
 #[cfg(feature = "serde")]
-pub(super) fn field<'de, D: Deserializer<'de>, F: Field>(from: D) -> Result<F, D::Error> {
-    F::deserialize(from)
+pub(super) fn deserialize_field<'de, D: Deserializer<'de>, F: Field>(
+    deserializer: D,
+) -> Result<F, D::Error> {
+    F::deserialize(deserializer)
 }
 
 /// Deserializes a switch from a boolean, or from the words `on` and `off`.
 #[cfg(feature = "serde")]
-struct Switch;
+struct SwitchVisitor;
 
 #[cfg(feature = "serde")]
-impl Visitor<'_> for Switch {
+impl Visitor<'_> for SwitchVisitor {
     type Value = bool;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("true, false, \"on\" or \"off\"")
@@ -280,10 +282,10 @@ impl Visitor<'_> for Switch {
 
 /// Deserializes URLs from a list, or from one text with commas.
 #[cfg(feature = "serde")]
-struct Urls;
+struct UrlsVisitor;
 
 #[cfg(feature = "serde")]
-impl<'de> Visitor<'de> for Urls {
+impl<'de> Visitor<'de> for UrlsVisitor {
     type Value = Vec<String>;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of URLs")

@@ -20,6 +20,6 @@ pub(crate) fn end_lost_lock(
     coordinator.release_in_background(&held.claim);
     held.end(cause);
     let resource = String::from_utf8_lossy(held.claim.resource());
-    let trouble = held.trouble(coordinator.names());
-    tracing::warn!(%resource, cause = cause.as_str(), said = trouble, "lock lost");
+    let reply_texts = held.trouble(coordinator.names());
+    tracing::warn!(%resource, cause = cause.as_str(), said = reply_texts, "lock lost");
 }

@@ -14,8 +14,8 @@ use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Extension, Terms};
 use crate::report::Replies;
 use crate::rounds::coordinator::Coordinator;
-use crate::rounds::extend::{Votes, extended, said_of_lock};
-use crate::rounds::fan_out::{Collect, FanOut, From};
+use crate::rounds::extend::{Votes, answer_for_lock, key_extensions_of};
+use crate::rounds::fan_out::{Collect, FanOut, Source};
 
 /// Extends the lock `held`: its TTL `ttl` begins again now. The caller has checked `ttl`. `id` is the lock's id in the
 /// renewal schedule.
@@ -26,8 +26,8 @@ pub(super) async fn extend(
     ttl: Duration,
 ) -> Result<(), ExtendError> {
     let coordinator = &core.coordinator;
-    let started = coordinator.now();
-    if let Some(cause) = held.end_cause(started) {
+    let started_at = coordinator.now();
+    if let Some(cause) = held.end_cause(started_at) {
         return Err(ExtendError::Lost(cause));
     }
     let items: Arc<[ExtendItem]> = [ExtendItem {
@@ -39,14 +39,14 @@ pub(super) async fn extend(
     let answers = ExtendAnswers {
         votes: Votes::new(coordinator.quorum, held.claim.keys().count()),
         terms: Terms {
-            started,
+            started_at,
             ttl,
             drift: coordinator.drift,
         },
         held: held.clone(),
         id,
         core: Arc::downgrade(core),
-        replies: Replies::of(coordinator.quorum.nodes()),
+        replies: Replies::new(coordinator.quorum.nodes()),
         outcome: Extension::Pending,
     };
     let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
@@ -55,13 +55,14 @@ pub(super) async fn extend(
     });
     if held.is_noted() && !held.claim.shape().renewal_keeps_note() {
         // For a lock on several keys, of readers or of an owner, a separate request renews the holder's note.
-        note_again(coordinator, held);
+        send_note_again(coordinator, held);
     }
-    let settled = fan_out
-        .until(|answers| Some(answers.outcome).filter(|outcome| *outcome != Extension::Pending));
+    let extension_outcome = fan_out.wait_until(|answers| {
+        Some(answers.outcome).filter(|outcome| *outcome != Extension::Pending)
+    });
     // Stop waiting when the lock's validity ends, because no later answer can extend the lock.
     let mut limit = Limit::new(&*coordinator.runtime, held.valid_until());
-    let outcome = match limit.wait(settled).await {
+    let outcome = match limit.wait(extension_outcome).await {
         Some(outcome) => outcome,
         // A concurrent renewal has extended the lock, so it is still held. But this extension has no result.
         None if held.end_cause(coordinator.now()).is_none() => Extension::Unknown,
@@ -83,7 +84,7 @@ pub(super) async fn extend(
     }
 }
 
-fn note_again(coordinator: &Coordinator, held: &Held) {
+fn send_note_again(coordinator: &Coordinator, held: &Held) {
     let runtime = &coordinator.runtime;
     let note = held.note(false, runtime.now(), runtime.wall_micros());
     coordinator.note(note.into_iter().collect());
@@ -101,26 +102,36 @@ struct ExtendAnswers {
 }
 
 impl Collect for ExtendAnswers {
-    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+    fn record_answer(&mut self, source: Source, answer: Result<Answer, Fault>) -> bool {
         let keys = 0..self.held.claim.keys().count();
-        let said = extended(answer, keys.len());
-        let of_lock = said_of_lock(&said, &keys);
-        self.replies
-            .note(from.node, &of_lock, self.terms.started, from.now, false);
+        let key_extensions = key_extensions_of(answer, keys.len());
+        let lock_answer = answer_for_lock(&key_extensions, &keys);
+        self.replies.record(
+            source.node,
+            &lock_answer,
+            self.terms.started_at,
+            source.now,
+            false,
+        );
         let old_end = self.held.valid_until();
-        let outcome = self
-            .votes
-            .record(from.node, &said, &keys, from.now, old_end, self.terms);
-        if let (Ok(said), Some(core)) = (&said, self.core.upgrade())
-            && self.held.lacks_note(said)
+        let outcome = self.votes.record(
+            source.node,
+            &key_extensions,
+            &keys,
+            source.now,
+            old_end,
+            self.terms,
+        );
+        if let (Ok(key_extensions), Some(core)) = (&key_extensions, self.core.upgrade())
+            && self.held.lacks_note(key_extensions)
         {
-            note_again(&core.coordinator, &self.held);
+            send_note_again(&core.coordinator, &self.held);
         }
         // Apply the extension here, because the caller's future may be dropped, or be polled much later.
         match outcome {
             Extension::Pending => return false,
             Extension::Renewed(until) => {
-                self.outcome = if self.held.extend_lease(until, self.held.ttl(), from.now) {
+                self.outcome = if self.held.extend_lease(until, self.held.ttl(), source.now) {
                     outcome
                 } else {
                     Extension::TooLate
@@ -129,7 +140,7 @@ impl Collect for ExtendAnswers {
             Extension::Lost | Extension::TooLate | Extension::Unknown => self.outcome = outcome,
         }
         if let Extension::Lost | Extension::TooLate = self.outcome {
-            self.lose(from.now);
+            self.end_lost_lock(source.now);
         }
         true
     }
@@ -137,7 +148,7 @@ impl Collect for ExtendAnswers {
 
 impl ExtendAnswers {
     /// Ends a lock that this extension found to be lost, in the same way as a renewal does.
-    fn lose(&mut self, now: Instant) {
+    fn end_lost_lock(&mut self, now: Instant) {
         self.held.record_replies(self.replies.clone());
         let cause = match self.outcome {
             Extension::Lost => LossCause::TakenAway,

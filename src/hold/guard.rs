@@ -42,9 +42,9 @@ pub struct LockGuard {
     pub(crate) held: Arc<Held>,
     pub(crate) core: Arc<Core>,
     pub(crate) id: ScheduleId,
-    released: bool,
+    is_released: bool,
     /// Whether this guard has already written the lock's value (quota or record).
-    wrote: AtomicBool,
+    has_written: AtomicBool,
 }
 
 impl LockGuard {
@@ -53,15 +53,15 @@ impl LockGuard {
             held,
             core,
             id,
-            released: false,
-            wrote: AtomicBool::new(false),
+            is_released: false,
+            has_written: AtomicBool::new(false),
         }
     }
 
     /// Returns true only at the first call, so that a guard writes the lock's value (quota or record) only once. Two
     /// writes with the same fencing token could reach a master in the wrong order.
     pub(crate) fn may_write(&self) -> bool {
-        !self.wrote.swap(true, Ordering::Relaxed)
+        !self.has_written.swap(true, Ordering::Relaxed)
     }
 
     /// Runs `body` while the lock is held. When the lock is lost, drops `body` and returns an error. If `body` returns
@@ -70,10 +70,10 @@ impl LockGuard {
         &self,
         body: impl AsyncFnOnce(&Self) -> T,
     ) -> Result<T, (LossCause, Option<T>)> {
-        let lost = std::pin::pin!(self.lost());
+        let lost_cause = std::pin::pin!(self.lost());
         let body = std::pin::pin!(body(self));
         // `select` polls `body` first. If both futures are ready, the value of `body` is kept.
-        let value = match futures::future::select(body, lost).await {
+        let value = match futures::future::select(body, lost_cause).await {
             Either::Left((value, _)) => value,
             Either::Right((cause, _)) => return Err((cause, None)),
         };
@@ -93,7 +93,7 @@ impl LockGuard {
 
     /// Whether this process was forked from the one that holds the lock.
     fn is_forked(&self) -> bool {
-        self.core.coordinator.process.is_other()
+        self.core.coordinator.process.is_not_current()
     }
 
     /// The name of the locked resource, without the key prefix. For a lock on several resources: the name of the first
@@ -173,8 +173,8 @@ impl LockGuard {
         self.held.valid_until()
     }
 
-    /// Resolves when a renewal or an extension has extended the validity after this call. May also resolve when the lock
-    /// ends. The call itself registers for the notification, so no extension after it is missed.
+    /// Resolves when a renewal or an extension has extended the validity after this call. May also resolve when the
+    /// lock ends. The call itself registers for the notification, so no extension after it is missed.
     ///
     /// Use it to pass the new end of the validity to another process at once, without asking
     /// [`remaining`](Self::remaining) again and again. To wait for the end of the lock, use [`lost`](Self::lost).
@@ -192,7 +192,7 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn extended(&self) -> impl Future<Output = ()> + Send {
-        self.held.changed()
+        self.held.validity_change()
     }
 
     /// The remaining validity; zero once the lock has ended.
@@ -257,7 +257,7 @@ impl LockGuard {
         let runtime = self.core.coordinator.runtime.clone();
         let process = self.core.coordinator.process;
         async move {
-            if process.is_other() {
+            if process.is_not_current() {
                 return LossCause::Forked;
             }
             held.lost(&*runtime).await
@@ -319,7 +319,7 @@ impl LockGuard {
     /// ```
     pub async fn release(mut self) -> Released {
         let was_valid = self.is_valid();
-        self.released = true;
+        self.is_released = true;
         if !self.is_forked() {
             self.core.renewal.forget(&self.id);
         }
@@ -331,7 +331,7 @@ impl LockGuard {
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
         limit
-            .wait(fan_out.until(|answers| answers.settled().then_some(())))
+            .wait(fan_out.wait_until(|answers| answers.is_settled().then_some(())))
             .await;
         let (on, expired_on, unreachable) = fan_out.answers().counts();
         let pending = self.core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
@@ -388,7 +388,7 @@ impl Drop for LockGuard {
             // The lock belongs to the parent process. Leak what the fields refer to: dropping it may need a mutex that
             // another thread of the parent held during the fork.
             std::mem::forget((self.held.clone(), self.core.clone()));
-        } else if !self.released {
+        } else if !self.is_released {
             self.core.renewal.forget(&self.id);
             self.core
                 .coordinator

@@ -11,26 +11,26 @@ use crate::node::{Answer, Claim, Extended, Fault, NodeName, NoteItem, Phase};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::{LateAnswers, NodeReport, OneLine, Replies};
-use crate::rounds::attempt::Won;
+use crate::rounds::attempt::WonAttempt;
 use crate::runtime::Runtime;
 use crate::waiting::local_queue::LocalQueues;
 use crate::waiting::local_queue::place::LocalPlace;
 
 /// The properties of a held lock that the caller requested.
-pub(crate) struct Holding {
+pub(crate) struct HoldOptions {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
     /// Whether the lock is renewed in the background.
     pub(crate) renews: bool,
     /// The text of the lock's note, which other clients can read; `None` if the lock has no note.
-    pub(crate) says: Option<Arc<str>>,
+    pub(crate) note_text: Option<Arc<str>>,
 }
 
 /// How long a lock must be held before its note is written, so that short holds cost no additional message.
-const NOTED_AFTER: Duration = Duration::from_millis(100);
+const NOTE_AFTER: Duration = Duration::from_millis(100);
 
 /// Every sixth renewal of a lock also renews the lock's note. A lock is renewed every third of its ttl.
-const KEPT_EVERY: u8 = 6;
+const RENEWALS_PER_NOTE: u8 = 6;
 
 /// One held lock. A process may hold very many locks, so keep this struct small.
 pub(crate) struct Held {
@@ -38,14 +38,14 @@ pub(crate) struct Held {
     /// The fencing token; `None` without fencing. Never 0, because fencing counters start at 1.
     pub(crate) fencing: Option<NonZero<u64>>,
     /// When the successful attempt sent its first request.
-    since: Instant,
+    held_since: Instant,
     /// The text of the lock's note, which other clients can read; `None` if the lock has no note.
-    says: Option<Arc<str>>,
+    note_text: Option<Arc<str>>,
     /// When `max_hold` ends the lock; `NEVER` without a limit.
     pub(crate) hold_end: Instant,
     state: Mutex<State>,
-    changed: Notify,
-    hold: metrics::Hold,
+    validity_changed: Notify,
+    hold_metric: metrics::Hold,
 }
 
 struct State {
@@ -59,50 +59,50 @@ struct State {
     local_queues: Option<Arc<LocalQueues>>,
     /// Whether the lock was acquired through a local queue. If so, the end of this lock lets the next waiter of that
     /// queue request the lock from the masters.
-    queued: bool,
+    is_queued: bool,
     /// The masters' replies about this lock; see [`Held::reports`].
     replies: Replies,
     phase: Phase,
     /// Whether the lock's note has been written, or is being written now.
-    noted: bool,
+    is_note_sent: bool,
     /// The number of renewals since the note was last renewed.
-    unkept: u8,
+    renewals_without_note: u8,
 }
 
 impl State {
     fn take_local_queues(&mut self) -> Option<(Arc<LocalQueues>, bool)> {
-        Some((self.local_queues.take()?, self.queued))
+        Some((self.local_queues.take()?, self.is_queued))
     }
 }
 
 impl Held {
     pub(crate) fn new(
-        won: Won,
-        holding: Holding,
+        won: WonAttempt,
+        hold_options: HoldOptions,
         local_queues: &Arc<LocalQueues>,
         place: Option<LocalPlace>,
     ) -> Arc<Self> {
         let place = place.filter(LocalPlace::is_queued);
-        let queued = place.is_some();
+        let is_queued = place.is_some();
         let local_queues = match place {
             Some(place) => place.hold(),
             None => local_queues.hold(won.claim.keys()),
         };
-        let Holding {
+        let HoldOptions {
             ttl,
             max_hold,
             renews,
-            says,
-        } = holding;
+            note_text,
+        } = hold_options;
         // Start the count of renewals at a random value. Otherwise, locks that were acquired together would renew their
         // notes at the same time.
-        let unkept = won.claim.token().to_bytes()[0] % KEPT_EVERY;
-        let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
+        let renewals_without_note = won.claim.token().to_bytes()[0] % RENEWALS_PER_NOTE;
+        let hold_end = max_hold.map_or(Instant::NEVER, |max_hold| won.started_at + max_hold);
         let held = Arc::new(Self {
             claim: won.claim,
             fencing: won.fencing.and_then(NonZero::new),
-            since: won.started,
-            says,
+            held_since: won.started_at,
+            note_text,
             hold_end,
             state: Mutex::new(State {
                 end: None,
@@ -110,14 +110,14 @@ impl Held {
                 valid_until: won.valid_until.min(hold_end),
                 ttl: nanos(ttl),
                 local_queues: Some(local_queues),
-                queued,
+                is_queued,
                 replies: Replies::default(),
                 phase: Phase::Acquire,
-                noted: false,
-                unkept,
+                is_note_sent: false,
+                renewals_without_note,
             }),
-            changed: Notify::new(),
-            hold: metrics::Hold::begin(),
+            validity_changed: Notify::new(),
+            hold_metric: metrics::Hold::begin(),
         });
         won.round.answers().hand_over(&held);
         held
@@ -157,34 +157,35 @@ impl Held {
     }
 
     /// When the note is to be written for the first time; `None` if it has been written, or if the lock has no note.
-    pub(crate) fn note_due(&self) -> Option<Instant> {
-        (self.says.is_some() && !self.state().noted).then(|| self.since + NOTED_AFTER)
+    pub(crate) fn note_due_at(&self) -> Option<Instant> {
+        (self.note_text.is_some() && !self.state().is_note_sent)
+            .then(|| self.held_since + NOTE_AFTER)
     }
 
     /// Records that the lock's note has been written, or is being written now. From now on the note is renewed together
     /// with the lock.
-    pub(crate) fn will_be_noted(&self) {
-        self.state().noted = true;
+    pub(crate) fn mark_note_sent(&self) {
+        self.state().is_note_sent = true;
     }
 
     /// The note to send to the masters now; `None` if the lock has no note.
     pub(crate) fn note(&self, announce: bool, now: Instant, wall_micros: u64) -> Option<NoteItem> {
-        let says = self.says.clone()?;
-        self.will_be_noted();
+        let note_text = self.note_text.clone()?;
+        self.mark_note_sent();
         // Mark the claim as having a note before the note is queued, so that a later release also deletes the note.
         self.claim.take_note();
-        let held_for = now.saturating_since(self.since).as_millis() as u64;
+        let held_for = now.saturating_since(self.held_since).as_millis() as u64;
         Some(NoteItem {
             claim: self.claim.clone(),
-            says,
+            says: note_text,
             since: (wall_micros / 1000).saturating_sub(held_for),
             announce,
         })
     }
 
     /// The text of the lock's note, without the time of the acquire; `None` if the lock has no note.
-    pub(crate) fn says(&self) -> Option<&Arc<str>> {
-        self.says.as_ref()
+    pub(crate) fn note_text(&self) -> Option<&Arc<str>> {
+        self.note_text.as_ref()
     }
 
     /// Whether the note has been sent to the masters.
@@ -193,25 +194,25 @@ impl Held {
     }
 
     /// Counts a renewal of the lock. Returns whether the lock's note must be renewed together with this renewal.
-    pub(crate) fn keeps_note(&self) -> bool {
+    pub(crate) fn next_renewal_keeps_note(&self) -> bool {
         if !self.is_noted() {
             return false;
         }
         let mut state = self.state();
-        state.unkept = (state.unkept + 1) % KEPT_EVERY;
-        state.unkept == 0
+        state.renewals_without_note = (state.renewals_without_note + 1) % RENEWALS_PER_NOTE;
+        state.renewals_without_note == 0
     }
 
     /// Whether a master has lost the note that describes the lock's holder. `said` is this master's reply to an
     /// extension or renewal: one result for each key of the lock. Returns false if the note has not been sent yet.
-    pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
-        let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
-        self.is_noted() && said.iter().any(lacks)
+    pub(crate) fn lacks_note(&self, extended: &[Extended]) -> bool {
+        let lacks_note = |key: &Extended| matches!(key, Extended::Restored | Extended::Unnoted);
+        self.is_noted() && extended.iter().any(lacks_note)
     }
 
     /// When the successful attempt sent its first request.
-    pub(crate) fn since(&self) -> Instant {
-        self.since
+    pub(crate) fn held_since(&self) -> Instant {
+        self.held_since
     }
 
     /// Whether the lock is renewed in the background.
@@ -224,8 +225,8 @@ impl Held {
     /// removed.
     ///
     /// Never call this while the mutex of the lock's state is held.
-    fn let_go(&self, ended: Option<(Arc<LocalQueues>, bool)>) {
-        match ended {
+    fn leave_local_queues(&self, local_queues: Option<(Arc<LocalQueues>, bool)>) {
+        match local_queues {
             Some((local_queues, true)) => {
                 self.claim.keys().for_each(|key| local_queues.pass_on(key));
             }
@@ -261,7 +262,7 @@ impl Held {
             if state.end.is_none() && now >= state.valid_until {
                 let cause = self.deadline_cause(now);
                 state.end = Some(cause);
-                self.hold.end(cause);
+                self.hold_metric.end(cause);
             }
             let local_queues = if state.end.is_some() {
                 state.take_local_queues()
@@ -270,7 +271,7 @@ impl Held {
             };
             (state.end, local_queues)
         };
-        self.let_go(local_queues);
+        self.leave_local_queues(local_queues);
         end
     }
 
@@ -285,16 +286,16 @@ impl Held {
     /// Ends the lock unless it has ended already. Then lets the next local waiter request the lock from the masters.
     /// Queue the lock's releases before this call, so that they are sent before the waiter's requests.
     pub(crate) fn end(&self, cause: LossCause) {
-        let (first, local_queues) = {
+        let (is_first_end, local_queues) = {
             let mut state = self.state();
-            let first = state.end.is_none();
+            let is_first_end = state.end.is_none();
             state.end.get_or_insert(cause);
-            (first, state.take_local_queues())
+            (is_first_end, state.take_local_queues())
         };
-        self.let_go(local_queues);
-        if first {
-            self.hold.end(cause);
-            self.changed.notify_waiters();
+        self.leave_local_queues(local_queues);
+        if is_first_end {
+            self.hold_metric.end(cause);
+            self.validity_changed.notify_waiters();
         }
     }
 
@@ -309,29 +310,29 @@ impl Held {
             state.valid_until = state.valid_until.max(until.min(self.hold_end));
             state.ttl = nanos(ttl);
         }
-        self.changed.notify_waiters();
+        self.validity_changed.notify_waiters();
         true
     }
 
     /// Resolves at the first extension of the validity after this call. May also resolve when the lock ends.
-    pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send {
-        self.changed.notified()
+    pub(crate) fn validity_change(&self) -> impl Future<Output = ()> + Send {
+        self.validity_changed.notified()
     }
 
     /// Resolves when the lock has ended. This future has its own timer, which fires at the end of the validity even if
     /// a renewal hangs.
     pub(crate) async fn lost(&self, runtime: &dyn Runtime) -> LossCause {
         loop {
-            let changed = self.changed.notified();
-            futures::pin_mut!(changed);
+            let validity_change = self.validity_changed.notified();
+            futures::pin_mut!(validity_change);
             // Register for the notification first. If the lock ends right after the call of `ended` below, the
             // notification wakes this future.
-            changed.as_mut().enable();
+            validity_change.as_mut().enable();
             if let Some(cause) = self.end_cause(runtime.now()) {
                 return cause;
             }
             let deadline = runtime.sleep_until(self.valid_until());
-            futures::future::select(changed, deadline).await;
+            futures::future::select(validity_change, deadline).await;
         }
     }
 }
@@ -339,12 +340,12 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let local_queues = self.state().take_local_queues();
-        self.let_go(local_queues);
+        self.leave_local_queues(local_queues);
     }
 }
 
-fn nanos(of: Duration) -> u64 {
-    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl LateAnswers for Held {
@@ -352,17 +353,17 @@ impl LateAnswers for Held {
         self.state().replies = replies;
     }
 
-    fn note(
+    fn record(
         &self,
         node: usize,
         answer: &Result<Answer, Fault>,
-        started: Instant,
+        started_at: Instant,
         now: Instant,
         late: bool,
     ) {
         let mut state = self.state();
         if state.phase == Phase::Acquire {
-            state.replies.note(node, answer, started, now, late);
+            state.replies.record(node, answer, started_at, now, late);
         }
     }
 }

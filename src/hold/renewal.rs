@@ -31,7 +31,9 @@ use std::time::Duration;
 
 use super::end::end_lost_lock;
 use super::held::Held;
-use super::schedule::{Due, OPEN, Renewal, SOON, ScheduleId, What, next_due};
+use super::schedule::{
+    Due, DueKind, MAX_OPEN_BATCHES, Renewal, SHORTEST_INTERVAL, ScheduleId, next_due_time,
+};
 use crate::metrics;
 use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
 use crate::outcome::LossCause;
@@ -41,34 +43,34 @@ use crate::protocol::lease::{Extension, Terms, retry_at};
 use crate::repeats::warn_seldom;
 use crate::report::Replies;
 use crate::rounds::coordinator::Coordinator;
-use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
-use crate::rounds::fan_out::{Collect, FanOut, From};
-use crate::runtime::{BoxFuture, pause};
+use crate::rounds::extend::{KeyExtensions, Votes, answer_for_lock, key_extensions_of};
+use crate::rounds::fan_out::{Collect, FanOut, Source};
+use crate::runtime::{BoxFuture, yield_once};
 
 /// Schedules renewals of `held`, and starts the renewal task if it is not running. Returns `false` if there is no
 /// runtime to run the task on. The lock is then not renewed and expires.
-pub(crate) fn watch(
+pub(crate) fn schedule_renewals(
     renewal: &Arc<Renewal>,
     coordinator: &Arc<Coordinator>,
     held: &Arc<Held>,
     id: &ScheduleId,
-    started: Instant,
+    started_at: Instant,
 ) -> bool {
-    let due = next_due(held, started);
-    let (start, wake) = {
+    let due = next_due_time(held, started_at);
+    let (starts_task, wakes_task) = {
         let mut schedule = renewal.schedule();
         id.0.store(schedule.insert(held.clone(), due), Ordering::Relaxed);
-        let start = !std::mem::replace(&mut schedule.running, true);
-        (start, due < schedule.wakes_at)
+        let starts_task = !std::mem::replace(&mut schedule.is_running, true);
+        (starts_task, due < schedule.wakes_at)
     };
-    if start {
-        let task = run(RenewalTask::new(renewal, coordinator));
+    if starts_task {
+        let task = run_renewals(RenewalTask::new(renewal, coordinator));
         let spawned = coordinator.runtime.spawn(Box::pin(task));
-        renewal.schedule().running &= spawned;
+        renewal.schedule().is_running &= spawned;
         return spawned;
     }
-    if wake {
-        renewal.sooner.notify_one();
+    if wakes_task {
+        renewal.rescheduled.notify_one();
     }
     true
 }
@@ -99,7 +101,7 @@ impl Drop for RenewalTask {
             let handles = (self.renewal.clone(), self.coordinator.clone());
             let task = move || -> BoxFuture<()> {
                 let (renewal, coordinator) = handles;
-                Box::pin(run(RenewalTask {
+                Box::pin(run_renewals(RenewalTask {
                     renewal,
                     coordinator,
                 }))
@@ -108,12 +110,16 @@ impl Drop for RenewalTask {
                 return;
             }
         }
-        renewal.schedule().running = false;
+        renewal.schedule().is_running = false;
     }
 }
 
-async fn run(mut task: RenewalTask) {
-    let Some(sooner) = task.renewal.upgrade().map(|renewal| renewal.sooner.clone()) else {
+async fn run_renewals(mut task: RenewalTask) {
+    let Some(rescheduled) = task
+        .renewal
+        .upgrade()
+        .map(|renewal| renewal.rescheduled.clone())
+    else {
         return;
     };
     loop {
@@ -129,55 +135,57 @@ async fn run(mut task: RenewalTask) {
             let why = panics::text(&panic);
             tracing::error!(%why, "internal failure: locks that were due are not renewed");
         }
-        let next = {
+        let next_wake_at = {
             let mut schedule = renewal.schedule();
-            let next = schedule.next(now);
-            schedule.wakes_at = next.unwrap_or(Instant::NEVER);
-            // Set `running` before the schedule is unlocked. If `running` is false, this task ends, and the next lock
-            // that is added to the schedule starts a new task.
-            schedule.running = next.is_some();
-            next
+            let next_wake_at = schedule.next_wake_at(now);
+            schedule.wakes_at = next_wake_at.unwrap_or(Instant::NEVER);
+            // Set `is_running` before the schedule is unlocked. If `is_running` is false, this task ends, and the next
+            // lock that is added to the schedule starts a new task.
+            schedule.is_running = next_wake_at.is_some();
+            next_wake_at
         };
-        let Some(next) = next else {
-            // `Drop` must not reset the `running` flag, because a new task may already have set it.
+        let Some(next_wake_at) = next_wake_at else {
+            // `Drop` must not reset the `is_running` flag, because a new task may already have set it.
             task.renewal = Weak::new();
             return;
         };
-        if next <= now {
+        if next_wake_at <= now {
             drop((renewal, coordinator));
-            pause().await;
+            yield_once().await;
             continue;
         }
-        let nap = coordinator.runtime.sleep_until(next.max(now + SOON));
+        let sleep = coordinator
+            .runtime
+            .sleep_until(next_wake_at.max(now + SHORTEST_INTERVAL));
         drop((renewal, coordinator));
-        futures::future::select(nap, std::pin::pin!(sooner.notified())).await;
+        futures::future::select(sleep, std::pin::pin!(rescheduled.notified())).await;
     }
 }
 
-/// RenewalTask the expired locks among those that are due. Sends the renewals of the other locks to every node, and does not
-/// wait for the replies.
+/// RenewalTask the expired locks among those that are due. Sends the renewals of the other locks to every node, and
+/// does not wait for the replies.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
     // Groups (locks on several keys, locks of readers and of owners) are renewed by a slower script than plain locks
     // and permits. So groups get a batch of their own.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
-    let wall = coordinator.runtime.wall_micros();
-    for Due { held, id, what } in due {
+    let wall_micros = coordinator.runtime.wall_micros();
+    for Due { held, id, kind } in due {
         if let Some(cause) = held.end_cause(now) {
             end_lost_lock(renewal, coordinator, &held, id, cause);
             continue;
         }
-        let keeps = what != What::Note && held.keeps_note();
+        let keeps_note = kind != DueKind::Note && held.next_renewal_keeps_note();
         // The script for groups renews locks, but not the notes that describe their holders.
         let with_note = held.claim.shape().renewal_keeps_note();
-        if what == What::Note || !held.is_noted() || (keeps && !with_note) {
-            notes.extend(held.note(false, now, wall));
+        if kind == DueKind::Note || !held.is_noted() || (keeps_note && !with_note) {
+            notes.extend(held.note(false, now, wall_micros));
         }
-        if !held.renews() || what == What::Note {
+        if !held.renews() || kind == DueKind::Note {
             continue;
         }
         let batch = if with_note { &mut plain } else { &mut groups };
-        batch.add(coordinator, held, id, keeps && with_note);
+        batch.add(coordinator, held, id, keeps_note && with_note);
     }
     for batch in [plain, groups] {
         batch.send(renewal, coordinator, now);
@@ -190,7 +198,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
 /// Locks that are renewed together, with one message to each master.
 #[derive(Default)]
 struct Batch {
-    renewing: Vec<Renewing>,
+    renewals: Vec<LockRenewal>,
     items: Vec<ExtendItem>,
     keys: usize,
 }
@@ -203,14 +211,14 @@ impl Batch {
         self.keys += claim.keys().count();
         self.items.push(ExtendItem { claim, ttl, note });
         let keys = first..self.keys;
-        self.renewing.push(Renewing {
+        self.renewals.push(LockRenewal {
             votes: Votes::new(coordinator.quorum, keys.len()),
             keys,
             held,
             id,
             ttl,
-            tells: false,
-            noted: false,
+            records_replies: false,
+            is_note_sent: false,
         });
     }
 
@@ -220,13 +228,13 @@ impl Batch {
         }
         let items: Arc<[ExtendItem]> = self.items.into();
         let answers = RenewAnswers {
-            renewing: self.renewing,
+            renewals: self.renewals,
             keys: self.keys,
-            started: now,
+            started_at: now,
             renewal: Arc::downgrade(renewal),
             coordinator: Arc::downgrade(coordinator),
             received: Vec::new(),
-            open: Some(Open::count(renewal, now)),
+            open_batch: Some(OpenBatch::count(renewal, now)),
         };
         let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
         coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
@@ -237,46 +245,46 @@ impl Batch {
 
 /// The votes on one batch of renewals; the result is decided for each lock by itself.
 struct RenewAnswers {
-    renewing: Vec<Renewing>,
+    renewals: Vec<LockRenewal>,
     keys: usize,
-    started: Instant,
+    started_at: Instant,
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
     /// The replies in the order in which they arrived. Each reply has one entry per key of the batch.
-    received: Vec<(From, KeysSaid)>,
+    received: Vec<(Source, KeyExtensions)>,
     /// `Some` while the batch waits for a majority; `None` once a majority or all masters have answered.
-    open: Option<Open>,
+    open_batch: Option<OpenBatch>,
 }
 
 /// While this value exists, one batch of renewals counts as open: the batch still waits for the replies of a majority.
-struct Open(Weak<Renewal>);
+struct OpenBatch(Weak<Renewal>);
 
-impl Open {
+impl OpenBatch {
     fn count(renewal: &Arc<Renewal>, now: Instant) -> Self {
         let mut schedule = renewal.schedule();
-        schedule.open += 1;
-        schedule.sent_at = now;
+        schedule.open_batches += 1;
+        schedule.batch_sent_at = now;
         Self(Arc::downgrade(renewal))
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenBatch {
     fn drop(&mut self) {
         let Some(renewal) = self.0.upgrade() else {
             return;
         };
-        let wake = {
+        let may_send_next = {
             let mut schedule = renewal.schedule();
-            schedule.open -= 1;
-            schedule.open < OPEN && schedule.held_back
+            schedule.open_batches -= 1;
+            schedule.open_batches < MAX_OPEN_BATCHES && schedule.is_held_back
         };
-        if wake {
-            renewal.sooner.notify_one();
+        if may_send_next {
+            renewal.rescheduled.notify_one();
         }
     }
 }
 
-struct Renewing {
+struct LockRenewal {
     held: Arc<Held>,
     id: u64,
     ttl: Duration,
@@ -284,13 +292,13 @@ struct Renewing {
     keys: Range<usize>,
     votes: Votes,
     /// Whether the lock stores the masters' replies to this renewal, so that [`Held::reports`] returns them.
-    tells: bool,
+    records_replies: bool,
     /// Whether the holder's note was sent again during this renewal, because a master had lost the note.
-    noted: bool,
+    is_note_sent: bool,
 }
 
 impl Collect for RenewAnswers {
-    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+    fn record_answer(&mut self, source: Source, answer: Result<Answer, Fault>) -> bool {
         let (Some(renewal), Some(coordinator)) =
             (self.renewal.upgrade(), self.coordinator.upgrade())
         else {
@@ -298,74 +306,90 @@ impl Collect for RenewAnswers {
         };
         // Store the reply. The batch stays open until a majority has replied without error, or all have answered.
         let nodes = coordinator.quorum.nodes();
-        self.received.push((from, extended(answer, self.keys)));
-        let usable = self.received.iter().filter(|(_, said)| said.is_ok());
-        let usable = usable.map(|(from, _)| from.node).collect();
-        if coordinator.quorum.is_met_by(usable) || self.received.len() >= nodes {
-            self.open = None;
+        self.received
+            .push((source, key_extensions_of(answer, self.keys)));
+        let usable_answers = self.received.iter().filter(|(_, answer)| answer.is_ok());
+        let answering = usable_answers.map(|(source, _)| source.node).collect();
+        if coordinator.quorum.is_met_by(answering) || self.received.len() >= nodes {
+            self.open_batch = None;
         }
         let Self {
-            renewing,
+            renewals,
             received,
-            started,
+            started_at,
             ..
         } = self;
-        let Some((_, said)) = received.last() else {
+        let Some((_, extensions)) = received.last() else {
             return false;
         };
         // The reply has one part for each lock, so each lock is decided separately.
         let mut notes = Vec::new();
-        for lock in renewing.iter_mut() {
+        for lock in renewals.iter_mut() {
             let held = &lock.held;
-            let own = said
+            let lock_keys = extensions
                 .as_ref()
                 .ok()
-                .and_then(|said| said.get(lock.keys.clone()));
-            if own.is_some_and(|own| own.contains(&Extended::Restored)) {
+                .and_then(|keys| keys.get(lock.keys.clone()));
+            if lock_keys.is_some_and(|keys| keys.contains(&Extended::Restored)) {
                 let resource = String::from_utf8_lossy(held.claim.resource());
-                tracing::debug!(%resource, node = from.node, "missing key restored");
+                tracing::debug!(%resource, node = source.node, "missing key restored");
             }
-            if own.is_some_and(|own| held.lacks_note(own)) && !lock.noted {
-                lock.noted = true;
-                notes.extend(held.note(false, from.now, coordinator.runtime.wall_micros()));
+            if lock_keys.is_some_and(|keys| held.lacks_note(keys)) && !lock.is_note_sent {
+                lock.is_note_sent = true;
+                notes.extend(held.note(false, source.now, coordinator.runtime.wall_micros()));
             }
             // Count the vote. A majority renews the lock only if it replies before the old validity ends.
             let terms = Terms {
-                started: *started,
+                started_at: *started_at,
                 ttl: lock.ttl,
                 drift: coordinator.drift,
             };
             let old_end = held.valid_until();
-            let outcome = lock
-                .votes
-                .record(from.node, said, &lock.keys, from.now, old_end, terms);
-            metrics::renewal(outcome, old_end.saturating_since(from.now));
-            lock.tells |= match outcome {
+            let outcome = lock.votes.record(
+                source.node,
+                extensions,
+                &lock.keys,
+                source.now,
+                old_end,
+                terms,
+            );
+            metrics::count_renewal(outcome, old_end.saturating_since(source.now));
+            lock.records_replies |= match outcome {
                 Extension::Pending => false,
                 Extension::Renewed(_) => held.is_troubled(),
                 Extension::Lost | Extension::TooLate | Extension::Unknown => true,
             };
             // After a loss or in trouble, the holder can ask for all replies that have arrived so far.
-            if lock.tells {
-                let mut replies = Replies::of(nodes);
-                for (from, said) in received.iter() {
-                    let said = said_of_lock(said, &lock.keys);
-                    replies.note(from.node, &said, *started, from.now, false);
-                }
-                held.record_replies(replies);
+            if lock.records_replies {
+                held.record_replies(replies_of_lock(received, &lock.keys, *started_at, nodes));
             }
-            conclude(&renewal, &coordinator, lock, outcome, from.now);
+            apply_outcome(&renewal, &coordinator, lock, outcome, source.now);
         }
         coordinator.note(notes);
         false
     }
 }
 
+/// The replies that have arrived so far, as far as they concern the lock with these keys.
+fn replies_of_lock(
+    received: &[(Source, KeyExtensions)],
+    keys: &Range<usize>,
+    started_at: Instant,
+    nodes: usize,
+) -> Replies {
+    let mut replies = Replies::new(nodes);
+    for (source, extensions) in received {
+        let lock_answer = answer_for_lock(extensions, keys);
+        replies.record(source.node, &lock_answer, started_at, source.now, false);
+    }
+    replies
+}
+
 /// Applies the result of a renewal to the lock: extends its validity, ends the lock, or schedules another attempt.
-fn conclude(
+fn apply_outcome(
     renewal: &Renewal,
     coordinator: &Coordinator,
-    lock: &Renewing,
+    lock: &LockRenewal,
     outcome: Extension,
     now: Instant,
 ) {
@@ -383,17 +407,17 @@ fn conclude(
             end_lost_lock(renewal, coordinator, held, lock.id, cause);
         }
         Extension::Unknown => {
-            let said = held.trouble(coordinator.names());
+            let reply_texts = held.trouble(coordinator.names());
             let resource = resource();
             warn_seldom!(
                 (renewal.repeats, &resource, now),
                 %resource,
-                said,
+                said = reply_texts,
                 "no majority for a renewal, trying again"
             );
-            let again = retry_at(now, lock.ttl).min(held.valid_until());
-            if renewal.schedule().hasten(lock.id, again) {
-                renewal.sooner.notify_one();
+            let retry_time = retry_at(now, lock.ttl).min(held.valid_until());
+            if renewal.schedule().move_earlier(lock.id, retry_time) {
+                renewal.rescheduled.notify_one();
             }
         }
     }
@@ -422,7 +446,7 @@ mod tests {
         let drift = Drift::default();
         let retry = Retry::default();
         Arc::new(Coordinator::new(
-            Members::of(nodes),
+            Members::new(nodes),
             runtime,
             drift,
             "",
@@ -437,31 +461,43 @@ mod tests {
     fn open_after(answers: &[Result<Answer, Fault>]) -> Vec<usize> {
         let (renewal, coordinator) = (Renewal::new(), coordinator());
         let mut batch = RenewAnswers {
-            renewing: Vec::new(),
+            renewals: Vec::new(),
             keys: 1,
-            started: NOW,
+            started_at: NOW,
             renewal: Arc::downgrade(&renewal),
             coordinator: Arc::downgrade(&coordinator),
             received: Vec::new(),
-            open: Some(Open::count(&renewal, NOW)),
+            open_batch: Some(OpenBatch::count(&renewal, NOW)),
         };
         let answers = answers.iter().cloned().enumerate();
         let open = answers.map(|(node, answer)| {
-            batch.count(From { node, now: NOW }, answer);
-            renewal.schedule().open
+            batch.record_answer(Source { node, now: NOW }, answer);
+            renewal.schedule().open_batches
         });
         open.collect()
     }
 
     #[test]
     fn renewal_batch_is_open_until_a_majority_answered_or_every_request_ended() {
-        let kept = || Ok(Answer::Extended(vec![Extended::Kept]));
-        let denied = || Ok(Answer::Extended(vec![Extended::NotOurs]));
-        let down = || Err(Fault::Down("off".into()));
-        let malformed = || Ok(Answer::Extended(Vec::new()));
-        assert_eq!(open_after(&[kept(), kept(), kept()]), [1, 0, 0]);
-        assert_eq!(open_after(&[kept(), denied(), down()]), [1, 0, 0]);
-        assert_eq!(open_after(&[down(), kept(), kept()]), [1, 1, 0]);
-        assert_eq!(open_after(&[down(), malformed(), kept()]), [1, 1, 0]);
+        let kept_answer = || Ok(Answer::Extended(vec![Extended::Kept]));
+        let denied_answer = || Ok(Answer::Extended(vec![Extended::NotOurs]));
+        let down_answer = || Err(Fault::Down("off".into()));
+        let malformed_answer = || Ok(Answer::Extended(Vec::new()));
+        assert_eq!(
+            open_after(&[kept_answer(), kept_answer(), kept_answer()]),
+            [1, 0, 0]
+        );
+        assert_eq!(
+            open_after(&[kept_answer(), denied_answer(), down_answer()]),
+            [1, 0, 0]
+        );
+        assert_eq!(
+            open_after(&[down_answer(), kept_answer(), kept_answer()]),
+            [1, 1, 0]
+        );
+        assert_eq!(
+            open_after(&[down_answer(), malformed_answer(), kept_answer()]),
+            [1, 1, 0]
+        );
     }
 }

@@ -16,9 +16,9 @@ use crate::hold::released::Released;
 use crate::node::note::NoteText;
 use crate::node::{KeyState, Note, Reply, Request, Token};
 use crate::outcome::LossCause;
-use crate::protocol::election::{Observed, Standing, leader};
+use crate::protocol::election::{Candidate, Observed, elected_leader};
 use crate::protocol::instant::Instant;
-use crate::protocol::lease::observe_every;
+use crate::protocol::lease::observe_interval;
 use crate::redlock::Redlock;
 use crate::resource::InvalidResource;
 use crate::settings::Wait;
@@ -45,7 +45,7 @@ impl Redlock {
             name: name.as_ref().into(),
             ttl: None,
             wait: Wait::Forever,
-            waits: None,
+            observer: None,
         }
     }
 }
@@ -57,7 +57,7 @@ pub struct Election {
     name: Box<[u8]>,
     ttl: Option<Duration>,
     wait: Wait,
-    waits: Option<Observer>,
+    observer: Option<Observer>,
 }
 
 impl Election {
@@ -76,11 +76,11 @@ impl Election {
         self
     }
 
-    /// Calls `waits` after every failed attempt to become the leader; see
+    /// Calls `observer` after every failed attempt to become the leader; see
     /// [`LockRequest::waiting`](crate::LockRequest::waiting).
     #[must_use]
-    pub fn waiting(mut self, waits: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
-        self.waits = Some(Arc::new(waits));
+    pub fn waiting(mut self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
         self
     }
 
@@ -98,21 +98,21 @@ impl Election {
     ///
     /// As for [`Redlock::acquire`].
     pub async fn campaign(&self, note: impl Into<NoteText>) -> Result<Leadership, AcquireError> {
-        let fenced = self.redlock.core.coordinator.fencing;
-        let needs = || AcquireError::from(BuildError::NeedsFencing("elections"));
-        if !fenced {
-            return Err(needs());
+        let has_fencing = self.redlock.core.coordinator.fencing;
+        let needs_fencing = || AcquireError::from(BuildError::NeedsFencing("elections"));
+        if !has_fencing {
+            return Err(needs_fencing());
         }
         let mut request = self.redlock.lock(&self.name).note(note).announced();
         request = request.wait(self.wait);
         if let Some(ttl) = self.ttl {
             request = request.ttl(ttl);
         }
-        if let Some(waits) = self.waits.clone() {
-            request = request.waiting(move |seen| waits(seen));
+        if let Some(observer) = self.observer.clone() {
+            request = request.waiting(move |waiting| observer(waiting));
         }
         let guard = request.acquire().await?;
-        let term = guard.fencing_token().ok_or_else(needs)?;
+        let term = guard.fencing_token().ok_or_else(needs_fencing)?;
         Ok(Leadership { guard, term })
     }
 
@@ -125,12 +125,12 @@ impl Election {
         let key = self.redlock.key(&self.name)?;
         let core = &self.redlock.core;
         Ok(Observation {
-            called: core.local_queues.watchers.begin(&key),
-            every: observe_every(self.ttl.unwrap_or(core.options.ttl)),
-            due: core.coordinator.now(),
-            known_until: core.coordinator.now(),
+            announced: core.local_queues.watchers.begin(&key),
+            poll_interval: observe_interval(self.ttl.unwrap_or(core.options.ttl)),
+            poll_at: core.coordinator.now(),
+            leader_known_until: core.coordinator.now(),
             observed: Observed::default(),
-            early: None,
+            awaited_note: None,
             redlock: self.redlock.clone(),
             key,
         })
@@ -201,26 +201,26 @@ pub struct Leader {
 }
 
 /// How long an observer waits for the note of a new leader. After this time it reports the leader without a note.
-const NOTED_WITHIN: Duration = Duration::from_millis(50);
+const NOTE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// If no majority answers, the observer asks the masters again after the usual interval divided by this number.
-const SOONER: u32 = 4;
+const RETRIES_PER_INTERVAL: u32 = 4;
 
 /// An observer of an election; see [`Election::observe`].
 pub struct Observation {
     redlock: Redlock,
     key: Arc<[u8]>,
-    called: Arc<Notify>,
+    announced: Arc<Notify>,
     /// The longest interval between two requests to the masters.
-    every: Duration,
+    poll_interval: Duration,
     /// When the next request to the masters is due.
-    due: Instant,
+    poll_at: Instant,
     /// Until this time the observer keeps its last known leader, even if less than a majority of the masters answers.
-    known_until: Instant,
+    leader_known_until: Instant,
     observed: Observed,
     /// The term of the leader whose note the observer waits for, and the end of this wait. `None` if the observer does
     /// not wait for a note.
-    early: Option<(u64, Instant)>,
+    awaited_note: Option<(u64, Instant)>,
 }
 
 impl Observation {
@@ -244,25 +244,27 @@ impl Observation {
     /// Dropping the future loses no change. The next call repeats a request that was in progress.
     pub async fn next(&mut self) -> Option<Leader> {
         loop {
-            self.wait().await;
-            let found = self.find_leader().await;
-            let term = match &found {
-                Found::Leader(_, leader) if self.is_early(leader) => continue,
-                Found::Leader(value, leader) => Some((*value, leader.term, leader.note.is_some())),
-                Found::Nobody => None,
-                Found::Unknown => {
+            self.wait_until_due().await;
+            let search_result = self.find_leader().await;
+            let term = match &search_result {
+                LeaderSearch::Leader(_, leader) if self.is_early(leader) => continue,
+                LeaderSearch::Leader(value, leader) => {
+                    Some((*value, leader.term, leader.note.is_some()))
+                }
+                LeaderSearch::Nobody => None,
+                LeaderSearch::Unknown => {
                     let now = self.redlock.core.coordinator.now();
-                    self.due = now + self.every / SOONER;
-                    if self.observed.is_led() && now < self.known_until {
+                    self.poll_at = now + self.poll_interval / RETRIES_PER_INTERVAL;
+                    if self.observed.is_led() && now < self.leader_known_until {
                         continue;
                     }
                     None
                 }
             };
-            if self.observed.takes(term) {
-                return match found {
-                    Found::Leader(_, leader) => Some(leader),
-                    Found::Nobody | Found::Unknown => None,
+            if self.observed.update(term) {
+                return match search_result {
+                    LeaderSearch::Leader(_, leader) => Some(leader),
+                    LeaderSearch::Nobody | LeaderSearch::Unknown => None,
                 };
             }
         }
@@ -277,37 +279,37 @@ impl Observation {
     }
 
     /// Whether to wait for the note of a new leader before reporting the leader. A leader writes its note shortly after
-    /// the lock was granted. The observer waits at most 50 ms for the note ([`NOTED_WITHIN`]).
+    /// the lock was granted. The observer waits at most 50 ms for the note ([`NOTE_TIMEOUT`]).
     fn is_early(&mut self, leader: &Leader) -> bool {
         if leader.note.is_some() || !self.observed.is_new(leader.term) {
             return false;
         }
         let now = self.redlock.core.coordinator.now();
-        let waited_for = self.early.filter(|(term, _)| *term == leader.term);
-        let (_, until) = waited_for.unwrap_or((leader.term, now + NOTED_WITHIN));
-        self.early = Some((leader.term, until));
-        let early = now < until;
-        if early {
-            self.due = now + NOTED_WITHIN / 10;
+        let awaited_note = self.awaited_note.filter(|(term, _)| *term == leader.term);
+        let (_, note_due_at) = awaited_note.unwrap_or((leader.term, now + NOTE_TIMEOUT));
+        self.awaited_note = Some((leader.term, note_due_at));
+        let is_early = now < note_due_at;
+        if is_early {
+            self.poll_at = now + NOTE_TIMEOUT / 10;
         }
-        early
+        is_early
     }
 
     /// Waits until the next request is due, or until an announcement of a new leader arrives.
-    async fn wait(&mut self) {
+    async fn wait_until_due(&mut self) {
         let coordinator = &self.redlock.core.coordinator;
-        if coordinator.now() >= self.due {
+        if coordinator.now() >= self.poll_at {
             return;
         }
-        let timer = coordinator.runtime.sleep_until(self.due);
-        let called = std::pin::pin!(self.called.notified());
-        futures::future::select(timer, called).await;
+        let timer = coordinator.runtime.sleep_until(self.poll_at);
+        let announcement = std::pin::pin!(self.announced.notified());
+        futures::future::select(timer, announcement).await;
         // Make the next request due now. If the caller drops this future during the request, the next call then repeats
         // the request without waiting.
-        self.due = coordinator.now();
+        self.poll_at = coordinator.now();
     }
 
-    async fn find_leader(&mut self) -> Found {
+    async fn find_leader(&mut self) -> LeaderSearch {
         let core = &self.redlock.core;
         let coordinator = &core.coordinator;
         if core.options.fair {
@@ -317,40 +319,51 @@ impl Observation {
         let key = self.key.clone();
         let answers = coordinator.key_states(Request::Look { key }).await;
         let now = coordinator.now();
-        let states = answers.iter().enumerate();
-        let states = states.filter_map(|(node, (state, _))| Some((node, state.as_ref().ok()?)));
-        let (said, states): (Vec<usize>, Vec<&KeyState>) = states.unzip();
-        let others: Vec<_> = states
+        let numbered_answers = answers.iter().enumerate();
+        let states_by_node =
+            numbered_answers.filter_map(|(node, (state, _))| Some((node, state.as_ref().ok()?)));
+        let (answering_nodes, states): (Vec<usize>, Vec<&KeyState>) = states_by_node.unzip();
+        let unelected_values: Vec<_> = states
             .iter()
-            .filter_map(|state| never_elected(state))
+            .filter_map(|state| unelected_value(state))
             .collect();
         // Count the masters' votes for a value with a term, without holders that were never elected.
-        let votes = said.iter().zip(&states);
-        let votes = votes.filter_map(|(node, state)| Some((*node, self.standing(state)?)));
-        let votes = votes.filter(|(_, (value, _))| !others.contains(value));
-        let votes: Vec<_> = votes.collect();
-        self.due = now + self.every;
-        let elected = leader(&votes, coordinator.quorum);
-        let elected = elected.filter(|(value, term)| !self.observed.was_of_another(*value, *term));
+        let numbered_states = answering_nodes.iter().zip(&states);
+        let candidates =
+            numbered_states.filter_map(|(node, state)| Some((*node, self.candidate(state)?)));
+        let votes: Vec<_> = candidates
+            .filter(|(_, (value, _))| !unelected_values.contains(value))
+            .collect();
+        self.poll_at = now + self.poll_interval;
+        let elected = elected_leader(&votes, coordinator.quorum)
+            .filter(|(value, term)| !self.observed.was_of_another(*value, *term));
         let Some((value, term)) = elected else {
-            return if coordinator.quorum.is_met_by(said.into_iter().collect()) {
-                Found::Nobody
+            return if coordinator
+                .quorum
+                .is_met_by(answering_nodes.into_iter().collect())
+            {
+                LeaderSearch::Nobody
             } else {
-                Found::Unknown
+                LeaderSearch::Unknown
             };
         };
         // The leader is known until the latest of its keys expires.
-        let elected = states.iter();
-        let elected = elected.filter(|state| elected_value(state) == Some(value));
-        let left = elected.clone().filter_map(|state| state.ttl_left).max();
-        let left = left.unwrap_or(self.every);
-        self.known_until = now + left;
+        let states_of_leader = states
+            .iter()
+            .filter(|state| elected_value(state) == Some(value));
+        let longest_ttl = states_of_leader
+            .clone()
+            .filter_map(|state| state.ttl_left)
+            .max();
+        let remaining = longest_ttl.unwrap_or(self.poll_interval);
+        self.leader_known_until = now + remaining;
         // If the leader has crashed, its keys expire after this remaining TTL. Ask the masters again then.
-        self.due = self.due.min(now + left + Duration::from_millis(1));
-        let says = |state: &&&KeyState| state.note.is_some() && state.term == Some(term);
-        let note = elected.clone().find(says);
-        let note = note.and_then(|state| state.note.clone());
-        Found::Leader(value, Leader { term, note })
+        self.poll_at = self.poll_at.min(now + remaining + Duration::from_millis(1));
+        let has_note_of_term =
+            |state: &&&KeyState| state.note.is_some() && state.term == Some(term);
+        let state_with_note = states_of_leader.clone().find(has_note_of_term);
+        let note = state_with_note.and_then(|state| state.note.clone());
+        LeaderSearch::Leader(value, Leader { term, note })
     }
 
     /// The leader's lock value and term, as one master shows them; `None` if one of the two is missing.
@@ -360,7 +373,7 @@ impl Observation {
     /// - the leader's note;
     /// - the lock's fencing counter;
     /// - an earlier observation of the same lock value.
-    fn standing(&self, state: &KeyState) -> Option<Standing> {
+    fn candidate(&self, state: &KeyState) -> Option<Candidate> {
         let value = elected_value(state)?;
         let term = state
             .term
@@ -387,13 +400,13 @@ fn elected_value(state: &KeyState) -> Option<u128> {
 /// `None` for other holders.
 ///
 /// Observers ignore this lock value on all masters, because another master may have lost the note.
-fn never_elected(state: &KeyState) -> Option<u128> {
-    let says = state.note.is_some() && state.term.is_none();
-    elected_value(state).filter(|_| says)
+fn unelected_value(state: &KeyState) -> Option<u128> {
+    let has_note_without_term = state.note.is_some() && state.term.is_none();
+    elected_value(state).filter(|_| has_note_without_term)
 }
 
 /// The masters' combined answer about the leader.
-enum Found {
+enum LeaderSearch {
     /// A majority of the masters shows this leader. The number is the leader's lock value.
     Leader(u128, Leader),
     /// A majority of the masters answered and shows no leader.
@@ -405,8 +418,8 @@ enum Found {
 impl Drop for Observation {
     fn drop(&mut self) {
         let core = &self.redlock.core;
-        let last = core.local_queues.watchers.end(&self.key, &self.called);
-        if last && core.options.fair {
+        let was_last = core.local_queues.watchers.end(&self.key, &self.announced);
+        if was_last && core.options.fair {
             self.watch(false);
         }
     }

@@ -65,8 +65,8 @@ impl Redlock {
     /// [`InvalidResource::OwnerIsValue`] for 32 hexadecimal digits, which look like the token of a lock.
     pub fn owner(&self, id: impl Into<String>) -> Result<Owner, InvalidResource> {
         let id: String = id.into();
-        let fits = (1..=MAX_OWNER_LEN).contains(&id.len());
-        if !fits || id.chars().any(char::is_control) {
+        let has_valid_length = (1..=MAX_OWNER_LEN).contains(&id.len());
+        if !has_valid_length || id.chars().any(char::is_control) {
             return Err(InvalidResource::Owner(id.len()));
         }
         if id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -100,11 +100,11 @@ impl Owner {
     /// As for [`Redlock::acquire`].
     pub async fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<OwnedGuard, AcquireError> {
         let resource = resource.as_ref();
-        if let Some(held) = self.held(resource) {
-            return Ok(held);
+        if let Some(held_guard) = self.valid_guard(resource) {
+            return Ok(held_guard);
         }
         let guard = self.lock(resource).acquire().await?;
-        Ok(self.keep(resource, guard))
+        Ok(self.remember(resource, guard))
     }
 
     /// Creates a request for a hold of this owner on `resource`. Options that are set on the request apply to this hold
@@ -119,12 +119,12 @@ impl Owner {
     }
 
     /// The valid hold that this `Owner` or one of its clones has on the resource; `None` if there is none.
-    fn held(&self, resource: &[u8]) -> Option<OwnedGuard> {
+    fn valid_guard(&self, resource: &[u8]) -> Option<OwnedGuard> {
         let guard = self.holds().get(resource)?.upgrade()?;
         guard.is_valid().then_some(OwnedGuard { guard })
     }
 
-    fn keep(&self, resource: &[u8], guard: LockGuard) -> OwnedGuard {
+    fn remember(&self, resource: &[u8], guard: LockGuard) -> OwnedGuard {
         let guard = Arc::new(guard);
         let mut holds = self.holds();
         holds.retain(|_, guard| guard.strong_count() > 0);
@@ -141,8 +141,8 @@ impl OwnedGuard {
     ///
     /// As for [`LockGuard::release`].
     pub async fn release(self) -> Option<Released> {
-        let last = Arc::into_inner(self.guard)?;
-        Some(last.release().await)
+        let last_guard = Arc::into_inner(self.guard)?;
+        Some(last_guard.release().await)
     }
 }
 

@@ -45,12 +45,15 @@ impl Redlock {
     ) -> Result<SemaphoreStatus, InvalidResource> {
         let name = self.key(name.as_ref())?;
         let slots = (0..MAX_PERMITS).filter_map(|slot| u8::try_from(slot).ok());
-        let slots: Vec<_> = slots.map(|slot| keys::slot(&name, slot)).collect();
-        let key = keys::line_of_semaphore(&name).into();
-        let line = self.key_status(Request::Look { key }).await;
-        let mut permits = self.listed(&slots).await;
+        let slots: Vec<_> = slots.map(|slot| keys::slot_key(&name, slot)).collect();
+        let key = keys::semaphore_queue_name(&name).into();
+        let queue_status = self.key_status(Request::Look { key }).await;
+        let mut permits = self.statuses_of_keys(&slots).await;
         permits.retain(|permit| permit.status.is_held_anywhere());
-        Ok(SemaphoreStatus { permits, line })
+        Ok(SemaphoreStatus {
+            permits,
+            line: queue_status,
+        })
     }
 
     /// The state of the permit with number `slot` of the semaphore `name` on every master. Changes nothing.
@@ -88,8 +91,8 @@ impl Redlock {
     /// The name of the lock key of the permit with number `slot` of the semaphore `name`.
     fn slot_key(&self, name: &[u8], slot: usize) -> Result<Arc<[u8]>, InvalidResource> {
         let name = self.key(name)?;
-        let known = u8::try_from(slot).ok().filter(|_| slot < MAX_PERMITS);
-        let slot = known.ok_or(InvalidResource::Slot(slot))?;
-        Ok(keys::slot(&name, slot).into())
+        let valid_slot = u8::try_from(slot).ok().filter(|_| slot < MAX_PERMITS);
+        let slot = valid_slot.ok_or(InvalidResource::Slot(slot))?;
+        Ok(keys::slot_key(&name, slot).into())
     }
 }

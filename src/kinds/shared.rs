@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::hold::guard::LockGuard;
-use crate::hold::held::{Held, Holding};
+use crate::hold::held::{Held, HoldOptions};
 use crate::hold::renewal;
 use crate::hold::schedule::ScheduleId;
 use crate::node::Fairness;
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
-use crate::rounds::wanted::Wanted;
+use crate::rounds::lock_target::LockTarget;
 
 /// Why a writer's lock was not converted into a reader's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,7 @@ impl LockGuard {
     /// ```
     pub async fn downgrade(self) -> Result<LockGuard, DowngradeError> {
         let (core, old) = (self.core.clone(), self.held.clone());
-        let Some(wanted) = Wanted::readers_instead_of(&old.claim) else {
+        let Some(wanted) = LockTarget::readers_instead_of(&old.claim) else {
             return Err(DowngradeError::NotAWriter);
         };
         if !old.claim.fenced() {
@@ -72,38 +72,38 @@ impl LockGuard {
         }
         // Stop the writer's renewals. After the conversion to a reader, they would restore the writer's lock.
         core.renewal.forget(&self.id);
-        let limit = old.valid_until();
+        let old_valid_until = old.valid_until();
         // The writer may still have an entry in the queue on the masters. The request carries its ticket, so that each
         // master removes this entry when it converts the lock.
         let fairness = match old.claim.fairness() {
             Fairness::Fair(ticket) => Fairness::Fair(ticket.clone()),
             Fairness::Unordered => Fairness::Unordered,
         };
-        let attempt = coordinator.attempt(&wanted, old.ttl(), fairness, limit);
-        let won = match attempt.await {
-            Ok(won) if coordinator.now() < limit => won,
-            Ok(won) => {
-                coordinator.release_in_background(&won.claim);
+        let attempt = coordinator.attempt(&wanted, old.ttl(), fairness, old_valid_until);
+        let won_attempt = match attempt.await {
+            Ok(won_attempt) if coordinator.now() < old_valid_until => won_attempt,
+            Ok(won_attempt) => {
+                coordinator.release_in_background(&won_attempt.claim);
                 return Err(DowngradeError::Lost(LossCause::Expired));
             }
-            Err(missed) if missed.round.answers().majority_refused() => {
+            Err(failed) if failed.round.answers().majority_refused() => {
                 return Err(DowngradeError::Lost(LossCause::TakenAway));
             }
             Err(_) => return Err(DowngradeError::Lost(LossCause::Expired)),
         };
-        let started = won.started;
+        let started_at = won_attempt.started_at;
         let renews = old.renews();
-        let bounded = old.hold_end != Instant::NEVER;
-        let max_hold = bounded.then(|| old.hold_end.saturating_since(started));
-        let holding = Holding {
+        let has_max_hold = old.hold_end != Instant::NEVER;
+        let max_hold = has_max_hold.then(|| old.hold_end.saturating_since(started_at));
+        let hold_options = HoldOptions {
             ttl: old.ttl(),
             max_hold,
             renews,
-            says: old.says().cloned(),
+            note_text: old.note_text().cloned(),
         };
-        let held = Held::new(won, holding, &core.local_queues, None);
+        let held = Held::new(won_attempt, hold_options, &core.local_queues, None);
         let id = ScheduleId::default();
-        renewal::watch(&core.renewal, coordinator, &held, &id, started);
+        renewal::schedule_renewals(&core.renewal, coordinator, &held, &id, started_at);
         // Dropping the writer's guard sends releases to all masters. These releases delete only keys that were not
         // converted.
         drop(self);

@@ -320,12 +320,12 @@ impl Permit {
 
     /// The lock key of the slot. While the slot is held, the value of this key is the holder's [`Token`].
     pub fn key(&self) -> Arc<[u8]> {
-        keys::slot(&self.name, self.slot).into()
+        keys::slot_key(&self.name, self.slot).into()
     }
 
     /// The name of the queue that all slots of the semaphore share.
     pub fn line(&self) -> Arc<[u8]> {
-        keys::line_of_semaphore(&self.name).into()
+        keys::semaphore_queue_name(&self.name).into()
     }
 }
 

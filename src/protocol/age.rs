@@ -26,13 +26,13 @@ use std::time::Duration;
 use super::instant::Instant;
 
 /// Clients stop raising the age at one day. No lock has a longer TTL, so a larger age makes no difference.
-const OLD: Duration = Duration::from_secs(86_400);
+const LONGEST_AGE: Duration = Duration::from_secs(86_400);
 
 /// The longest pause before a client raises the age again while the master's votes do not count yet: 1 s.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST_RAISE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The begin of the life of an age record that was started after the server had lost its generation marker.
-const LOST: &str = "lost-";
+const DATA_LOSS_PREFIX: &str = "lost-";
 
 /// The age record, as the server stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,27 +50,27 @@ pub(crate) struct AgeRecord {
 impl AgeRecord {
     /// The first record of a server run. `lost` is true if the server has lost its generation marker in this run, or in
     /// an earlier one.
-    pub(crate) fn first(run: &str, age: Duration, life: u64, lost: bool) -> Self {
-        let before = if lost { LOST } else { "" };
+    pub(crate) fn first(run: &str, age: Duration, life: u64, is_data_lost: bool) -> Self {
+        let prefix = if is_data_lost { DATA_LOSS_PREFIX } else { "" };
         Self {
             run: run.to_owned(),
-            age: age.min(OLD),
-            life: format!("{before}{life:016x}"),
+            age: age.min(LONGEST_AGE),
+            life: format!("{prefix}{life:016x}"),
         }
     }
 
     /// Parses a stored record; `None` if the text is no age record.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(text).ok()?.split(' ');
-        let (run, age, life) = (words.next()?, words.next()?, words.next()?);
+        let mut fields = std::str::from_utf8(text).ok()?.split(' ');
+        let (run, age, life) = (fields.next()?, fields.next()?, fields.next()?);
         let record = Self {
             run: run.to_owned(),
             age: Duration::from_millis(age.parse().ok()?),
             life: life.to_owned(),
         };
         // Accept only the exact text that `Display` writes.
-        let whole = !run.is_empty() && !life.is_empty() && words.next().is_none();
-        (whole && record.to_string().as_bytes() == text).then_some(record)
+        let is_complete = !run.is_empty() && !life.is_empty() && fields.next().is_none();
+        (is_complete && record.to_string().as_bytes() == text).then_some(record)
     }
 }
 
@@ -86,9 +86,9 @@ pub(crate) struct Watch {
     run: String,
     /// The life of the age record; `None` while the server has no record of this run.
     life: Option<String>,
-    /// The age at the time `at`.
+    /// The age at the time `measured_at`.
     age: Duration,
-    at: Instant,
+    measured_at: Instant,
 }
 
 impl Watch {
@@ -98,22 +98,22 @@ impl Watch {
     /// The client goes on counting only while the run and the life of the record stay the same. Otherwise it counts
     /// from the age in the record; without a record of this run, it counts from zero.
     pub(crate) fn after(
-        before: Option<Self>,
+        earlier: Option<Self>,
         run: &str,
         record: Option<AgeRecord>,
         now: Instant,
     ) -> Self {
-        let before = before.filter(|before| before.run == run);
+        let earlier = earlier.filter(|watch| watch.run == run);
         let record = record.filter(|record| record.run == run);
         let life = record.as_ref().map(|record| record.life.clone());
-        let shown = record.map_or(Duration::ZERO, |record| record.age);
-        let counted = before.filter(|before| before.life == life);
-        let counted = counted.map_or(Duration::ZERO, |before| before.age(now));
+        let recorded_age = record.map_or(Duration::ZERO, |record| record.age);
+        let same_life = earlier.filter(|earlier| earlier.life == life);
+        let counted_age = same_life.map_or(Duration::ZERO, |earlier| earlier.age(now));
         Self {
             run: run.to_owned(),
             life,
-            age: shown.max(counted),
-            at: now,
+            age: recorded_age.max(counted_age),
+            measured_at: now,
         }
     }
 
@@ -123,7 +123,7 @@ impl Watch {
 
     /// The server has kept its memory for at least this time at `now`.
     pub(crate) fn age(&self, now: Instant) -> Duration {
-        self.age + now.saturating_since(self.at)
+        self.age + now.saturating_since(self.measured_at)
     }
 
     /// The life of the age record; empty while the server has no record of this run.
@@ -133,7 +133,7 @@ impl Watch {
 
     /// Whether the server has lost its generation marker before this age record began.
     pub(crate) fn is_after_loss(&self) -> bool {
-        self.life().starts_with(LOST)
+        self.life().starts_with(DATA_LOSS_PREFIX)
     }
 
     /// For how much longer the votes of the master do not count; zero if they count.
@@ -149,11 +149,11 @@ impl Watch {
         let pause = if self.life.is_none() {
             Duration::ZERO
         } else if self.age < max_ttl {
-            (max_ttl / 32).min(LONGEST)
+            (max_ttl / 32).min(LONGEST_RAISE_PAUSE)
         } else {
             self.age / 4
         };
-        (self.age < OLD).then(|| self.at + pause)
+        (self.age < LONGEST_AGE).then(|| self.measured_at + pause)
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     const MAX_TTL: Duration = Duration::from_secs(30);
 
-    fn at(secs: u64) -> Instant {
+    fn at_secs(secs: u64) -> Instant {
         Instant::from_nanos(secs * 1_000_000_000)
     }
 
@@ -177,73 +177,81 @@ mod tests {
     }
 
     fn age(watch: &Watch, now: u64) -> u64 {
-        watch.age(at(now)).as_secs()
+        watch.age(at_secs(now)).as_secs()
     }
 
     #[test]
     fn age_of_a_server_run_grows_from_the_age_at_first_contact() {
-        let watch = Watch::after(None, "a", record("a", 20, 1), at(100));
+        let watch = Watch::after(None, "a", record("a", 20, 1), at_secs(100));
         assert_eq!((age(&watch, 100), age(&watch, 107)), (20, 27));
-        assert_eq!(watch.guarded_for(at(107), MAX_TTL), Duration::from_secs(3));
-        assert_eq!(watch.guarded_for(at(110), MAX_TTL), Duration::ZERO);
+        assert_eq!(
+            watch.guarded_for(at_secs(107), MAX_TTL),
+            Duration::from_secs(3)
+        );
+        assert_eq!(watch.guarded_for(at_secs(110), MAX_TTL), Duration::ZERO);
         // Another client has raised the record further, or not as far.
-        for (shown, then) in [(29, 29), (25, 27)] {
-            let watch = Watch::after(Some(watch.clone()), "a", record("a", shown, 1), at(107));
-            assert_eq!(age(&watch, 107), then);
+        for (recorded, expected_secs) in [(29, 29), (25, 27)] {
+            let watch = Watch::after(
+                Some(watch.clone()),
+                "a",
+                record("a", recorded, 1),
+                at_secs(107),
+            );
+            assert_eq!(age(&watch, 107), expected_secs);
         }
     }
 
     #[test]
     fn age_begins_at_zero_without_an_age_record_of_the_present_server_run() {
-        for shown in [None, record("old", 86_400, 1)] {
-            let watch = Watch::after(None, "a", shown, at(100));
+        for recorded in [None, record("old", 86_400, 1)] {
+            let watch = Watch::after(None, "a", recorded, at_secs(100));
             assert_eq!((age(&watch, 100), age(&watch, 130)), (0, 30));
             assert_eq!(watch.life(), "");
         }
         // This client has connected to the same run before, so it goes on counting.
-        let watch = Watch::after(None, "a", None, at(100));
-        let watch = Watch::after(Some(watch), "a", None, at(110));
+        let watch = Watch::after(None, "a", None, at_secs(100));
+        let watch = Watch::after(Some(watch), "a", None, at_secs(110));
         assert_eq!(age(&watch, 115), 15);
-        let watch = Watch::after(Some(watch), "b", None, at(115));
+        let watch = Watch::after(Some(watch), "b", None, at_secs(115));
         assert_eq!(age(&watch, 115), 0);
     }
 
     /// A server that was emptied without a restart has the same run id, but its next record has another life.
     #[test]
     fn age_counted_for_an_earlier_memory_of_the_same_run_is_dropped() {
-        let watch = Watch::after(None, "a", record("a", 1000, 1), at(0));
-        for shown in [None, record("a", 5, 2)] {
-            let age_shown = shown.as_ref().map_or(0, |record| record.age.as_secs());
-            let watch = Watch::after(Some(watch.clone()), "a", shown, at(10));
+        let watch = Watch::after(None, "a", record("a", 1000, 1), at_secs(0));
+        for recorded in [None, record("a", 5, 2)] {
+            let age_shown = recorded.as_ref().map_or(0, |record| record.age.as_secs());
+            let watch = Watch::after(Some(watch.clone()), "a", recorded, at_secs(10));
             assert_eq!(age(&watch, 10), age_shown);
         }
     }
 
     #[test]
     fn age_record_is_raised_often_while_votes_are_ignored_and_not_after_one_day() {
-        let raised = |secs| {
-            let watch = Watch::after(None, "a", record("a", secs, 1), at(0));
-            let at = watch.raise_at(MAX_TTL);
-            at.map(|at| at.saturating_since(Instant::from_nanos(0)))
+        let raise_time = |secs| {
+            let watch = Watch::after(None, "a", record("a", secs, 1), at_secs(0));
+            let raise_at = watch.raise_at(MAX_TTL);
+            raise_at.map(|instant| instant.saturating_since(Instant::from_nanos(0)))
         };
-        assert_eq!(raised(0), Some(MAX_TTL / 32));
-        assert_eq!(raised(29), Some(MAX_TTL / 32));
-        assert_eq!(raised(30), Some(Duration::from_millis(7_500)));
-        assert_eq!(raised(86_399), Some(Duration::from_millis(21_599_750)));
-        assert_eq!(raised(86_400), None);
-        let unrecorded = Watch::after(None, "a", None, at(7));
-        assert_eq!(unrecorded.raise_at(MAX_TTL), Some(at(7)));
+        assert_eq!(raise_time(0), Some(MAX_TTL / 32));
+        assert_eq!(raise_time(29), Some(MAX_TTL / 32));
+        assert_eq!(raise_time(30), Some(Duration::from_millis(7_500)));
+        assert_eq!(raise_time(86_399), Some(Duration::from_millis(21_599_750)));
+        assert_eq!(raise_time(86_400), None);
+        let unrecorded = Watch::after(None, "a", None, at_secs(7));
+        assert_eq!(unrecorded.raise_at(MAX_TTL), Some(at_secs(7)));
     }
 
     #[test]
     fn age_record_is_read_only_from_well_formed_text() {
         let written = AgeRecord::first("abc", Duration::from_millis(1_234), 7, true);
         assert_eq!(written.to_string(), "abc 1234 lost-0000000000000007");
-        let read = AgeRecord::read(written.to_string().as_bytes());
-        assert_eq!(read.as_ref(), Some(&written));
-        assert!(Watch::after(None, "abc", read, at(0)).is_after_loss());
+        let record_read = AgeRecord::read(written.to_string().as_bytes());
+        assert_eq!(record_read.as_ref(), Some(&written));
+        assert!(Watch::after(None, "abc", record_read, at_secs(0)).is_after_loss());
         let first = record("abc", 1, 7);
-        assert!(!Watch::after(None, "abc", first, at(0)).is_after_loss());
+        assert!(!Watch::after(None, "abc", first, at_secs(0)).is_after_loss());
         for malformed in [
             "",
             "abc",

@@ -28,25 +28,25 @@ pub(crate) enum TimeVerdict {
 ///   contains a right one.
 /// - A master without a clock cannot say that a time is in the future, so it counts among those that say that the time
 ///   has come.
-pub(crate) fn judge(quorum: Quorum, clocks: &[Option<MasterClock>], time: u64) -> TimeVerdict {
-    let known = clocks.iter().enumerate();
-    let known = known.filter_map(|(node, clock)| clock.map(|clock| (node, clock)));
-    let (mut past, mut future) = (MasterSet::default(), Vec::new());
-    for (node, clock) in known {
+pub(crate) fn judge_time(quorum: Quorum, clocks: &[Option<MasterClock>], time: u64) -> TimeVerdict {
+    let numbered_clocks = clocks.iter().enumerate();
+    let known_clocks = numbered_clocks.filter_map(|(node, clock)| clock.map(|clock| (node, clock)));
+    let (mut past_masters, mut future_clocks) = (MasterSet::default(), Vec::new());
+    for (node, clock) in known_clocks {
         match clock {
-            MasterClock::Shows(shown) if shown < time => future.push((shown, node)),
-            MasterClock::Shows(_) | MasterClock::Unknown => past.add(node),
+            MasterClock::Shows(shown) if shown < time => future_clocks.push((shown, node)),
+            MasterClock::Shows(_) | MasterClock::Unknown => past_masters.add(node),
         }
     }
-    if quorum.is_met_by(past) {
+    if quorum.is_met_by(past_masters) {
         return TimeVerdict::Past;
     }
     // The clocks from the slowest to the fastest: at the first majority, report the distance to its fastest clock.
-    future.sort_unstable();
-    let mut slower = MasterSet::default();
-    for (shown, node) in future {
-        slower.add(node);
-        if quorum.is_met_by(slower) {
+    future_clocks.sort_unstable();
+    let mut counted = MasterSet::default();
+    for (shown, node) in future_clocks {
+        counted.add(node);
+        if quorum.is_met_by(counted) {
             return TimeVerdict::Future(time - shown);
         }
     }
@@ -81,22 +81,25 @@ mod tests {
             ),
         ] {
             let answers: Vec<_> = clocks.iter().map(|clock| clock.map(Shows)).collect();
-            let quorum = Quorum::of(clocks.len());
-            assert_eq!(judge(quorum, &answers, 100), verdict, "{clocks:?}");
+            let quorum = Quorum::new(clocks.len());
+            assert_eq!(judge_time(quorum, &answers, 100), verdict, "{clocks:?}");
         }
     }
 
     #[test]
     fn master_without_a_clock_does_not_contradict_a_time() {
-        let three = Quorum::of(3);
+        let three = Quorum::new(3);
         let none = Some(Unknown);
-        assert_eq!(judge(three, &[none, none, None], 100), TimeVerdict::Past);
-        let one_behind = [none, none, Some(Shows(1))];
-        assert_eq!(judge(three, &one_behind, 100), TimeVerdict::Past);
-        let two_behind = [none, Some(Shows(1)), Some(Shows(2))];
-        assert_eq!(judge(three, &two_behind, 100), TimeVerdict::Future(98));
         assert_eq!(
-            judge(three, &[none, Some(Shows(1)), None], 100),
+            judge_time(three, &[none, none, None], 100),
+            TimeVerdict::Past
+        );
+        let one_behind = [none, none, Some(Shows(1))];
+        assert_eq!(judge_time(three, &one_behind, 100), TimeVerdict::Past);
+        let two_behind = [none, Some(Shows(1)), Some(Shows(2))];
+        assert_eq!(judge_time(three, &two_behind, 100), TimeVerdict::Future(98));
+        assert_eq!(
+            judge_time(three, &[none, Some(Shows(1)), None], 100),
             TimeVerdict::Unclear
         );
     }
@@ -106,15 +109,15 @@ mod tests {
         let joint = Quorum::joint(MasterSet::first(3), (3..6).collect());
         let clocks = |shown: [u64; 6]| shown.map(|shown| Some(Shows(shown)));
         assert_eq!(
-            judge(joint, &clocks([100, 100, 1, 100, 100, 1]), 100),
+            judge_time(joint, &clocks([100, 100, 1, 100, 100, 1]), 100),
             TimeVerdict::Past
         );
         assert_eq!(
-            judge(joint, &clocks([100, 100, 100, 100, 1, 1]), 100),
+            judge_time(joint, &clocks([100, 100, 100, 100, 1, 1]), 100),
             TimeVerdict::Unclear
         );
         assert_eq!(
-            judge(joint, &clocks([2, 3, 100, 5, 4, 100]), 100),
+            judge_time(joint, &clocks([2, 3, 100, 5, 4, 100]), 100),
             TimeVerdict::Future(95)
         );
     }

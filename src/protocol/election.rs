@@ -3,20 +3,21 @@
 use super::quorum::{MasterSet, Quorum};
 
 /// The leader of an election according to one master: the value of the lock key, and the leader's term.
-pub(crate) type Standing = (u128, u64);
+pub(crate) type Candidate = (u128, u64);
 
 /// Returns the lock value and the term that a majority of the masters reports; `None` if no majority agrees. `votes`
 /// are pairs of a master's index and its answer.
 ///
 /// While masters are replaced, a majority of the old masters or of the new masters is enough: the leader may know only
 /// one of the two sets.
-pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Standing> {
-    let agree = |vote: &Standing| -> MasterSet {
-        let same = votes.iter().filter(|(_, other)| other == vote);
-        same.map(|(node, _)| *node).collect()
+pub(crate) fn elected_leader(votes: &[(usize, Candidate)], quorum: Quorum) -> Option<Candidate> {
+    let masters_with = |vote: &Candidate| -> MasterSet {
+        let same_votes = votes.iter().filter(|(_, other)| other == vote);
+        same_votes.map(|(node, _)| *node).collect()
     };
-    let mut said = votes.iter().map(|(_, vote)| vote);
-    said.find(|vote| quorum.is_met_somewhere(agree(vote)))
+    let mut candidates = votes.iter().map(|(_, vote)| vote);
+    candidates
+        .find(|vote| quorum.is_met_in_one_set(masters_with(vote)))
         .copied()
 }
 
@@ -28,9 +29,9 @@ pub(crate) struct Observed {
     /// The lock value of the leader whose term is `term`.
     value: u128,
     /// Whether the observer has received the note of this leader (the text that is stored with the lock).
-    noted: bool,
+    has_note: bool,
     /// Whether the last notification of the observer named a leader; `None` before the first notification.
-    led: Option<bool>,
+    had_leader: Option<bool>,
 }
 
 impl Observed {
@@ -39,17 +40,17 @@ impl Observed {
     ///
     /// `found` is the leader's lock value, its term, and whether a note is stored with its lock; `None` if there is no
     /// leader.
-    pub(crate) fn takes(&mut self, found: Option<(u128, u64, bool)>) -> bool {
-        match found {
+    pub(crate) fn update(&mut self, leader: Option<(u128, u64, bool)>) -> bool {
+        match leader {
             Some((_, term, _)) if term < self.term => false,
-            Some((value, term, noted)) => {
-                let same = term == self.term && self.led == Some(true);
-                let news = !same || noted && !self.noted;
-                (self.value, self.term, self.led) = (value, term, Some(true));
-                self.noted = noted || same && self.noted;
-                news
+            Some((value, term, has_note)) => {
+                let is_same_leader = term == self.term && self.had_leader == Some(true);
+                let is_news = !is_same_leader || has_note && !self.has_note;
+                (self.value, self.term, self.had_leader) = (value, term, Some(true));
+                self.has_note = has_note || is_same_leader && self.has_note;
+                is_news
             }
-            None => self.led.replace(false) != Some(false),
+            None => self.had_leader.replace(false) != Some(false),
         }
     }
 
@@ -71,7 +72,7 @@ impl Observed {
 
     /// Whether the last notification named a leader.
     pub(crate) fn is_led(&self) -> bool {
-        self.led == Some(true)
+        self.had_leader == Some(true)
     }
 }
 
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn leader_is_the_holder_reported_by_a_majority_with_the_same_term() {
-        let quorum = Quorum::of(5);
+        let quorum = Quorum::new(5);
         let (a, b) = (10, 11);
         for (votes, elected) in [
             (vec![(a, 1), (a, 1), (a, 1)], Some((a, 1))),
@@ -93,37 +94,37 @@ mod tests {
             (vec![], None),
         ] {
             let votes: Vec<_> = votes.into_iter().enumerate().collect();
-            assert_eq!(leader(&votes, quorum), elected, "{votes:?}");
+            assert_eq!(elected_leader(&votes, quorum), elected, "{votes:?}");
         }
     }
 
     #[test]
     fn observer_is_never_notified_of_a_smaller_term() {
         let mut observed = Observed::default();
-        let with = |term| Some((u128::from(term), term, true));
-        let without = |term| Some((u128::from(term), term, false));
-        for (found, told) in [
+        let with_note = |term| Some((u128::from(term), term, true));
+        let without_note = |term| Some((u128::from(term), term, false));
+        for (observation, is_news) in [
             (None, true),
             (None, false),
-            (with(5), true),
-            (with(5), false),
-            (with(4), false),
+            (with_note(5), true),
+            (with_note(5), false),
+            (with_note(4), false),
             (None, true),
-            (with(4), false),
-            (with(5), true),
-            (with(7), true),
-            (with(9), true),
-            (with(7), false),
+            (with_note(4), false),
+            (with_note(5), true),
+            (with_note(7), true),
+            (with_note(9), true),
+            (with_note(7), false),
             (None, true),
-            (without(11), true),
-            (without(11), false),
+            (without_note(11), true),
+            (without_note(11), false),
             // The note causes one notification. Later answers with or without the note cause none.
-            (with(11), true),
-            (without(11), false),
-            (with(11), false),
+            (with_note(11), true),
+            (without_note(11), false),
+            (with_note(11), false),
             (None, true),
         ] {
-            assert_eq!(observed.takes(found), told, "{found:?}");
+            assert_eq!(observed.update(observation), is_news, "{observation:?}");
         }
         assert!(!observed.is_led());
         assert!(observed.is_new(12) && !observed.is_new(11));

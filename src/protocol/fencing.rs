@@ -41,12 +41,12 @@ pub(crate) fn agree(
 ) -> Agreement {
     let mut numbers = granted.clone().map(|(_, number)| number);
     let largest = numbers.clone().max().unwrap_or(0);
-    let same = |v: u64| {
-        let same = granted.clone().filter(|(_, number)| *number == v);
-        same.map(|(node, _)| node).collect::<MasterSet>()
+    let granting = |wanted: u64| {
+        let same_number = granted.clone().filter(|(_, number)| *number == wanted);
+        same_number.map(|(node, _)| node).collect::<MasterSet>()
     };
     // At most one number can have a majority, so the first match is the only one.
-    match numbers.find(|&v| quorum.is_met_by(same(v))) {
+    match numbers.find(|&number| quorum.is_met_by(granting(number))) {
         Some(token) => Agreement::Agreed(token),
         None => Agreement::WriteBack(largest),
     }
@@ -78,7 +78,7 @@ pub enum TokenVerdict {
 
 /// The lock key and the fencing counter of a lock on one master.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct ShownLock<'a> {
     /// The index of the master.
     pub(crate) node: usize,
     /// The value of the lock key.
@@ -97,32 +97,36 @@ pub(crate) struct Shown<'a> {
 /// - The lock has certainly ended on a master whose lock key is missing, or whose counter is above the token. A key
 ///   with a counter below the token proves nothing: the master may have missed the second round, in which a majority
 ///   confirmed the token.
-pub(crate) fn standing<'a>(
+pub(crate) fn token_verdict<'a>(
     quorum: Quorum,
     token: u64,
-    shown: impl Iterator<Item = Shown<'a>> + Clone,
+    shown_locks: impl Iterator<Item = ShownLock<'a>> + Clone,
 ) -> TokenVerdict {
-    let those = |such: &dyn Fn(&Shown<'a>) -> bool| {
-        let those = shown.clone().filter(|master| such(master));
-        those.map(|master| master.node).collect::<MasterSet>()
+    let masters_where = |is_selected: &dyn Fn(&ShownLock<'a>) -> bool| {
+        let selected = shown_locks.clone().filter(|master| is_selected(master));
+        selected.map(|master| master.node).collect::<MasterSet>()
     };
-    let is_newer = |master: &Shown<'_>| master.counter.is_some_and(|counter| counter > token);
-    if !quorum.is_met_by(those(&|_| true)) {
+    let is_newer = |master: &ShownLock<'_>| master.counter.is_some_and(|counter| counter > token);
+    if !quorum.is_met_by(masters_where(&|_| true)) {
         return TokenVerdict::Unknown;
     }
     // The holders whose number is the token on at least one master.
-    let bearers = shown.clone().filter(|master| master.counter == Some(token));
-    let mut bearers = bearers.filter_map(|master| master.holder);
+    let with_token = shown_locks
+        .clone()
+        .filter(|master| master.counter == Some(token));
+    let mut holders = with_token.filter_map(|master| master.holder);
     // While masters are replaced, some holders know only the old or only the next masters.
-    let holds = |holder: &[u8]| {
-        let backing = those(&|master| master.holder == Some(holder) && !is_newer(master));
-        quorum.is_met_somewhere(backing)
+    let is_holder = |holder: &[u8]| {
+        let backing = masters_where(&|master| master.holder == Some(holder) && !is_newer(master));
+        quorum.is_met_in_one_set(backing)
     };
-    if bearers.any(holds) {
+    if holders.any(is_holder) {
         TokenVerdict::Current
-    } else if quorum.is_met_by(those(&is_newer)) {
+    } else if quorum.is_met_by(masters_where(&is_newer)) {
         TokenVerdict::Superseded
-    } else if quorum.is_met_by(those(&|master| master.holder.is_none() || is_newer(master))) {
+    } else if quorum.is_met_by(masters_where(&|master| {
+        master.holder.is_none() || is_newer(master)
+    })) {
         TokenVerdict::Ended
     } else {
         TokenVerdict::Unknown
@@ -177,21 +181,27 @@ impl ClockOffset {
     /// is the largest fencing number that a master granted.
     pub(crate) fn learn(self, wall_us: u64, granted: u64) -> Self {
         let proposed = self.proposal(wall_us);
-        let wall = i64::try_from(wall_us).unwrap_or(i64::MAX);
+        let wall_micros_signed = i64::try_from(wall_us).unwrap_or(i64::MAX);
         let slack = i64::try_from(PROPOSAL_SLACK_US).unwrap_or(0);
-        let seen = i64::try_from(granted).unwrap_or(i64::MAX);
+        let granted_micros = i64::try_from(granted).unwrap_or(i64::MAX);
         if granted < proposed {
             // The master lowered the proposal to its clock plus `PROPOSAL_SLACK_US`: estimate its clock.
-            Self(seen.saturating_sub(slack).saturating_sub(wall))
+            Self(
+                granted_micros
+                    .saturating_sub(slack)
+                    .saturating_sub(wall_micros_signed),
+            )
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
             // The master raised the proposal to its minimum. Next time, propose `EDGE_US` above this minimum.
             // The minimum may come from a counter far ahead of all clocks, so add at most 2 s to the offset.
-            let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
-            Self(next.min(self.0.saturating_add(2 * slack)))
+            let next_offset = granted_micros
+                .saturating_sub(wall_micros_signed)
+                .saturating_add(EDGE_US);
+            Self(next_offset.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {
             // A client whose clock is ahead has raised the counter: propose equally large numbers from now on.
             // Smaller differences come from network delay. If they counted, the offsets would grow for ever.
-            Self(seen.saturating_sub(wall))
+            Self(granted_micros.saturating_sub(wall_micros_signed))
         } else {
             self
         }
@@ -226,13 +236,13 @@ mod tests {
 
     #[test]
     fn agreed_fencing_number_was_granted_by_a_majority_of_the_configured_masters() {
-        let of =
-            |nodes, granted: &[u64]| agree(Quorum::of(nodes), granted.iter().copied().enumerate());
-        assert_eq!(of(5, &[7, 7, 7]), Agreement::Agreed(7));
-        assert_eq!(of(5, &[7, 7, 9]), Agreement::WriteBack(9));
-        assert_eq!(of(5, &[9, 7, 7, 7]), Agreement::Agreed(7));
-        assert_eq!(of(1, &[3]), Agreement::Agreed(3));
-        assert_eq!(of(4, &[3, 3, 5]), Agreement::WriteBack(5));
+        let agreement_of =
+            |nodes, granted: &[u64]| agree(Quorum::new(nodes), granted.iter().copied().enumerate());
+        assert_eq!(agreement_of(5, &[7, 7, 7]), Agreement::Agreed(7));
+        assert_eq!(agreement_of(5, &[7, 7, 9]), Agreement::WriteBack(9));
+        assert_eq!(agreement_of(5, &[9, 7, 7, 7]), Agreement::Agreed(7));
+        assert_eq!(agreement_of(1, &[3]), Agreement::Agreed(3));
+        assert_eq!(agreement_of(4, &[3, 3, 5]), Agreement::WriteBack(5));
     }
 
     #[test]
@@ -257,22 +267,22 @@ mod tests {
 
     /// The standing of token 9. Each pair is the holder and the counter that a master shows; `None` is a master that
     /// did not answer, and 0 a missing counter.
-    fn standing_of_9(
+    fn verdict_of_token_9(
         quorum: Quorum,
         masters: &[Option<(Option<&'static str>, u64)>],
     ) -> TokenVerdict {
-        let known = masters.iter().enumerate();
-        let shown = known.filter_map(|(node, master)| {
+        let numbered = masters.iter().enumerate();
+        let shown = numbered.filter_map(|(node, master)| {
             let (holder, counter) = (*master)?;
             let holder = holder.map(str::as_bytes);
             let counter = Some(counter).filter(|counter| *counter > 0);
-            Some(Shown {
+            Some(ShownLock {
                 node,
                 holder,
                 counter,
             })
         });
-        standing(quorum, 9, shown)
+        token_verdict(quorum, 9, shown)
     }
 
     #[test]
@@ -330,8 +340,8 @@ mod tests {
                 TokenVerdict::Unknown,
             ),
         ] {
-            let quorum = Quorum::of(3);
-            assert_eq!(standing_of_9(quorum, &masters), verdict, "{masters:?}");
+            let quorum = Quorum::new(3);
+            assert_eq!(verdict_of_token_9(quorum, &masters), verdict, "{masters:?}");
         }
     }
 
@@ -343,30 +353,31 @@ mod tests {
         let free = |counter| Some((None, counter));
         let (old, next) = ([held("a", 9), held("a", 9), free(0)], [free(10); 3]);
         let both = [old, next].concat();
-        assert_eq!(standing_of_9(joint, &both), TokenVerdict::Current);
+        assert_eq!(verdict_of_token_9(joint, &both), TokenVerdict::Current);
         let ended = [[free(9); 3], [free(10); 3]].concat();
-        assert_eq!(standing_of_9(joint, &ended), TokenVerdict::Ended);
+        assert_eq!(verdict_of_token_9(joint, &ended), TokenVerdict::Ended);
         let newer = [[free(10); 3], [free(10); 3]].concat();
-        assert_eq!(standing_of_9(joint, &newer), TokenVerdict::Superseded);
+        assert_eq!(verdict_of_token_9(joint, &newer), TokenVerdict::Superseded);
         let silent = [[free(10); 3], [None; 3]].concat();
-        assert_eq!(standing_of_9(joint, &silent), TokenVerdict::Unknown);
+        assert_eq!(verdict_of_token_9(joint, &silent), TokenVerdict::Unknown);
     }
 
     #[test]
     fn client_with_a_wrong_clock_adapts_its_proposals_to_the_clock_of_the_masters() {
-        for off in [-40_000_000i64, 40_000_000] {
+        for offset_micros in [-40_000_000i64, 40_000_000] {
             let master = 1_700_000_000_000_000u64;
-            let wall = master.saturating_add_signed(off);
+            let wall = master.saturating_add_signed(offset_micros);
             let mut offset = ClockOffset::default();
             for _ in 0..30 {
-                let p = offset.proposal(wall);
-                let v = p.clamp(master - PROPOSAL_SLACK_US, master + PROPOSAL_SLACK_US);
-                offset = offset.learn(wall, v);
+                let proposal = offset.proposal(wall);
+                let granted =
+                    proposal.clamp(master - PROPOSAL_SLACK_US, master + PROPOSAL_SLACK_US);
+                offset = offset.learn(wall, granted);
             }
-            let p = offset.proposal(wall);
+            let proposal = offset.proposal(wall);
             assert!(
-                p.abs_diff(master) <= PROPOSAL_SLACK_US,
-                "a client whose clock is off by {off} us must propose a number near {master} us, not {p} us"
+                proposal.abs_diff(master) <= PROPOSAL_SLACK_US,
+                "a client whose clock is off by {offset_micros} us must propose a number near {master} us, not {proposal} us"
             );
         }
     }

@@ -24,10 +24,10 @@ pub(crate) enum Finding {
 
 impl Finding {
     /// The reason why a round with these votes was lost; `None` if no reason follows from the votes with certainty.
-    pub(crate) fn of(votes: Tally) -> Option<Self> {
-        if !votes.possible_without_faults() {
+    pub(crate) fn from_tally(votes: Tally) -> Option<Self> {
+        if !votes.is_possible_without_faults() {
             Some(Self::Outage)
-        } else if !votes.possible_without_refusals() {
+        } else if !votes.is_possible_without_refusals() {
             Some(Self::Held)
         } else if votes.reason().is_some() {
             Some(Self::Split)
@@ -43,10 +43,10 @@ impl Finding {
     /// - `Late` does not replace `NotJoinable`: the client was late only because it searched for the token of the
     ///   existing holds.
     /// - In all other cases, the newer finding replaces the older one.
-    pub(crate) fn replaces(self, before: Option<Self>) -> bool {
+    pub(crate) fn replaces(self, earlier: Option<Self>) -> bool {
         match self {
-            Self::Split => matches!(before, None | Some(Self::Split)),
-            Self::Late => before != Some(Self::NotJoinable),
+            Self::Split => matches!(earlier, None | Some(Self::Split)),
+            Self::Late => earlier != Some(Self::NotJoinable),
             _ => true,
         }
     }
@@ -62,7 +62,7 @@ mod tests {
     fn finding_names_the_reason_why_a_majority_is_impossible() {
         // Each row: number of masters, of grants, of refusals, of faults, and the finding. The other masters are
         // silent.
-        for (nodes, yes, no, faults, proves) in [
+        for (nodes, yes, no, faults, expected) in [
             (3, 0, 2, 0, Some(Held)),
             (3, 0, 2, 1, Some(Held)),
             (3, 1, 2, 0, Some(Held)),
@@ -85,19 +85,19 @@ mod tests {
             (4, 0, 2, 2, Some(Outage)),
             (4, 2, 2, 0, Some(Held)),
         ] {
-            let mut votes = Tally::new(Quorum::of(nodes));
+            let mut votes = Tally::new(Quorum::new(nodes));
             let (refused, failed) = (yes + no, yes + no + faults);
-            (0..yes).for_each(|node| votes.yes(node));
-            (yes..refused).for_each(|node| votes.no(node));
-            (refused..failed).for_each(|node| votes.fault(node));
+            (0..yes).for_each(|node| votes.add_yes(node));
+            (yes..refused).for_each(|node| votes.add_no(node));
+            (refused..failed).for_each(|node| votes.add_fault(node));
             let case = (nodes, yes, no, faults);
-            assert_eq!(Finding::of(votes), proves, "{case:?}");
+            assert_eq!(Finding::from_tally(votes), expected, "{case:?}");
         }
     }
 
     #[test]
     fn earlier_finding_is_replaced_unless_the_later_finding_is_less_specific() {
-        for (rounds, told) in [
+        for (rounds, last_expected) in [
             (&[None, None][..], None),
             (&[Some(Held), None], Some(Held)),
             (&[Some(Outage), None], Some(Outage)),
@@ -118,7 +118,7 @@ mod tests {
                     last = Some(*finding);
                 }
             }
-            assert_eq!(last, told, "{rounds:?}");
+            assert_eq!(last, last_expected, "{rounds:?}");
         }
     }
 }

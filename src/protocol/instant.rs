@@ -49,6 +49,6 @@ impl Add<Duration> for Instant {
     }
 }
 
-fn nanos(of: Duration) -> u64 {
-    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

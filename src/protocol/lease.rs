@@ -14,17 +14,17 @@
 //!
 //! | function | part | meaning |
 //! |---|---|---|
-//! | [`renew_at`] | 1/3 | time between two renewals, and between two requests of an observer ([`observe_every`]) |
+//! | [`renew_at`] | 1/3 | time between two renewals, and between two requests of an observer ([`observe_interval`]) |
 //! | [`retry_at`] | 1/15 | time until a renewal without a majority is tried again |
-//! | [`late_after`] | 1/30 | a renewal that is overdue by more is late, and is no longer held back |
-//! | [`early_by`] | 1/60 | a lock that is due within this time is renewed together with the others |
-//! | [`heartbeat`] | 1/2 | time between two heartbeats of a waiter, unless one is configured |
-//! | [`usual_node_timeout`] | 1/10 | time for the answer of a master, if 50 ms are longer |
+//! | [`late_threshold`] | 1/30 | a renewal that is overdue by more is late, and is no longer held back |
+//! | [`early_window`] | 1/60 | a lock that is due within this time is renewed together with the others |
+//! | [`default_heartbeat`] | 1/2 | time between two heartbeats of a waiter, unless one is configured |
+//! | [`default_node_timeout`] | 1/10 | time for the answer of a master, if 50 ms are longer |
 //! | [`longest_node_timeout`] | 1/4 | longest time for the answer of a master: leaves room for both rounds of an acquire |
 //!
-//! The command has some of its own. For the end of the job (`cli/src/deadline.rs`): SIGTERM comes in the second half of the
-//! TTL, and a twentieth of it, 200 ms at most, remains for SIGKILL. `cli/src/patience.rs` and `cli/src/watch.rs` repeat
-//! the tenth and the third for calls that do not take a lock.
+//! The command has some of its own. For the end of the job (`cli/src/deadline.rs`): SIGTERM comes in the second half of
+//! the TTL, and a twentieth of it, 200 ms at most, remains for SIGKILL. `cli/src/patience.rs` and `cli/src/watch.rs`
+//! repeat the tenth and the third for calls that do not take a lock.
 
 use std::time::Duration;
 
@@ -32,10 +32,10 @@ use super::instant::Instant;
 use super::quorum::{Quorum, Tally, Verdict};
 use super::validity::{Drift, valid_until};
 
-/// When the next renewal is due; `started` is when the acquire or the last renewal was sent. After a third of the ttl,
-/// two more renewals fit before the lease ends.
-pub(crate) fn renew_at(started: Instant, ttl: Duration) -> Instant {
-    started + ttl / 3
+/// When the next renewal is due; `started_at` is when the acquire or the last renewal was sent. After a third of the
+/// ttl, two more renewals fit before the lease ends.
+pub(crate) fn renew_at(started_at: Instant, ttl: Duration) -> Instant {
+    started_at + ttl / 3
 }
 
 /// When to renew again after a renewal without a majority: a fifteenth of the ttl after `now`, or 5 ms if that is
@@ -45,23 +45,23 @@ pub(crate) fn retry_at(now: Instant, ttl: Duration) -> Instant {
 }
 
 /// A renewal that is overdue by more than this is late.
-pub(crate) fn late_after(ttl: Duration) -> Duration {
+pub(crate) fn late_threshold(ttl: Duration) -> Duration {
     ttl / 30
 }
 
 /// A renewal may be sent this much before it is due, together with other renewals.
-pub(crate) fn early_by(ttl: Duration) -> Duration {
+pub(crate) fn early_window(ttl: Duration) -> Duration {
     ttl / 60
 }
 
 /// The time between two requests of an observer of an election: 10 ms or more, however short the ttl is.
-pub(crate) fn observe_every(ttl: Duration) -> Duration {
+pub(crate) fn observe_interval(ttl: Duration) -> Duration {
     (ttl / 3).max(Duration::from_millis(10))
 }
 
 /// The default time between two heartbeats of a waiter that waits for `wait` at most. At least [`SHORTEST_HEARTBEAT`],
 /// however short `wait` is.
-pub(crate) fn heartbeat(ttl: Duration, wait: Duration) -> Duration {
+pub(crate) fn default_heartbeat(ttl: Duration, wait: Duration) -> Duration {
     (ttl / 2).min(wait).max(SHORTEST_HEARTBEAT)
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn heartbeat(ttl: Duration, wait: Duration) -> Duration {
 pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(30);
 
 /// The default time for the answer of a master: `usual`, or a tenth of the ttl if that is shorter.
-pub(crate) fn usual_node_timeout(ttl: Duration, usual: Duration) -> Duration {
+pub(crate) fn default_node_timeout(ttl: Duration, usual: Duration) -> Duration {
     usual.min(ttl / 10)
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn shortest_ttl(node_timeout: Duration) -> Duration {
 
 /// The answer of one master to an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum RenewalVote {
     /// The lock is still held by this client, or was restored after its key was missing.
     Yes,
     /// The lock is held by another client, or was force-released.
@@ -128,7 +128,7 @@ impl Ballot {
 
     /// Call this when a majority of the masters answered that the client does not hold one of the lock's keys. Returns
     /// `Lost`, or `Pending` if this extension already has a result.
-    pub(crate) fn lose(&mut self) -> Extension {
+    pub(crate) fn settle_as_lost(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending
         } else {
@@ -141,21 +141,21 @@ impl Ballot {
     pub(crate) fn record(
         &mut self,
         node: usize,
-        kept: Kept,
+        vote: RenewalVote,
         now: Instant,
         old_end: Instant,
         terms: Terms,
     ) -> Extension {
-        match kept {
-            Kept::Yes => self.tally.yes(node),
-            Kept::No => self.tally.no(node),
-            Kept::Unknown => self.tally.fault(node),
+        match vote {
+            RenewalVote::Yes => self.tally.add_yes(node),
+            RenewalVote::No => self.tally.add_no(node),
+            RenewalVote::Unknown => self.tally.add_fault(node),
         }
         if self.settled {
             return Extension::Pending;
         }
         let outcome = if self.tally.verdict() == Verdict::Won {
-            let end = valid_until(terms.started, terms.ttl, terms.drift);
+            let end = valid_until(terms.started_at, terms.ttl, terms.drift);
             // Count the extension only before the old validity ends. After that, another client may already hold the
             // lock.
             if now < old_end {
@@ -163,7 +163,7 @@ impl Ballot {
             } else {
                 Extension::TooLate
             }
-        } else if self.tally.majority_said_no() {
+        } else if self.tally.has_majority_refused() {
             Extension::Lost
         } else if self.tally.complete() {
             Extension::Unknown
@@ -178,7 +178,7 @@ impl Ballot {
 /// The start, the ttl and the drift allowance of an extension.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    pub(crate) started: Instant,
+    pub(crate) started_at: Instant,
     pub(crate) ttl: Duration,
     pub(crate) drift: Drift,
 }
@@ -187,12 +187,12 @@ pub(crate) struct Terms {
 mod tests {
     use super::*;
 
-    fn at(ms: u64) -> Instant {
+    fn at_ms(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
     }
 
     const TERMS: Terms = Terms {
-        started: Instant::from_nanos(3_000_000_000),
+        started_at: Instant::from_nanos(3_000_000_000),
         ttl: Duration::from_secs(10),
         drift: Drift {
             factor: 0.01,
@@ -200,32 +200,36 @@ mod tests {
         },
     };
 
-    fn votes(votes: &[(Kept, u64)]) -> Vec<Extension> {
-        let mut ballot = Ballot::new(Quorum::of(3));
+    fn votes(votes: &[(RenewalVote, u64)]) -> Vec<Extension> {
+        let mut ballot = Ballot::new(Quorum::new(3));
         votes
             .iter()
             .enumerate()
-            .map(|(node, &(kept, ms))| ballot.record(node, kept, at(ms), at(9_898), TERMS))
+            .map(|(node, &(vote, ms))| ballot.record(node, vote, at_ms(ms), at_ms(9_898), TERMS))
             .collect()
     }
 
     #[test]
     fn renewal_and_retry_times_are_fixed_fractions_of_the_ttl() {
-        for (ttl, due, again) in [(9_000, 3_000, 600), (30_000, 10_000, 2_000), (30, 10, 5)] {
+        for (ttl, due, retry) in [(9_000, 3_000, 600), (30_000, 10_000, 2_000), (30, 10, 5)] {
             let ttl = Duration::from_millis(ttl);
-            assert_eq!(renew_at(at(7), ttl), at(7 + due), "{ttl:?}");
-            assert_eq!(retry_at(at(7), ttl), at(7 + again), "{ttl:?}");
+            assert_eq!(renew_at(at_ms(7), ttl), at_ms(7 + due), "{ttl:?}");
+            assert_eq!(retry_at(at_ms(7), ttl), at_ms(7 + retry), "{ttl:?}");
         }
     }
 
     #[test]
     fn extension_computes_the_validity_from_the_send_time_of_its_request() {
-        let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 3_002), (Kept::No, 3_003)]);
+        let extensions = votes(&[
+            (RenewalVote::Yes, 3_001),
+            (RenewalVote::Yes, 3_002),
+            (RenewalVote::No, 3_003),
+        ]);
         assert_eq!(
-            said,
+            extensions,
             [
                 Extension::Pending,
-                Extension::Renewed(at(12_898)),
+                Extension::Renewed(at_ms(12_898)),
                 Extension::Pending
             ]
         );
@@ -233,23 +237,23 @@ mod tests {
 
     #[test]
     fn extension_confirmed_only_after_the_old_validity_ended_is_too_late() {
-        let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 9_898)]);
-        assert_eq!(said[1], Extension::TooLate);
+        let extensions = votes(&[(RenewalVote::Yes, 3_001), (RenewalVote::Yes, 9_898)]);
+        assert_eq!(extensions[1], Extension::TooLate);
     }
 
     #[test]
     fn extension_reports_a_loss_only_if_a_majority_no_longer_has_the_lock() {
         assert_eq!(
-            votes(&[(Kept::No, 4_000), (Kept::No, 4_000)])[1],
+            votes(&[(RenewalVote::No, 4_000), (RenewalVote::No, 4_000)])[1],
             Extension::Lost
         );
-        let said = votes(&[
-            (Kept::No, 4_000),
-            (Kept::Unknown, 4_000),
-            (Kept::Unknown, 4_000),
+        let extensions = votes(&[
+            (RenewalVote::No, 4_000),
+            (RenewalVote::Unknown, 4_000),
+            (RenewalVote::Unknown, 4_000),
         ]);
         assert_eq!(
-            said,
+            extensions,
             [Extension::Pending, Extension::Pending, Extension::Unknown]
         );
     }
@@ -257,33 +261,37 @@ mod tests {
     #[test]
     fn joint_extension_needs_a_majority_of_each_set_of_masters() {
         use super::super::quorum::MasterSet;
-        let said = |votes: &[(usize, Kept)]| {
+        let last_outcome = |votes: &[(usize, RenewalVote)]| {
             let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());
             let mut ballot = Ballot::new(quorum);
-            let record = |(node, kept): &(usize, Kept)| {
-                ballot.record(*node, *kept, at(3_001), at(9_898), TERMS)
+            let record = |(node, vote): &(usize, RenewalVote)| {
+                ballot.record(*node, *vote, at_ms(3_001), at_ms(9_898), TERMS)
             };
             votes.iter().map(record).last()
         };
-        let kept = |nodes: &[usize]| -> Vec<_> { nodes.iter().map(|n| (*n, Kept::Yes)).collect() };
-        assert_eq!(said(&kept(&[0, 1, 2, 3])), Some(Extension::Pending));
+        let confirming =
+            |nodes: &[usize]| -> Vec<_> { nodes.iter().map(|n| (*n, RenewalVote::Yes)).collect() };
         assert_eq!(
-            said(&kept(&[0, 1, 3, 4])),
-            Some(Extension::Renewed(at(12_898)))
+            last_outcome(&confirming(&[0, 1, 2, 3])),
+            Some(Extension::Pending)
         );
-        let mut lost = kept(&[0, 1, 2]);
-        lost.extend([(3, Kept::No), (4, Kept::No)]);
-        assert_eq!(said(&lost), Some(Extension::Lost));
+        assert_eq!(
+            last_outcome(&confirming(&[0, 1, 3, 4])),
+            Some(Extension::Renewed(at_ms(12_898)))
+        );
+        let mut lost = confirming(&[0, 1, 2]);
+        lost.extend([(3, RenewalVote::No), (4, RenewalVote::No)]);
+        assert_eq!(last_outcome(&lost), Some(Extension::Lost));
     }
 
     #[test]
     fn extension_never_shortens_the_validity() {
-        let mut ballot = Ballot::new(Quorum::of(1));
+        let mut ballot = Ballot::new(Quorum::new(1));
         let terms = Terms {
             ttl: Duration::from_secs(1),
             ..TERMS
         };
-        let said = ballot.record(0, Kept::Yes, at(3_001), at(9_898), terms);
-        assert_eq!(said, Extension::Renewed(at(9_898)));
+        let extensions = ballot.record(0, RenewalVote::Yes, at_ms(3_001), at_ms(9_898), terms);
+        assert_eq!(extensions, Extension::Renewed(at_ms(9_898)));
     }
 }

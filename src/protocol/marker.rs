@@ -41,7 +41,7 @@ pub(crate) struct Fingerprint(u64);
 impl Fingerprint {
     /// The fingerprint is an FNV-1a hash. It detects sets that differ by mistake, but gives no protection against an
     /// attacker.
-    pub(crate) fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+    pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut names: Vec<&str> = names.into_iter().collect();
         names.sort_unstable();
         let bytes = names.iter().flat_map(|name| name.bytes().chain([b'\n']));
@@ -75,10 +75,10 @@ impl Marker {
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let (number, prints) = std::str::from_utf8(text).ok()?.split_once(' ')?;
         let number = number.parse().ok()?;
-        let print = |text| Some(Fingerprint(u64::from_str_radix(text, 16).ok()?));
+        let parse_print = |text| Some(Fingerprint(u64::from_str_radix(text, 16).ok()?));
         let (print, name) = match prints.split_once(' ') {
-            Some((set, name)) => (print(set)?, Some(print(name)?)),
-            None => (print(prints)?, None),
+            Some((set, name)) => (parse_print(set)?, Some(parse_print(name)?)),
+            None => (parse_print(prints)?, None),
         };
         let marker = Self {
             number,
@@ -127,7 +127,7 @@ impl Configuration {
 
     /// With this name, only masters vote whose marker bears the name.
     pub(crate) fn named(self, name: Option<&str>) -> Self {
-        let name = name.map(|name| Fingerprint::of([name]));
+        let name = name.map(|name| Fingerprint::new([name]));
         Self { name, ..self }
     }
 
@@ -141,8 +141,8 @@ impl Configuration {
         self.name.is_none() || marker.name == self.name
     }
 
-    /// Whether each script must check the marker. If not, the check in the handshake is enough: an operator who replaces
-    /// the masters closes the connections of clients at step 0.
+    /// Whether each script must check the marker. If not, the check in the handshake is enough: an operator who
+    /// replaces the masters closes the connections of clients at step 0.
     pub(crate) fn checks_each_request(self) -> bool {
         self.step() > 0 || self.name.is_some()
     }
@@ -241,11 +241,11 @@ mod tests {
     use super::*;
 
     fn prints() -> [Fingerprint; 3] {
-        [["a", "b"], ["b", "c"], ["c", "d"]].map(Fingerprint::of)
+        [["a", "b"], ["b", "c"], ["c", "d"]].map(Fingerprint::new)
     }
 
     /// A marker that bears no name.
-    fn bare(number: u64, print: Fingerprint) -> Marker {
+    fn unnamed_marker(number: u64, print: Fingerprint) -> Marker {
         let name = None;
         Marker {
             number,
@@ -278,9 +278,9 @@ mod tests {
             (5, c, [Outdated, Outdated, Outdated, Admitted, Early]),
             (6, c, [Outdated, Outdated, Outdated, Admitted, Admitted]),
         ] {
-            let marker = Some(bare(number, print));
-            let said = clients().map(|client| client.admission(marker));
-            assert_eq!(said, admitted, "{number}");
+            let marker = Some(unnamed_marker(number, print));
+            let admissions = clients().map(|client| client.admission(marker));
+            assert_eq!(admissions, admitted, "{number}");
         }
         let without = clients().map(|client| client.admission(None));
         assert_eq!(without, [Admitted, Admitted, Early, Early, Early]);
@@ -289,13 +289,13 @@ mod tests {
     #[test]
     fn generation_marker_rejects_clients_configured_with_wrong_masters() {
         let [a, b, c] = prints();
-        let marker = |number, print| Some(bare(number, print));
-        let old = |print| Configuration::new(0, print, None);
-        let both = |old, next| Configuration::new(0, old, Some(next));
-        assert_eq!(old(b).admission(marker(0, a)), Other);
-        assert_eq!(both(c, b).admission(marker(0, a)), Other);
-        assert_eq!(both(a, c).admission(marker(1, b)), Other);
-        assert_eq!(both(a, c).admission(marker(2, b)), Other);
+        let marker = |number, print| Some(unnamed_marker(number, print));
+        let settled = |print| Configuration::new(0, print, None);
+        let changing = |settled, next| Configuration::new(0, settled, Some(next));
+        assert_eq!(settled(b).admission(marker(0, a)), Other);
+        assert_eq!(changing(c, b).admission(marker(0, a)), Other);
+        assert_eq!(changing(a, c).admission(marker(1, b)), Other);
+        assert_eq!(changing(a, c).admission(marker(2, b)), Other);
         assert_eq!(
             Configuration::new(1, c, None).admission(marker(2, b)),
             Other
@@ -311,14 +311,17 @@ mod tests {
         use super::Admission::Nameless;
         let [a, b, _] = prints();
         let named = |name| Configuration::new(0, a, None).named(name);
-        let bears = |text: &str| Some(Fingerprint::of([text]));
-        let marker = |name| Marker { name, ..bare(0, a) };
+        let name_print = |text: &str| Some(Fingerprint::new([text]));
+        let marker = |name| Marker {
+            name,
+            ..unnamed_marker(0, a)
+        };
         for (client, name, admitted) in [
             (named(Some("x")), None, Nameless),
-            (named(Some("x")), bears("y"), Nameless),
-            (named(Some("x")), bears("x"), Admitted),
+            (named(Some("x")), name_print("y"), Nameless),
+            (named(Some("x")), name_print("x"), Admitted),
             (named(None), None, Admitted),
-            (named(None), bears("x"), Admitted),
+            (named(None), name_print("x"), Admitted),
         ] {
             assert_eq!(client.admission(Some(marker(name))), admitted);
         }
@@ -327,28 +330,28 @@ mod tests {
         // The name does not replace the other checks.
         let other = Marker {
             print: b,
-            ..marker(bears("x"))
+            ..marker(name_print("x"))
         };
         assert_eq!(named(Some("x")).admission(Some(other)), Other);
         let listed: Vec<_> = named(Some("x")).markers().collect();
-        assert_eq!(listed, [marker(bears("x"))]);
+        assert_eq!(listed, [marker(name_print("x"))]);
     }
 
     #[test]
     fn client_lists_exactly_the_generation_markers_that_admit_it() {
-        let known = || {
+        let all_markers = || {
             prints()
                 .into_iter()
                 .flat_map(|print| (0..9).map(move |n| (n, print)))
         };
         for client in clients() {
-            let markers = known().map(|(number, print)| bare(number, print));
-            let admit = markers.filter(|marker| client.admission(Some(*marker)) == Admitted);
-            let mut admit: Vec<_> = admit.map(|marker| marker.to_string()).collect();
+            let markers = all_markers().map(|(number, print)| unnamed_marker(number, print));
+            let admitting = markers.filter(|marker| client.admission(Some(*marker)) == Admitted);
+            let mut admitting: Vec<_> = admitting.map(|marker| marker.to_string()).collect();
             let mut listed: Vec<_> = client.markers().map(|marker| marker.to_string()).collect();
-            admit.sort();
+            admitting.sort();
             listed.sort();
-            assert_eq!(admit, listed, "step {}", client.step());
+            assert_eq!(admitting, listed, "step {}", client.step());
             assert_eq!(client.needs_no_marker(), client.step() < 2);
         }
     }
@@ -365,7 +368,7 @@ mod tests {
 
     #[test]
     fn generation_marker_is_read_only_from_well_formed_text() {
-        let marker = bare(5, prints()[0]);
+        let marker = unnamed_marker(5, prints()[0]);
         let name = Some(prints()[1]);
         for marker in [marker, Marker { name, ..marker }] {
             assert_eq!(Marker::read(marker.to_string().as_bytes()), Some(marker));
@@ -389,7 +392,7 @@ mod tests {
 
     #[test]
     fn fingerprint_ignores_the_order_of_the_masters() {
-        assert_eq!(Fingerprint::of(["a", "b"]), Fingerprint::of(["b", "a"]));
-        assert_ne!(Fingerprint::of(["ab"]), Fingerprint::of(["a", "b"]));
+        assert_eq!(Fingerprint::new(["a", "b"]), Fingerprint::new(["b", "a"]));
+        assert_ne!(Fingerprint::new(["ab"]), Fingerprint::new(["a", "b"]));
     }
 }

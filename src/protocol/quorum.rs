@@ -33,21 +33,21 @@ impl MasterSet {
         }
     }
 
-    pub(crate) const fn of_bits(bits: u64) -> Self {
+    pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    pub(crate) fn one(node: usize) -> Self {
+    pub(crate) fn single(node: usize) -> Self {
         let node = u32::try_from(node).unwrap_or(u32::MAX);
         Self(1u64.checked_shl(node).unwrap_or(0))
     }
 
     pub(crate) fn has(self, node: usize) -> bool {
-        self.and(Self::one(node)).len() > 0
+        self.and(Self::single(node)).len() > 0
     }
 
     pub(crate) fn add(&mut self, node: usize) {
-        self.0 |= Self::one(node).0;
+        self.0 |= Self::single(node).0;
     }
 
     pub(crate) const fn or(self, other: Self) -> Self {
@@ -95,7 +95,7 @@ impl fmt::Debug for Quorum {
 
 impl Quorum {
     /// The quorum of a single set: the first `nodes` masters.
-    pub(crate) const fn of(nodes: usize) -> Self {
+    pub(crate) const fn new(nodes: usize) -> Self {
         Self::joint(MasterSet::first(nodes), MasterSet::first(nodes))
     }
 
@@ -138,35 +138,35 @@ impl Quorum {
     /// number that can include a majority of each set.
     pub(crate) fn size(self) -> usize {
         let [old, next] = self.sets;
-        let both = if old == next { old } else { old.and(next) };
-        let [one, other] = [majority(old), majority(next)];
-        one + other - both.len().min(one).min(other)
+        let shared = if old == next { old } else { old.and(next) };
+        let [old_majority, next_majority] = [majority(old), majority(next)];
+        old_majority + next_majority - shared.len().min(old_majority).min(next_majority)
     }
 
     /// Whether these masters include a majority of each set.
-    pub(crate) fn is_met_by(self, said: MasterSet) -> bool {
-        self.sets.iter().all(|set| in_majority(*set, said))
+    pub(crate) fn is_met_by(self, masters: MasterSet) -> bool {
+        self.sets.iter().all(|set| in_majority(*set, masters))
     }
 
     /// Whether these masters include a majority of the old set, or a majority of the next set.
-    pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
-        self.sets.iter().any(|set| in_majority(*set, said))
+    pub(crate) fn is_met_in_one_set(self, masters: MasterSet) -> bool {
+        self.sets.iter().any(|set| in_majority(*set, masters))
     }
 
     /// Whether a majority of each set remains without these masters.
-    pub(crate) fn possible_without(self, out: MasterSet) -> bool {
-        self.is_met_by(MasterSet(!out.0))
+    pub(crate) fn is_possible_without(self, excluded: MasterSet) -> bool {
+        self.is_met_by(MasterSet(!excluded.0))
     }
 
-    /// Sorts `said`, a list of pairs: a value, and the index of the master that reported the value. Then takes masters
-    /// in this order until they form a quorum, and returns the value of the last master taken. Returns `None` if all
-    /// masters in `said` form no quorum.
-    pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
-        said.sort_unstable();
-        let mut so_far = MasterSet::default();
-        said.iter().find_map(|(at, node)| {
-            so_far.add(*node);
-            self.is_met_by(so_far).then_some(*at)
+    /// Sorts `reports`, a list of pairs: a value, and the index of the master that reported the value. Then takes
+    /// masters in this order until they form a quorum, and returns the value of the last master taken. Returns `None`
+    /// if all masters in `reports` form no quorum.
+    pub(crate) fn first_met<T: Ord + Copy>(self, reports: &mut [(T, usize)]) -> Option<T> {
+        reports.sort_unstable();
+        let mut counted = MasterSet::default();
+        reports.iter().find_map(|(value, node)| {
+            counted.add(*node);
+            self.is_met_by(counted).then_some(*value)
         })
     }
 }
@@ -175,8 +175,8 @@ const fn majority(set: MasterSet) -> usize {
     set.len() / 2 + 1
 }
 
-const fn in_majority(set: MasterSet, said: MasterSet) -> bool {
-    set.and(said).len() >= majority(set)
+const fn in_majority(set: MasterSet, masters: MasterSet) -> bool {
+    set.and(masters).len() >= majority(set)
 }
 
 /// The result of a vote so far. Once it is not `Pending` it never changes.
@@ -187,7 +187,7 @@ pub(crate) enum Verdict {
     /// A majority voted yes.
     Won,
     /// A majority has become impossible, whatever the silent masters answer.
-    Lost,
+    Failed,
 }
 
 /// Why a round of votes was lost.
@@ -218,15 +218,15 @@ impl Tally {
         }
     }
 
-    pub(crate) fn yes(&mut self, node: usize) {
+    pub(crate) fn add_yes(&mut self, node: usize) {
         self.yes.add(node);
     }
 
-    pub(crate) fn no(&mut self, node: usize) {
+    pub(crate) fn add_no(&mut self, node: usize) {
         self.no.add(node);
     }
 
-    pub(crate) fn fault(&mut self, node: usize) {
+    pub(crate) fn add_fault(&mut self, node: usize) {
         self.faults.add(node);
     }
 
@@ -235,8 +235,8 @@ impl Tally {
     pub(crate) fn verdict(&self) -> Verdict {
         if self.quorum.is_met_by(self.yes) {
             Verdict::Won
-        } else if !self.quorum.possible_without(self.no.or(self.faults)) {
-            Verdict::Lost
+        } else if !self.quorum.is_possible_without(self.no.or(self.faults)) {
+            Verdict::Failed
         } else {
             Verdict::Pending
         }
@@ -247,7 +247,7 @@ impl Tally {
     pub(crate) fn reason(&self) -> Option<Reason> {
         if self.quorum.is_met_by(self.yes.or(self.no)) {
             Some(Reason::Contention)
-        } else if !self.possible_without_faults() {
+        } else if !self.is_possible_without_faults() {
             Some(Reason::Outage)
         } else {
             None
@@ -255,18 +255,18 @@ impl Tally {
     }
 
     /// Whether a majority of each set remains without the masters that failed.
-    pub(crate) fn possible_without_faults(&self) -> bool {
-        self.quorum.possible_without(self.faults)
+    pub(crate) fn is_possible_without_faults(&self) -> bool {
+        self.quorum.is_possible_without(self.faults)
     }
 
     /// Whether a majority of each set remains without the masters that refused. Failed masters may be part of it.
-    pub(crate) fn possible_without_refusals(&self) -> bool {
-        self.quorum.possible_without(self.no)
+    pub(crate) fn is_possible_without_refusals(&self) -> bool {
+        self.quorum.is_possible_without(self.no)
     }
 
     /// Whether a majority of the old set refused, or a majority of the next set.
-    pub(crate) fn majority_said_no(&self) -> bool {
-        self.quorum.is_met_somewhere(self.no)
+    pub(crate) fn has_majority_refused(&self) -> bool {
+        self.quorum.is_met_in_one_set(self.no)
     }
 
     /// Whether the vote of every master has been counted.
@@ -280,24 +280,24 @@ mod tests {
     use super::*;
 
     fn tally(nodes: usize, yes: usize, no: usize, faults: usize) -> Tally {
-        let mut tally = Tally::new(Quorum::of(nodes));
+        let mut tally = Tally::new(Quorum::new(nodes));
         let (no, faults) = (yes + no, yes + no + faults);
-        (0..yes).for_each(|node| tally.yes(node));
-        (yes..no).for_each(|node| tally.no(node));
-        (no..faults).for_each(|node| tally.fault(node));
+        (0..yes).for_each(|node| tally.add_yes(node));
+        (yes..no).for_each(|node| tally.add_no(node));
+        (no..faults).for_each(|node| tally.add_fault(node));
         tally
     }
 
     #[test]
     fn debug_text_of_a_quorum_shows_the_majority_of_each_set_of_masters() {
-        assert_eq!(format!("{:?}", Quorum::of(5)), "3 of 5");
+        assert_eq!(format!("{:?}", Quorum::new(5)), "3 of 5");
         let joint = Quorum::joint(MasterSet::first(3), MasterSet::first(4));
         assert_eq!(format!("{joint:?}"), "2 of 3 and 3 of 4");
     }
 
     #[test]
     fn majority_is_counted_over_all_configured_masters() {
-        let sizes: Vec<_> = (1..=9).map(|n| Quorum::of(n).size()).collect();
+        let sizes: Vec<_> = (1..=9).map(|n| Quorum::new(n).size()).collect();
         assert_eq!(sizes, [1, 2, 2, 3, 3, 4, 4, 5, 5]);
     }
 
@@ -306,11 +306,11 @@ mod tests {
         assert_eq!(tally(5, 2, 0, 0).verdict(), Verdict::Pending);
         assert_eq!(tally(5, 3, 0, 0).verdict(), Verdict::Won);
         assert_eq!(tally(5, 2, 2, 0).verdict(), Verdict::Pending);
-        assert_eq!(tally(5, 0, 2, 1).verdict(), Verdict::Lost);
+        assert_eq!(tally(5, 0, 2, 1).verdict(), Verdict::Failed);
         // With an even number of masters, a vote of 2 to 2 is lost. It must not stay pending.
-        assert_eq!(tally(4, 2, 2, 0).verdict(), Verdict::Lost);
-        assert_eq!(tally(4, 0, 2, 0).verdict(), Verdict::Lost);
-        assert_eq!(tally(1, 0, 0, 1).verdict(), Verdict::Lost);
+        assert_eq!(tally(4, 2, 2, 0).verdict(), Verdict::Failed);
+        assert_eq!(tally(4, 0, 2, 0).verdict(), Verdict::Failed);
+        assert_eq!(tally(1, 0, 0, 1).verdict(), Verdict::Failed);
     }
 
     #[test]
@@ -328,26 +328,26 @@ mod tests {
         for nodes in 1..=7usize {
             // Tries every sequence of answers (yes, no, fault) of all masters, encoded as digits in base three.
             for code in 0..3usize.pow(nodes as u32) {
-                let mut tally = Tally::new(Quorum::of(nodes));
-                let (mut fallen, mut rest) = (Verdict::Pending, code);
+                let mut tally = Tally::new(Quorum::new(nodes));
+                let (mut decided_verdict, mut rest) = (Verdict::Pending, code);
                 for node in 0..nodes {
                     match rest % 3 {
-                        0 => tally.yes(node),
-                        1 => tally.no(node),
-                        _ => tally.fault(node),
+                        0 => tally.add_yes(node),
+                        1 => tally.add_no(node),
+                        _ => tally.add_fault(node),
                     }
                     rest /= 3;
                     let verdict = tally.verdict();
-                    if fallen != Verdict::Pending {
+                    if decided_verdict != Verdict::Pending {
                         assert_eq!(
-                            verdict, fallen,
+                            verdict, decided_verdict,
                             "later votes must not change a verdict: {nodes} nodes, votes {code}"
                         );
                     }
-                    fallen = verdict;
+                    decided_verdict = verdict;
                 }
                 assert_ne!(
-                    fallen,
+                    decided_verdict,
                     Verdict::Pending,
                     "the votes of all nodes must decide: {nodes} nodes, votes {code}"
                 );
@@ -365,7 +365,7 @@ mod tests {
     }
 
     /// Pairs of old and next sets of several sizes, with every possible number of shared masters.
-    fn shapes() -> impl Iterator<Item = [MasterSet; 2]> {
+    fn pairs_of_sets() -> impl Iterator<Item = [MasterSet; 2]> {
         let sizes = [(3, 3), (3, 5), (5, 3), (1, 3), (4, 3), (2, 2)];
         sizes.into_iter().flat_map(|(old, next)| {
             (0..=usize::min(old, next)).map(move |shared| sets(old, next, shared))
@@ -373,10 +373,11 @@ mod tests {
     }
 
     /// How many masters of one set gave one of the answers in `what`. This function does not use the code under test.
-    fn of_set(set: MasterSet, said: &[char], what: &str) -> usize {
-        let counts =
-            |(node, said): &(usize, &char)| set.0 >> node & 1 == 1 && what.contains(**said);
-        said.iter().enumerate().filter(counts).count()
+    fn count_votes(set: MasterSet, votes: &[char], counted_votes: &str) -> usize {
+        let counts = |(node, vote): &(usize, &char)| {
+            set.0 >> node & 1 == 1 && counted_votes.contains(**vote)
+        };
+        votes.iter().enumerate().filter(counts).count()
     }
 
     /// All combinations of answers: yes, no, fault, none.
@@ -385,13 +386,13 @@ mod tests {
         (0..1usize << (2 * nodes)).map(move |code| (0..nodes).map(|n| digit(code, n)).collect())
     }
 
-    fn counted(quorum: Quorum, said: &[char]) -> Tally {
+    fn tally_of(quorum: Quorum, votes: &[char]) -> Tally {
         let mut tally = Tally::new(quorum);
-        for (node, said) in said.iter().enumerate() {
-            match said {
-                'y' => tally.yes(node),
-                'n' => tally.no(node),
-                'f' => tally.fault(node),
+        for (node, vote) in votes.iter().enumerate() {
+            match vote {
+                'y' => tally.add_yes(node),
+                'n' => tally.add_no(node),
+                'f' => tally.add_fault(node),
                 _ => {}
             }
         }
@@ -400,47 +401,60 @@ mod tests {
 
     #[test]
     fn verdict_of_a_joint_quorum_depends_on_a_majority_of_each_set() {
-        for sets in shapes() {
+        for sets in pairs_of_sets() {
             let quorum = Quorum::joint(sets[0], sets[1]);
-            for said in outcomes(quorum.nodes()) {
-                let tally = counted(quorum, &said);
-                let has = |set: MasterSet, what: &str| of_set(set, &said, what);
-                let most = |set: MasterSet| set.len() / 2 + 1;
-                let each = |holds: &dyn Fn(MasterSet) -> bool| sets.iter().all(|set| holds(*set));
-                let won = each(&|set| has(set, "y") >= most(set));
-                let open = each(&|set| has(set, "y.") >= most(set));
-                let verdict = match (won, open) {
+            for votes in outcomes(quorum.nodes()) {
+                let tally = tally_of(quorum, &votes);
+                let count_in = |set: MasterSet, letters: &str| count_votes(set, &votes, letters);
+                let majority_of = |set: MasterSet| set.len() / 2 + 1;
+                let in_each_set =
+                    |holds: &dyn Fn(MasterSet) -> bool| sets.iter().all(|set| holds(*set));
+                let is_won = in_each_set(&|set| count_in(set, "y") >= majority_of(set));
+                let is_open = in_each_set(&|set| count_in(set, "y.") >= majority_of(set));
+                let verdict = match (is_won, is_open) {
                     (true, _) => Verdict::Won,
                     (_, true) => Verdict::Pending,
-                    _ => Verdict::Lost,
+                    _ => Verdict::Failed,
                 };
-                assert_eq!(tally.verdict(), verdict, "{sets:?} {said:?}");
-                let denied = !each(&|set| has(set, "n") < most(set));
-                assert_eq!(tally.majority_said_no(), denied, "{sets:?} {said:?}");
-                let usable = each(&|set| has(set, "yn.") >= most(set));
-                assert_eq!(tally.possible_without_faults(), usable, "{sets:?} {said:?}");
-                let reason = if each(&|set| has(set, "yn") >= most(set)) {
+                assert_eq!(tally.verdict(), verdict, "{sets:?} {votes:?}");
+                let majority_denied = !in_each_set(&|set| count_in(set, "n") < majority_of(set));
+                assert_eq!(
+                    tally.has_majority_refused(),
+                    majority_denied,
+                    "{sets:?} {votes:?}"
+                );
+                let usable = in_each_set(&|set| count_in(set, "yn.") >= majority_of(set));
+                assert_eq!(
+                    tally.is_possible_without_faults(),
+                    usable,
+                    "{sets:?} {votes:?}"
+                );
+                let reason = if in_each_set(&|set| count_in(set, "yn") >= majority_of(set)) {
                     Some(Reason::Contention)
                 } else {
                     (!usable).then_some(Reason::Outage)
                 };
-                assert_eq!(tally.reason(), reason, "{sets:?} {said:?}");
-                assert_eq!(tally.complete(), !said.contains(&'.'), "{sets:?} {said:?}");
+                assert_eq!(tally.reason(), reason, "{sets:?} {votes:?}");
+                assert_eq!(
+                    tally.complete(),
+                    !votes.contains(&'.'),
+                    "{sets:?} {votes:?}"
+                );
             }
         }
     }
 
     /// Whether two clients can both win if each master votes for only one of them.
-    fn two_can_win(one: impl Fn(MasterSet) -> bool, other: impl Fn(MasterSet) -> bool) -> bool {
-        (0..1u64 << 10).any(|yes| one(MasterSet(yes)) && other(MasterSet(!yes)))
+    fn two_can_win(first: impl Fn(MasterSet) -> bool, second: impl Fn(MasterSet) -> bool) -> bool {
+        (0..1u64 << 10).any(|yes| first(MasterSet(yes)) && second(MasterSet(!yes)))
     }
 
     #[test]
     fn joint_quorum_shares_a_master_with_every_majority_of_either_set() {
         let (mut union, mut alone) = (0, 0);
-        for [old, next] in shapes() {
+        for [old, next] in pairs_of_sets() {
             let joint = Quorum::joint(old, next);
-            let met = |quorum: Quorum| move |said| quorum.is_met_by(said);
+            let met = |quorum: Quorum| move |votes| quorum.is_met_by(votes);
             let only = |set| met(Quorum::joint(set, set));
             for other in [only(old), only(next), met(joint)] {
                 assert!(!two_can_win(met(joint), other), "{old:?} {next:?}");
@@ -466,7 +480,7 @@ mod tests {
         ] {
             let quorum = Quorum::joint(old, next);
             assert_eq!(quorum.size(), size, "{old:?} {next:?}");
-            let meets = |said: &u64| quorum.is_met_by(MasterSet(*said));
+            let meets = |votes: &u64| quorum.is_met_by(MasterSet(*votes));
             let fewest = (0..1u64 << 8).filter(meets).map(u64::count_ones).min();
             assert_eq!(fewest, u32::try_from(size).ok(), "{old:?} {next:?}");
         }
@@ -475,20 +489,20 @@ mod tests {
     #[test]
     fn joint_quorum_is_reached_when_both_sets_have_a_majority() {
         let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());
-        let mut said = [(9, 3), (1, 0), (2, 1), (3, 2), (4, 4)];
-        assert_eq!(quorum.first_met(&mut said), Some(9));
-        assert_eq!(quorum.first_met(&mut said[..4]), None);
-        assert_eq!(Quorum::of(3).first_met(&mut [(7, 2), (5, 0)]), Some(7));
+        let mut reports = [(9, 3), (1, 0), (2, 1), (3, 2), (4, 4)];
+        assert_eq!(quorum.first_met(&mut reports), Some(9));
+        assert_eq!(quorum.first_met(&mut reports[..4]), None);
+        assert_eq!(Quorum::new(3).first_met(&mut [(7, 2), (5, 0)]), Some(7));
     }
 
     #[test]
     fn master_counted_twice_has_one_vote() {
-        let mut tally = Tally::new(Quorum::of(3));
-        tally.yes(1);
-        tally.yes(1);
+        let mut tally = Tally::new(Quorum::new(3));
+        tally.add_yes(1);
+        tally.add_yes(1);
         assert_eq!(tally.verdict(), Verdict::Pending);
         assert_eq!(
-            MasterSet::one(64),
+            MasterSet::single(64),
             MasterSet::default(),
             "a set must not contain a 65th master"
         );

@@ -26,7 +26,7 @@ pub(crate) enum ReadVote {
 
 /// The result of reading the value from all masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadVerdict {
     /// The master with this index has the current value.
     Found(usize),
     /// There is no value: no master shows one. Without the masters that reported that they have none, no majority is
@@ -46,7 +46,7 @@ pub(crate) enum Reading {
 ///
 /// Every acknowledged write is on a majority, and any two majorities share a master. So the answers of a majority
 /// include the last acknowledged write or a later one.
-pub(crate) fn read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<Reading> {
+pub(crate) fn judge_read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<ReadVerdict> {
     let values = votes
         .iter()
         .enumerate()
@@ -55,31 +55,31 @@ pub(crate) fn read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<Reading
             _ => None,
         });
     if quorum.is_met_by(values.clone().map(|(_, node)| node).collect()) {
-        return values.max().map(|(_, node)| Reading::Found(node));
+        return values.max().map(|(_, node)| ReadVerdict::Found(node));
     }
     if votes.iter().any(Option::is_none) {
         return None;
     }
-    let who = |of: ReadVote| who_said(votes, of);
-    let (nothing, old) = (who(ReadVote::Nothing), who(ReadVote::Old));
-    let shown = values.count() + old.len();
-    Some(if !quorum.possible_without(nothing.or(old)) {
-        if shown == 0 {
-            Reading::Missing
+    let masters_with = |vote: ReadVote| masters_with_vote(votes, vote);
+    let (nothing, old_copies) = (masters_with(ReadVote::Nothing), masters_with(ReadVote::Old));
+    let copies_shown = values.count() + old_copies.len();
+    Some(if !quorum.is_possible_without(nothing.or(old_copies)) {
+        if copies_shown == 0 {
+            ReadVerdict::Missing
         } else {
-            Reading::Lost
+            ReadVerdict::Lost
         }
-    } else if !quorum.possible_without(who(ReadVote::Refused)) {
-        Reading::NotOurs
+    } else if !quorum.is_possible_without(masters_with(ReadVote::Refused)) {
+        ReadVerdict::NotOurs
     } else {
-        Reading::Outage
+        ReadVerdict::Outage
     })
 }
 
-fn who_said<T: PartialEq>(votes: &[Option<T>], what: T) -> MasterSet {
+fn masters_with_vote<T: PartialEq>(votes: &[Option<T>], wanted_vote: T) -> MasterSet {
     let votes = votes.iter().enumerate();
     votes
-        .filter(|(_, vote)| vote.as_ref() == Some(&what))
+        .filter(|(_, vote)| vote.as_ref() == Some(&wanted_vote))
         .map(|(node, _)| node)
         .collect()
 }
@@ -92,7 +92,7 @@ pub(crate) enum Vacancy {
     /// Some master has a value.
     Occupied,
     /// Some master gave no usable answer, so no value may be created.
-    Untold,
+    Unknown,
 }
 
 /// Whether a first value may be created: only if **all** masters report that they have none, because a silent master
@@ -105,7 +105,7 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
     } else if votes.iter().all(|vote| *vote == ReadVote::Nothing) {
         Vacancy::Vacant
     } else {
-        Vacancy::Untold
+        Vacancy::Unknown
     })
 }
 
@@ -128,7 +128,7 @@ pub(crate) enum WriteVote {
 
 /// The result of writing the value to all masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Writing {
+pub(crate) enum WriteVerdict {
     /// The write succeeded: the new value is the current one.
     Written,
     /// The write failed: no master has the new value.
@@ -139,18 +139,18 @@ pub(crate) enum Writing {
 
 /// The result of a write; `None` while more answers are needed. The write succeeds if a majority voted
 /// [`Counted`](WriteVote::Counted).
-pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
-    if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
-        return Some(Writing::Written);
+pub(crate) fn judge_write(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<WriteVerdict> {
+    if quorum.is_met_by(masters_with_vote(votes, WriteVote::Counted)) {
+        return Some(WriteVerdict::Written);
     }
     if votes.iter().any(Option::is_none) {
         return None;
     }
     Some(
-        if who_said(votes, WriteVote::NotWritten).len() == votes.len() {
-            Writing::Nowhere
+        if masters_with_vote(votes, WriteVote::NotWritten).len() == votes.len() {
+            WriteVerdict::Nowhere
         } else {
-            Writing::Unknown
+            WriteVerdict::Unknown
         },
     )
 }
@@ -158,7 +158,7 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
 /// How the old and the next masters get the same value while masters are replaced: copy the value to all of them, or
 /// remove it from all. Decided after a read of all old and next masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrying {
+pub(crate) enum CarryDecision {
     /// The value of the master with this index must be written to the old and the next masters.
     Value(usize),
     /// The value was removed: a majority of the old masters has no value, and only next masters show one. The client
@@ -177,13 +177,13 @@ pub(crate) enum Carrying {
 ///
 /// Only the old masters decide, because every acknowledged value is on a majority of them. A master without a value, or
 /// with a copy from before a restart, is not part of this majority: it may have lost a newer value.
-pub(crate) fn carry(quorum: Quorum, votes: &[ReadVote]) -> Carrying {
+pub(crate) fn judge_carry(quorum: Quorum, votes: &[ReadVote]) -> CarryDecision {
     let old = quorum.old_only();
-    let such = |is: fn(ReadVote) -> bool| those(votes, |_, vote| is(vote));
-    let shown = such(|vote| matches!(vote, ReadVote::Value(_)));
-    let copies = such(|vote| vote == ReadVote::Old);
-    let nothing = such(|vote| vote == ReadVote::Nothing);
-    if old.is_met_by(shown) {
+    let masters_with = |is: fn(ReadVote) -> bool| masters_where(votes, |_, vote| is(vote));
+    let showing = masters_with(|vote| matches!(vote, ReadVote::Value(_)));
+    let old_copies = masters_with(|vote| vote == ReadVote::Old);
+    let nothing = masters_with(|vote| vote == ReadVote::Nothing);
+    if old.is_met_by(showing) {
         let largest = votes
             .iter()
             .enumerate()
@@ -191,27 +191,27 @@ pub(crate) fn carry(quorum: Quorum, votes: &[ReadVote]) -> Carrying {
                 ReadVote::Value(number) if quorum.is_old(node) => Some((*number, node)),
                 _ => None,
             });
-        return largest
-            .max()
-            .map_or(Carrying::Undecided, |(_, node)| Carrying::Value(node));
+        return largest.max().map_or(CarryDecision::Undecided, |(_, node)| {
+            CarryDecision::Value(node)
+        });
     }
-    let shows = shown.or(copies);
-    let old_shows = (0..votes.len()).any(|node| shows.has(node) && quorum.is_old(node));
-    if old_shows && !old.possible_without(nothing.or(copies)) {
-        Carrying::Lost
-    } else if old_shows || !old.is_met_by(nothing) {
-        Carrying::Undecided
-    } else if shows == MasterSet::default() {
-        Carrying::Nowhere
+    let showing_any = showing.or(old_copies);
+    let is_shown_by_old = (0..votes.len()).any(|node| showing_any.has(node) && quorum.is_old(node));
+    if is_shown_by_old && !old.is_possible_without(nothing.or(old_copies)) {
+        CarryDecision::Lost
+    } else if is_shown_by_old || !old.is_met_by(nothing) {
+        CarryDecision::Undecided
+    } else if showing_any == MasterSet::default() {
+        CarryDecision::Nowhere
     } else {
-        Carrying::Removed
+        CarryDecision::Removed
     }
 }
 
-fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSet {
+fn masters_where(votes: &[ReadVote], is_selected: impl Fn(usize, ReadVote) -> bool) -> MasterSet {
     let votes = votes.iter().enumerate();
-    let such = votes.filter(|(node, vote)| such(*node, **vote));
-    such.map(|(node, _)| node).collect()
+    let selected = votes.filter(|(node, vote)| is_selected(*node, **vote));
+    selected.map(|(node, _)| node).collect()
 }
 
 /// Whether a copied value is on a majority of the old masters and on a majority of the next masters.
@@ -223,29 +223,32 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
 ///
 /// - every master that showed a trusted value in the read
 /// - every next master that reported in the read that it has no value, if it is neither an old master nor in `open`
-pub(crate) fn carried(
+pub(crate) fn is_carried(
     quorum: Quorum,
     read: &[ReadVote],
     written: MasterSet,
     open: MasterSet,
 ) -> bool {
-    let shown =
+    let has_copy =
         |node: usize, vote: ReadVote| written.has(node) && matches!(vote, ReadVote::Value(_));
-    let empty = |node: usize, vote: ReadVote| {
+    let is_empty_next = |node: usize, vote: ReadVote| {
         let next_only = !quorum.is_old(node) && !open.has(node);
         written.has(node) && next_only && vote == ReadVote::Nothing
     };
-    let next = those(read, |node, vote| shown(node, vote) || empty(node, vote));
-    quorum.old_only().is_met_by(those(read, shown)) && quorum.next_only().is_met_by(next)
+    let next_masters = masters_where(read, |node, vote| {
+        has_copy(node, vote) || is_empty_next(node, vote)
+    });
+    quorum.old_only().is_met_by(masters_where(read, has_copy))
+        && quorum.next_only().is_met_by(next_masters)
 }
 
 /// Whether a removal is complete: a majority of the old and a majority of the next masters have executed it, and so has
 /// every master that showed a value.
-pub(crate) fn removed(quorum: Quorum, read: &[ReadVote], written: MasterSet) -> bool {
-    let left = |node: usize, vote: ReadVote| {
+pub(crate) fn is_removed(quorum: Quorum, read: &[ReadVote], written: MasterSet) -> bool {
+    let still_has_value = |node: usize, vote: ReadVote| {
         !written.has(node) && matches!(vote, ReadVote::Value(_) | ReadVote::Old)
     };
-    quorum.is_met_by(written) && those(read, left) == MasterSet::default()
+    quorum.is_met_by(written) && masters_where(read, still_has_value) == MasterSet::default()
 }
 
 #[cfg(test)]
@@ -254,22 +257,22 @@ mod tests {
     use super::WriteVote::{Counted, NotWritten, Refilled, Unknown};
     use super::*;
 
-    fn reading(votes: &[ReadVote]) -> Option<Reading> {
+    fn reading(votes: &[ReadVote]) -> Option<ReadVerdict> {
         let votes: Vec<_> = votes.iter().copied().map(Some).collect();
-        read(Quorum::of(votes.len()), &votes)
+        judge_read(Quorum::new(votes.len()), &votes)
     }
 
     #[test]
     fn value_read_returns_the_value_with_the_largest_token_among_a_majority() {
         for (votes, verdict) in [
-            (&[Value(7), Value(9), Value(8)][..], Reading::Found(1)),
-            (&[Value(7), Value(7), Fault], Reading::Found(1)),
-            (&[Nothing, Value(7), Value(9)], Reading::Found(2)),
-            (&[Old, Value(9), Value(7)], Reading::Found(1)),
-            (&[Refused, Value(9), Value(7)], Reading::Found(1)),
+            (&[Value(7), Value(9), Value(8)][..], ReadVerdict::Found(1)),
+            (&[Value(7), Value(7), Fault], ReadVerdict::Found(1)),
+            (&[Nothing, Value(7), Value(9)], ReadVerdict::Found(2)),
+            (&[Old, Value(9), Value(7)], ReadVerdict::Found(1)),
+            (&[Refused, Value(9), Value(7)], ReadVerdict::Found(1)),
             (
                 &[Value(3), Old, Nothing, Value(4), Value(2)],
-                Reading::Found(3),
+                ReadVerdict::Found(3),
             ),
         ] {
             assert_eq!(reading(votes), Some(verdict), "{votes:?}");
@@ -279,18 +282,18 @@ mod tests {
     #[test]
     fn failed_value_read_returns_its_cause() {
         for (votes, verdict) in [
-            (&[Value(7), Nothing, Nothing][..], Reading::Lost),
-            (&[Value(7), Old, Nothing], Reading::Lost),
-            (&[Old, Old, Old], Reading::Lost),
-            (&[Old, Nothing, Fault], Reading::Lost),
-            (&[Nothing, Nothing, Nothing], Reading::Missing),
-            (&[Nothing, Nothing, Fault], Reading::Missing),
-            (&[Value(7), Nothing, Fault], Reading::Outage),
-            (&[Value(7), Fault, Fault], Reading::Outage),
-            (&[Nothing, Fault, Fault], Reading::Outage),
-            (&[Value(7), Refused, Refused], Reading::NotOurs),
-            (&[Value(7), Refused, Nothing], Reading::Outage),
-            (&[Value(7), Value(7), Nothing, Nothing], Reading::Lost),
+            (&[Value(7), Nothing, Nothing][..], ReadVerdict::Lost),
+            (&[Value(7), Old, Nothing], ReadVerdict::Lost),
+            (&[Old, Old, Old], ReadVerdict::Lost),
+            (&[Old, Nothing, Fault], ReadVerdict::Lost),
+            (&[Nothing, Nothing, Nothing], ReadVerdict::Missing),
+            (&[Nothing, Nothing, Fault], ReadVerdict::Missing),
+            (&[Value(7), Nothing, Fault], ReadVerdict::Outage),
+            (&[Value(7), Fault, Fault], ReadVerdict::Outage),
+            (&[Nothing, Fault, Fault], ReadVerdict::Outage),
+            (&[Value(7), Refused, Refused], ReadVerdict::NotOurs),
+            (&[Value(7), Refused, Nothing], ReadVerdict::Outage),
+            (&[Value(7), Value(7), Nothing, Nothing], ReadVerdict::Lost),
         ] {
             assert_eq!(reading(votes), Some(verdict), "{votes:?}");
         }
@@ -298,49 +301,70 @@ mod tests {
 
     #[test]
     fn read_of_a_value_waits_for_values_from_a_majority_or_for_all_answers() {
-        let of = |votes: &[Option<ReadVote>]| read(Quorum::of(3), votes);
-        assert_eq!(of(&[Some(Value(7)), None, None]), None);
-        assert_eq!(of(&[Some(Nothing), Some(Nothing), None]), None);
-        let found = Some(Reading::Found(0));
-        assert_eq!(of(&[Some(Value(7)), Some(Value(6)), None]), found);
+        let verdict_of = |votes: &[Option<ReadVote>]| judge_read(Quorum::new(3), votes);
+        assert_eq!(verdict_of(&[Some(Value(7)), None, None]), None);
+        assert_eq!(verdict_of(&[Some(Nothing), Some(Nothing), None]), None);
+        let expected = Some(ReadVerdict::Found(0));
+        assert_eq!(
+            verdict_of(&[Some(Value(7)), Some(Value(6)), None]),
+            expected
+        );
     }
 
     #[test]
     fn value_is_created_only_if_every_master_reports_no_value() {
-        let of = |votes: &[ReadVote]| {
+        let verdict_of = |votes: &[ReadVote]| {
             let votes: Vec<_> = votes.iter().copied().map(Some).collect();
             vacancy(&votes)
         };
-        assert_eq!(of(&[Nothing, Nothing, Nothing]), Some(Vacancy::Vacant));
-        assert_eq!(of(&[Nothing, Nothing, Fault]), Some(Vacancy::Untold));
-        assert_eq!(of(&[Nothing, Nothing, Refused]), Some(Vacancy::Untold));
-        assert_eq!(of(&[Nothing, Value(1), Fault]), Some(Vacancy::Occupied));
-        assert_eq!(of(&[Nothing, Old, Nothing]), Some(Vacancy::Occupied));
+        assert_eq!(
+            verdict_of(&[Nothing, Nothing, Nothing]),
+            Some(Vacancy::Vacant)
+        );
+        assert_eq!(
+            verdict_of(&[Nothing, Nothing, Fault]),
+            Some(Vacancy::Unknown)
+        );
+        assert_eq!(
+            verdict_of(&[Nothing, Nothing, Refused]),
+            Some(Vacancy::Unknown)
+        );
+        assert_eq!(
+            verdict_of(&[Nothing, Value(1), Fault]),
+            Some(Vacancy::Occupied)
+        );
+        assert_eq!(
+            verdict_of(&[Nothing, Old, Nothing]),
+            Some(Vacancy::Occupied)
+        );
         assert_eq!(vacancy(&[Some(Nothing), Some(Nothing), None]), None);
     }
 
     #[test]
     fn write_of_a_value_succeeds_only_on_a_majority_that_had_answered_the_read() {
-        let of = |votes: &[WriteVote]| {
+        let verdict_of = |votes: &[WriteVote]| {
             let votes: Vec<_> = votes.iter().copied().map(Some).collect();
-            written(Quorum::of(votes.len()), &votes)
+            judge_write(Quorum::new(votes.len()), &votes)
         };
         for (votes, verdict) in [
-            (&[Counted, Counted, Unknown][..], Writing::Written),
-            (&[Counted, Counted, NotWritten], Writing::Written),
-            (&[Counted, Refilled, Refilled], Writing::Unknown),
-            (&[Counted, Unknown, Unknown], Writing::Unknown),
-            (&[Counted, NotWritten, NotWritten], Writing::Unknown),
-            (&[Refilled, NotWritten, NotWritten], Writing::Unknown),
-            (&[Unknown, NotWritten, NotWritten], Writing::Unknown),
-            (&[NotWritten, NotWritten, NotWritten], Writing::Nowhere),
+            (&[Counted, Counted, Unknown][..], WriteVerdict::Written),
+            (&[Counted, Counted, NotWritten], WriteVerdict::Written),
+            (&[Counted, Refilled, Refilled], WriteVerdict::Unknown),
+            (&[Counted, Unknown, Unknown], WriteVerdict::Unknown),
+            (&[Counted, NotWritten, NotWritten], WriteVerdict::Unknown),
+            (&[Refilled, NotWritten, NotWritten], WriteVerdict::Unknown),
+            (&[Unknown, NotWritten, NotWritten], WriteVerdict::Unknown),
+            (&[NotWritten, NotWritten, NotWritten], WriteVerdict::Nowhere),
         ] {
-            assert_eq!(of(votes), Some(verdict), "{votes:?}");
+            assert_eq!(verdict_of(votes), Some(verdict), "{votes:?}");
         }
         let open = [Some(Counted), Some(Refilled), None];
-        assert_eq!(written(Quorum::of(3), &open), None);
+        assert_eq!(judge_write(Quorum::new(3), &open), None);
         let decided = [Some(Counted), None, Some(Counted)];
-        assert_eq!(written(Quorum::of(3), &decided), Some(Writing::Written));
+        assert_eq!(
+            judge_write(Quorum::new(3), &decided),
+            Some(WriteVerdict::Written)
+        );
     }
 
     /// A joint quorum of two sets. The last `both` of the old masters are also the first `both` of the next masters.
@@ -355,44 +379,59 @@ mod tests {
         for (votes, verdict) in [
             (
                 [Value(7), Value(9), Value(8), Nothing, Nothing],
-                Carrying::Value(1),
+                CarryDecision::Value(1),
             ),
             (
                 [Value(7), Nothing, Value(5), Value(9), Value(9)],
-                Carrying::Value(0),
+                CarryDecision::Value(0),
             ),
             (
                 [Fault, Value(4), Value(5), Fault, Fault],
-                Carrying::Value(2),
+                CarryDecision::Value(2),
             ),
             // Only one old master shows a value; the second old master has none.
             (
                 [Fault, Nothing, Value(5), Value(5), Value(5)],
-                Carrying::Undecided,
+                CarryDecision::Undecided,
             ),
             (
                 [Nothing, Nothing, Value(5), Value(5), Value(5)],
-                Carrying::Lost,
+                CarryDecision::Lost,
             ),
-            ([Old, Nothing, Nothing, Nothing, Nothing], Carrying::Lost),
-            ([Old, Value(3), Old, Value(3), Value(3)], Carrying::Lost),
+            (
+                [Old, Nothing, Nothing, Nothing, Nothing],
+                CarryDecision::Lost,
+            ),
+            (
+                [Old, Value(3), Old, Value(3), Value(3)],
+                CarryDecision::Lost,
+            ),
             (
                 [Value(3), Refused, Refused, Value(3), Value(3)],
-                Carrying::Undecided,
+                CarryDecision::Undecided,
             ),
             (
                 [Nothing, Nothing, Nothing, Value(5), Fault],
-                Carrying::Removed,
+                CarryDecision::Removed,
             ),
-            ([Nothing, Fault, Nothing, Fault, Old], Carrying::Removed),
+            (
+                [Nothing, Fault, Nothing, Fault, Old],
+                CarryDecision::Removed,
+            ),
             (
                 [Nothing, Fault, Fault, Value(5), Value(5)],
-                Carrying::Undecided,
+                CarryDecision::Undecided,
             ),
-            ([Nothing, Fault, Nothing, Nothing, Fault], Carrying::Nowhere),
-            ([Fault, Fault, Fault, Nothing, Nothing], Carrying::Undecided),
+            (
+                [Nothing, Fault, Nothing, Nothing, Fault],
+                CarryDecision::Nowhere,
+            ),
+            (
+                [Fault, Fault, Fault, Nothing, Nothing],
+                CarryDecision::Undecided,
+            ),
         ] {
-            assert_eq!(carry(quorum, &votes), verdict, "{votes:?}");
+            assert_eq!(judge_carry(quorum, &votes), verdict, "{votes:?}");
         }
     }
 
@@ -400,34 +439,43 @@ mod tests {
     fn value_acknowledged_by_the_old_masters_is_never_dropped() {
         for quorum in [sets(3, 1, 3), sets(2, 1, 2), sets(3, 2, 2), sets(2, 2, 3)] {
             for votes in all_votes(quorum.nodes()) {
-                let of_old = |such: fn(&ReadVote) -> bool| {
+                let old_masters_where = |is_selected: fn(&ReadVote) -> bool| {
                     let old = votes.iter().enumerate();
-                    let old = old.filter(|(node, vote)| quorum.is_old(*node) && such(vote));
+                    let old = old.filter(|(node, vote)| quorum.is_old(*node) && is_selected(vote));
                     old.map(|(node, _)| node).collect::<MasterSet>()
                 };
                 let old = quorum.old_only();
-                let shown = of_old(|vote| matches!(vote, Value(_)));
-                let shows = of_old(|vote| matches!(vote, Value(_) | Old));
-                let empty = of_old(|vote| *vote == Nothing);
-                match carry(quorum, &votes) {
-                    Carrying::Value(node) => {
-                        assert!(old.is_met_by(shown) && shown.has(node), "{votes:?}");
+                let masters_with_value = old_masters_where(|vote| matches!(vote, Value(_)));
+                let masters_with_copy = old_masters_where(|vote| matches!(vote, Value(_) | Old));
+                let masters_without_value = old_masters_where(|vote| *vote == Nothing);
+                match judge_carry(quorum, &votes) {
+                    CarryDecision::Value(node) => {
+                        assert!(
+                            old.is_met_by(masters_with_value) && masters_with_value.has(node),
+                            "{votes:?}"
+                        );
                         let Value(number) = votes[node] else {
                             panic!("the chosen master must show a value: {votes:?}");
                         };
                         let larger = |(node, vote): (usize, &ReadVote)| {
-                            shown.has(node) && matches!(vote, Value(other) if *other > number)
+                            masters_with_value.has(node)
+                                && matches!(vote, Value(other) if *other > number)
                         };
                         assert!(!votes.iter().enumerate().any(larger), "{votes:?}");
                     }
-                    Carrying::Removed | Carrying::Nowhere => {
-                        assert!(old.is_met_by(empty), "{votes:?}");
-                        assert_eq!(shows.len(), 0, "{votes:?}");
+                    CarryDecision::Removed | CarryDecision::Nowhere => {
+                        assert!(old.is_met_by(masters_without_value), "{votes:?}");
+                        assert_eq!(masters_with_copy.len(), 0, "{votes:?}");
                     }
-                    Carrying::Lost => {
-                        assert!(!old.is_met_by(shown) && shows.len() > 0, "{votes:?}");
+                    CarryDecision::Lost => {
+                        assert!(
+                            !old.is_met_by(masters_with_value) && masters_with_copy.len() > 0,
+                            "{votes:?}"
+                        );
                     }
-                    Carrying::Undecided => assert!(!old.is_met_by(shown), "{votes:?}"),
+                    CarryDecision::Undecided => {
+                        assert!(!old.is_met_by(masters_with_value), "{votes:?}")
+                    }
                 }
             }
         }
@@ -435,60 +483,66 @@ mod tests {
 
     /// All combinations of answers of this number of masters.
     fn all_votes(masters: usize) -> Vec<Vec<ReadVote>> {
-        let each = [Value(1), Value(2), Nothing, Old, Refused, Fault];
-        let mut all = vec![Vec::new()];
+        let vote_kinds = [Value(1), Value(2), Nothing, Old, Refused, Fault];
+        let mut all_combinations = vec![Vec::new()];
         for _ in 0..masters {
-            let with = |votes: &Vec<ReadVote>| each.map(|vote| [&votes[..], &[vote]].concat());
-            all = all.iter().flat_map(with).collect();
+            let with =
+                |votes: &Vec<ReadVote>| vote_kinds.map(|vote| [&votes[..], &[vote]].concat());
+            all_combinations = all_combinations.iter().flat_map(with).collect();
         }
-        all
+        all_combinations
     }
 
     #[test]
     fn copy_of_a_value_does_not_count_on_a_master_that_may_have_lost_data() {
         let quorum = sets(3, 1, 3);
         let none = MasterSet::default();
-        let of = |read: [ReadVote; 5], written: &[usize], open| {
-            carried(quorum, &read, written.iter().copied().collect(), open)
+        let verdict_of = |read_votes: [ReadVote; 5], written: &[usize], open| {
+            is_carried(quorum, &read_votes, written.iter().copied().collect(), open)
         };
-        let read = [Value(1), Value(2), Nothing, Nothing, Nothing];
-        assert!(of(read, &[0, 1, 3, 4], none));
+        let read_votes = [Value(1), Value(2), Nothing, Nothing, Nothing];
+        assert!(verdict_of(read_votes, &[0, 1, 3, 4], none));
         assert!(
-            !of(read, &[0, 1, 4], none),
+            !verdict_of(read_votes, &[0, 1, 4], none),
             "the copy must fail if only a minority of the next masters has the value"
         );
         assert!(
-            !of(read, &[0, 2, 3, 4], none),
+            !verdict_of(read_votes, &[0, 2, 3, 4], none),
             "an old master without a value must not count as a copy, because it may have lost a later value"
         );
         assert!(
-            !of(read, &[0, 1, 2, 3], none),
+            !verdict_of(read_votes, &[0, 1, 2, 3], none),
             "a master of both sets must not count as a copy if it did not show the value"
         );
         assert!(
-            !of(read, &[0, 1, 3, 4], MasterSet::one(4)),
+            !verdict_of(read_votes, &[0, 1, 3, 4], MasterSet::single(4)),
             "an open master must not count as a copy, because clients may have written a later value to it"
         );
-        let read = [Value(1), Value(2), Value(2), Nothing, Old];
-        assert!(of(read, &[0, 2, 3], none));
+        let read_votes = [Value(1), Value(2), Value(2), Nothing, Old];
+        assert!(verdict_of(read_votes, &[0, 2, 3], none));
         assert!(
-            !of(read, &[0, 2, 4], none),
+            !verdict_of(read_votes, &[0, 2, 4], none),
             "a master with a value from an earlier server run must not count, because it may have lost a later value"
         );
     }
 
     #[test]
     fn removal_must_reach_a_majority_of_each_set_and_every_master_with_the_value() {
-        let read = [Nothing, Nothing, Nothing, Value(3), Fault];
-        let of =
-            |written: &[usize]| removed(sets(3, 1, 3), &read, written.iter().copied().collect());
-        assert!(of(&[0, 1, 2, 3]) && of(&[1, 2, 3]));
+        let read_votes = [Nothing, Nothing, Nothing, Value(3), Fault];
+        let verdict_of = |written: &[usize]| {
+            is_removed(
+                sets(3, 1, 3),
+                &read_votes,
+                written.iter().copied().collect(),
+            )
+        };
+        assert!(verdict_of(&[0, 1, 2, 3]) && verdict_of(&[1, 2, 3]));
         assert!(
-            !of(&[0, 1, 2, 4]),
+            !verdict_of(&[0, 1, 2, 4]),
             "the removal must fail while a master that showed the value may still have it"
         );
         assert!(
-            !of(&[0, 1, 3]) && !of(&[2, 3, 4]),
+            !verdict_of(&[0, 1, 3]) && !verdict_of(&[2, 3, 4]),
             "the removal must fail if it reaches only a minority of the old or of the next masters"
         );
     }

@@ -40,10 +40,10 @@ impl Round {
         if let Some(slot @ None) = self.votes.get_mut(node) {
             *slot = Some(vote);
             match vote {
-                Vote::Granted(_) => self.tally.yes(node),
-                Vote::Refused => self.tally.no(node),
+                Vote::Granted(_) => self.tally.add_yes(node),
+                Vote::Refused => self.tally.add_no(node),
                 // A withdrawn request will never be answered, so the verdict must not wait for it: count it as a fault.
-                Vote::Fault { .. } | Vote::Withdrawn => self.tally.fault(node),
+                Vote::Fault { .. } | Vote::Withdrawn => self.tally.add_fault(node),
             }
         }
         self.verdict()
@@ -60,8 +60,8 @@ impl Round {
 
     /// Whether the round is certainly lost, but the missing answers still decide whether the reason is contention or an
     /// outage.
-    pub(crate) fn is_lost_early(&self) -> bool {
-        self.verdict() == Verdict::Lost && self.reason().is_none()
+    pub(crate) fn has_failed_early(&self) -> bool {
+        self.verdict() == Verdict::Failed && self.reason().is_none()
     }
 
     /// Why the round was lost; `None` until the reason is certain. Withdrawn requests count as missing answers.
@@ -69,13 +69,13 @@ impl Round {
         let mut votes = Tally::new(self.quorum);
         for (node, vote) in self.votes.iter().enumerate() {
             match vote {
-                Some(Vote::Granted(_)) => votes.yes(node),
-                Some(Vote::Refused) => votes.no(node),
-                Some(Vote::Fault { .. }) => votes.fault(node),
+                Some(Vote::Granted(_)) => votes.add_yes(node),
+                Some(Vote::Refused) => votes.add_no(node),
+                Some(Vote::Fault { .. }) => votes.add_fault(node),
                 Some(Vote::Withdrawn) | None => {}
             }
         }
-        Finding::of(votes)
+        Finding::from_tally(votes)
     }
 
     /// The masters that have not answered.
@@ -122,23 +122,27 @@ mod tests {
 
     #[test]
     fn every_master_that_may_have_a_key_is_sent_a_release() {
-        let mut round = Round::open(Quorum::of(5));
+        let mut round = Round::open(Quorum::new(5));
         round.record(0, Vote::Granted(Some(1)));
         round.record(1, Vote::Refused);
         round.record(2, Vote::Fault { sent: true });
         round.record(3, Vote::Fault { sent: false });
-        let undo: Vec<_> = (0..5).filter(|&node| round.must_undo(node)).collect();
-        assert_eq!(undo, [0, 2, 4]);
+        let masters_to_undo: Vec<_> = (0..5).filter(|&node| round.must_undo(node)).collect();
+        assert_eq!(masters_to_undo, [0, 2, 4]);
     }
 
-    /// Calls `see` with all permutations of `rest`, each appended to `head`.
-    fn orders(head: &mut Vec<usize>, rest: &mut Vec<usize>, see: &mut impl FnMut(&[usize])) {
+    /// Calls `visit` with all permutations of `rest`, each appended to `head`.
+    fn visit_orders(
+        head: &mut Vec<usize>,
+        rest: &mut Vec<usize>,
+        visit: &mut impl FnMut(&[usize]),
+    ) {
         if rest.is_empty() {
-            return see(head);
+            return visit(head);
         }
         for index in 0..rest.len() {
             head.push(rest.remove(index));
-            orders(head, rest, see);
+            visit_orders(head, rest, visit);
             if let Some(node) = head.pop() {
                 rest.insert(index, node);
             }
@@ -159,20 +163,26 @@ mod tests {
             for code in 0..KINDS.len().pow(nodes as u32) {
                 let vote = |node: usize| KINDS[code / KINDS.len().pow(node as u32) % KINDS.len()];
                 let mut first = None;
-                orders(&mut Vec::new(), &mut (0..nodes).collect(), &mut |order| {
-                    let mut round = Round::open(Quorum::of(nodes));
-                    let mut fallen = Verdict::Pending;
+                visit_orders(&mut Vec::new(), &mut (0..nodes).collect(), &mut |order| {
+                    let mut round = Round::open(Quorum::new(nodes));
+                    let mut decided_verdict = Verdict::Pending;
                     for &node in order {
                         let verdict = round.record(node, vote(node));
-                        assert!(fallen == Verdict::Pending || verdict == fallen);
-                        fallen = verdict;
+                        assert!(decided_verdict == Verdict::Pending || verdict == decided_verdict);
+                        decided_verdict = verdict;
                     }
-                    let undo: Vec<bool> = (0..nodes).map(|node| round.must_undo(node)).collect();
-                    let end = (fallen, round.reason(), round.agreement(), undo);
-                    assert_ne!(fallen, Verdict::Pending);
-                    let first = first.get_or_insert_with(|| end.clone());
+                    let masters_to_undo: Vec<bool> =
+                        (0..nodes).map(|node| round.must_undo(node)).collect();
+                    let outcome = (
+                        decided_verdict,
+                        round.reason(),
+                        round.agreement(),
+                        masters_to_undo,
+                    );
+                    assert_ne!(decided_verdict, Verdict::Pending);
+                    let first = first.get_or_insert_with(|| outcome.clone());
                     assert_eq!(
-                        *first, end,
+                        *first, outcome,
                         "the order of votes must not matter: {nodes} nodes, votes {code}, order {order:?}"
                     );
                 });
@@ -182,7 +192,7 @@ mod tests {
 
     #[test]
     fn unsent_request_of_an_abandoned_round_is_not_counted_in_its_finding() {
-        let mut round = Round::open(Quorum::of(3));
+        let mut round = Round::open(Quorum::new(3));
         round.record(0, Vote::Refused);
         round.record(1, Vote::Fault { sent: true });
         round.record(2, Vote::Withdrawn);
@@ -195,37 +205,37 @@ mod tests {
     fn round_counts_as_lost_early_only_until_the_reason_for_its_loss_is_known() {
         let refused_by = |quorum, nodes: &[usize]| {
             let mut round = Round::open(quorum);
-            let mut early = Vec::new();
+            let mut failed_early = Vec::new();
             for &node in nodes {
                 round.record(node, Vote::Refused);
-                early.push(round.is_lost_early());
+                failed_early.push(round.has_failed_early());
             }
-            early
+            failed_early
         };
         // With three masters, the second refusal decides the round and also proves its reason: a majority has answered.
-        assert_eq!(refused_by(Quorum::of(3), &[0, 1, 2]), [false; 3]);
-        assert_eq!(refused_by(Quorum::of(2), &[0, 1]), [true, false]);
-        assert_eq!(refused_by(Quorum::of(4), &[0, 1, 2]), [false, true, false]);
+        assert_eq!(refused_by(Quorum::new(3), &[0, 1, 2]), [false; 3]);
+        assert_eq!(refused_by(Quorum::new(2), &[0, 1]), [true, false]);
+        assert_eq!(refused_by(Quorum::new(4), &[0, 1, 2]), [false, true, false]);
         let sets = [[0, 1, 2], [2, 3, 4]].map(|set| set.into_iter().collect());
         let joint = Quorum::joint(sets[0], sets[1]);
-        let early = [false, true, true, false];
-        assert_eq!(refused_by(joint, &[0, 1, 3, 4]), early);
+        let failed_early = [false, true, true, false];
+        assert_eq!(refused_by(joint, &[0, 1, 3, 4]), failed_early);
         // A refusal and a fault decide the round, but the reason depends on the answer of the third master.
-        let mut round = Round::open(Quorum::of(3));
+        let mut round = Round::open(Quorum::new(3));
         round.record(0, Vote::Refused);
-        assert!(!round.is_lost_early());
+        assert!(!round.has_failed_early());
         round.record(1, Vote::Fault { sent: false });
-        assert!(round.is_lost_early());
+        assert!(round.has_failed_early());
         round.record(2, Vote::Refused);
         assert!(
-            !round.is_lost_early(),
+            !round.has_failed_early(),
             "is_lost_early() must be false after a majority has refused"
         );
     }
 
     #[test]
     fn master_votes_only_once_per_round_of_requests() {
-        let mut round = Round::open(Quorum::of(3));
+        let mut round = Round::open(Quorum::new(3));
         assert_eq!(round.record(0, Vote::Granted(None)), Verdict::Pending);
         assert_eq!(round.record(0, Vote::Granted(None)), Verdict::Pending);
         assert_eq!(round.record(1, Vote::Granted(None)), Verdict::Won);
@@ -233,7 +243,7 @@ mod tests {
 
     #[test]
     fn unknown_master_has_no_vote() {
-        let mut round = Round::open(Quorum::of(1));
+        let mut round = Round::open(Quorum::new(1));
         assert_eq!(round.record(7, Vote::Granted(None)), Verdict::Pending);
         assert!(!round.must_undo(7));
     }

@@ -42,10 +42,10 @@ impl Drift {
     }
 }
 
-/// The end of a lease: `started + ttl - drift`. The caller must read `started` before it sends the first request,
+/// The end of a lease: `started_at + ttl - drift`. The caller must read `started_at` before it sends the first request,
 /// because a master can start the ttl at any time after that.
-pub(crate) fn valid_until(started: Instant, ttl: Duration, drift: Drift) -> Instant {
-    started + ttl.saturating_sub(drift.of(ttl))
+pub(crate) fn valid_until(started_at: Instant, ttl: Duration, drift: Drift) -> Instant {
+    started_at + ttl.saturating_sub(drift.of(ttl))
 }
 
 #[cfg(test)]
@@ -54,20 +54,20 @@ mod tests {
 
     #[test]
     fn validity_lasts_from_the_start_of_sending_for_the_ttl_minus_the_drift() {
-        let started = Instant::from_nanos(1_000_000_000);
-        let until = valid_until(started, Duration::from_secs(10), Drift::default());
+        let started_at = Instant::from_nanos(1_000_000_000);
+        let until = valid_until(started_at, Duration::from_secs(10), Drift::default());
         assert_eq!(
-            until.saturating_since(started),
+            until.saturating_since(started_at),
             Duration::from_millis(9_898)
         );
     }
 
     #[test]
     fn ttl_below_the_drift_gives_no_validity() {
-        let started = Instant::from_nanos(5);
+        let started_at = Instant::from_nanos(5);
         assert_eq!(
-            valid_until(started, Duration::from_millis(1), Drift::default()),
-            started
+            valid_until(started_at, Duration::from_millis(1), Drift::default()),
+            started_at
         );
     }
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use super::Redlock;
-use super::tried::{Refusal, TryAcquire};
+use super::try_acquire::{Refusal, TryAcquire};
 use crate::acquire::acquire_loop::{AcquireLoop, Acquired, NotAcquired, Observer};
 use crate::acquire::kind::Kind;
-use crate::error::{AcquireError, Missed, ScopeError};
+use crate::error::{AcquireError, FailedAcquire, ScopeError};
 use crate::hold::core::Core;
 use crate::hold::guard::LockGuard;
-use crate::hold::held::{Held, Holding};
+use crate::hold::held::{Held, HoldOptions};
 use crate::hold::renewal;
 use crate::hold::schedule::ScheduleId;
 use crate::metrics;
@@ -23,7 +23,7 @@ use crate::node::note::{self, NoteText};
 use crate::options::{check_max_hold, check_note};
 use crate::outcome::Failure;
 use crate::resource::check_resource;
-use crate::rounds::wanted::Wanted;
+use crate::rounds::lock_target::LockTarget;
 use crate::runtime::BoxFuture;
 use crate::settings::Wait;
 use crate::waiting::Waiting;
@@ -50,7 +50,7 @@ impl Redlock {
         let options = &self.core.options;
         LockRequest {
             core: self.core.clone(),
-            used: AtomicBool::new(false),
+            is_used: AtomicBool::new(false),
             blocking: false,
             resource: resource.as_ref().into(),
             kind: Kind::Exclusive,
@@ -77,10 +77,12 @@ impl Redlock {
     /// # Ok(()) }
     /// ```
     pub fn lock_all<R: AsRef<[u8]>>(&self, resources: impl IntoIterator<Item = R>) -> LockRequest {
-        let all = resources.into_iter().map(|one| one.as_ref().into());
-        let all: Box<[Box<[u8]>]> = all.collect();
-        let first = all.first().cloned().unwrap_or_default();
-        self.lock(first).of_kind(Kind::Several(all))
+        let names = resources
+            .into_iter()
+            .map(|resource| resource.as_ref().into());
+        let resources: Box<[Box<[u8]>]> = names.collect();
+        let first = resources.first().cloned().unwrap_or_default();
+        self.lock(first).of_kind(Kind::SeveralResources(resources))
     }
 
     /// A request for one permit of the semaphore `name`. At most `permits` permits (1 to 64) are held at the same time.
@@ -102,7 +104,7 @@ impl Redlock {
     /// # Ok(()) }
     /// ```
     pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest {
-        self.lock(name).of_kind(Kind::Permit(permits))
+        self.lock(name).of_kind(Kind::Semaphore(permits))
     }
 }
 
@@ -135,7 +137,7 @@ const DROPPED_BLOCKING: &str =
 pub struct LockRequest {
     core: Arc<Core>,
     /// True once the request was started or cloned. If false, the drop of the request is reported as a warning.
-    used: AtomicBool,
+    is_used: AtomicBool,
     /// Whether this request belongs to the module `blocking`.
     blocking: bool,
     resource: Box<[u8]>,
@@ -151,10 +153,10 @@ pub struct LockRequest {
 
 impl Clone for LockRequest {
     fn clone(&self) -> Self {
-        self.used.store(true, Ordering::Relaxed);
+        self.is_used.store(true, Ordering::Relaxed);
         Self {
             core: self.core.clone(),
-            used: AtomicBool::new(false),
+            is_used: AtomicBool::new(false),
             blocking: self.blocking,
             resource: self.resource.clone(),
             kind: self.kind.clone(),
@@ -174,11 +176,11 @@ impl IntoFuture for LockRequest {
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let request = self.begun();
+        let request = self.mark_used();
         // Boxed: otherwise this large future would take up memory in the caller's task for the whole life of the task.
         Box::pin(async move {
-            let guard = request.attempts().instrument(request.span()).await?;
-            guard.map_err(|failed| request.error(&failed))
+            let guard = request.run_acquire().instrument(request.span()).await?;
+            guard.map_err(|failed| request.acquire_error(&failed))
         })
     }
 }
@@ -188,19 +190,19 @@ static PRINTED: AtomicBool = AtomicBool::new(false);
 
 impl Drop for LockRequest {
     fn drop(&mut self) {
-        if *self.used.get_mut() || std::thread::panicking() {
+        if *self.is_used.get_mut() || std::thread::panicking() {
             return;
         }
         let resource = String::from_utf8_lossy(&self.resource);
-        let dropped = if self.blocking {
+        let warning = if self.blocking {
             DROPPED_BLOCKING
         } else {
             DROPPED
         };
-        tracing::warn!(%resource, "{dropped}");
+        tracing::warn!(%resource, "{warning}");
         // If the program collects no warnings, report the first dropped request on standard error.
         if !tracing::enabled!(tracing::Level::WARN) && !PRINTED.swap(true, Ordering::Relaxed) {
-            let _ = writeln!(std::io::stderr(), "quorate: {resource:?}: {dropped}");
+            let _ = writeln!(std::io::stderr(), "quorate: {resource:?}: {warning}");
         }
     }
 }
@@ -308,26 +310,28 @@ impl LockRequest {
     ///
     /// Those of [`Redlock::try_acquire`].
     pub fn try_acquire(self) -> impl Future<Output = Result<TryAcquire, AcquireError>> + Send {
-        let request = self.wait(Wait::None).begun();
+        let request = self.wait(Wait::None).mark_used();
         Box::pin(async move {
             let span = request.span();
-            match request.attempts().instrument(span).await? {
+            match request.run_acquire().instrument(span).await? {
                 Ok(guard) => Ok(TryAcquire::Acquired(guard)),
-                Err(lost) => request.held(lost).map(TryAcquire::Held),
+                Err(failed) => request.refusal(failed).map(TryAcquire::Held),
             }
         })
     }
 
     /// Returns details about the holder if the attempt failed because another client holds the lock. Any other failure
     /// is returned as an error.
-    fn held(&self, lost: NotAcquired) -> Result<Refusal, AcquireError> {
-        match self.error(&lost) {
-            AcquireError::HeldByOther(failed) => Ok(Refusal {
-                ttl_left: lost.round.and_then(|round| round.answers().ttl_left()),
-                held_here: failed.held_here,
-                foreign: failed.foreign,
-                note: failed.note,
-                reports: failed.reports,
+    fn refusal(&self, not_acquired: NotAcquired) -> Result<Refusal, AcquireError> {
+        match self.acquire_error(&not_acquired) {
+            AcquireError::HeldByOther(error_details) => Ok(Refusal {
+                ttl_left: not_acquired
+                    .round
+                    .and_then(|round| round.answers().ttl_left()),
+                held_here: error_details.held_here,
+                foreign: error_details.foreign,
+                note: error_details.note,
+                reports: error_details.reports,
             }),
             error => Err(error),
         }
@@ -361,7 +365,11 @@ impl LockRequest {
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
     ) -> impl Future<Output = Result<T, E>> {
         let scope = self.scope(body);
-        async move { scope.await.unwrap_or_else(|error| Err(error.into_one())) }
+        async move {
+            scope
+                .await
+                .unwrap_or_else(|error| Err(error.into_single_error()))
+        }
     }
 
     /// Marks this request as a request of the module `blocking`.
@@ -371,17 +379,17 @@ impl LockRequest {
         self
     }
 
-    fn begun(mut self) -> Self {
-        *self.used.get_mut() = true;
+    fn mark_used(mut self) -> Self {
+        *self.is_used.get_mut() = true;
         self
     }
 
     fn check(&self) -> Result<(), AcquireError> {
         let core = &self.core;
-        if core.coordinator.process.is_other() {
+        if core.coordinator.process.is_not_current() {
             return Err(AcquireError::Forked);
         }
-        if self.kind != Kind::Key {
+        if self.kind != Kind::RawKey {
             check_resource(&core.coordinator.prefix, &self.resource)?;
         }
         self.kind.check(&core.coordinator)?;
@@ -393,9 +401,9 @@ impl LockRequest {
         Ok(())
     }
 
-    fn wanted(&self) -> Wanted {
+    fn target(&self) -> LockTarget {
         let coordinator = &self.core.coordinator;
-        self.kind.wanted(coordinator, &self.resource)
+        self.kind.target(coordinator, &self.resource)
     }
 
     /// Acquires the lock as a reader. Several readers can hold the lock at the same time, but not together with a
@@ -442,27 +450,29 @@ impl LockRequest {
         )
     }
 
-    async fn attempts(&self) -> Result<Result<LockGuard, NotAcquired>, AcquireError> {
+    async fn run_acquire(&self) -> Result<Result<LockGuard, NotAcquired>, AcquireError> {
         self.check()?;
         let core = &self.core;
-        let began = core.coordinator.now();
-        let wanted = self.wanted();
-        let mut acquire = AcquireLoop {
+        let started_at = core.coordinator.now();
+        let target = self.target();
+        let mut acquire_loop = AcquireLoop {
             core,
-            wanted,
+            target,
             reservation: None,
             ttl: self.ttl,
-            once: self.wait == Wait::None,
-            described: self.note.is_some(),
-            began,
-            deadline: self.wait.deadline(began),
+            tries_once: self.wait == Wait::None,
+            has_note: self.note.is_some(),
+            started_at,
+            deadline: self.wait.deadline(started_at),
             observer: self.observer.as_ref(),
         };
-        let outcome = acquire.run().await;
-        let failure = outcome.as_ref().err().map(|failed| failed.failure);
-        metrics::acquired(failure, || core.coordinator.now().saturating_since(began));
-        Ok(outcome
-            .map(|acquired| self.won(acquired))
+        let result = acquire_loop.run().await;
+        let failure = result.as_ref().err().map(|failed| failed.failure);
+        metrics::record_acquire(failure, || {
+            core.coordinator.now().saturating_since(started_at)
+        });
+        Ok(result
+            .map(|acquired| self.guard_for(acquired))
             .inspect_err(|failed| {
                 let span = tracing::Span::current();
                 span.record("attempts", failed.attempts)
@@ -470,7 +480,7 @@ impl LockRequest {
             }))
     }
 
-    fn won(&self, acquired: Acquired) -> LockGuard {
+    fn guard_for(&self, acquired: Acquired) -> LockGuard {
         let core = &self.core;
         let Acquired {
             won,
@@ -485,19 +495,19 @@ impl LockRequest {
             span.record("fencing_token", token);
         }
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
-        let started = won.started;
+        let started_at = won.started_at;
         let term = won.fencing.filter(|_| self.announce);
-        let mut note_text = core.options.says(&self.note);
+        let mut note_text = core.options.note_text(&self.note);
         if let Some(term) = term {
             note_text = Some(note::leads(&note_text.unwrap_or_else(note::unsaid), term));
         }
-        let holding = Holding {
+        let hold_options = HoldOptions {
             ttl: self.ttl,
             max_hold: self.max_hold,
             renews: self.renew,
-            says: note_text,
+            note_text,
         };
-        let held = Held::new(won, holding, &core.local_queues, place);
+        let held = Held::new(won, hold_options, &core.local_queues, place);
         // End the reservation of the semaphore slot only now that `held` has recorded the slot. Before that, another
         // task could have asked for the same slot.
         drop(reservation);
@@ -507,32 +517,34 @@ impl LockRequest {
             core.coordinator.note(note.into_iter().collect());
         }
         let id = ScheduleId::default();
-        renewal::watch(&core.renewal, &core.coordinator, &held, &id, started);
+        renewal::schedule_renewals(&core.renewal, &core.coordinator, &held, &id, started_at);
         LockGuard::new(held, core.clone(), id)
     }
 
-    fn error(&self, ended: &NotAcquired) -> AcquireError {
+    fn acquire_error(&self, not_acquired: &NotAcquired) -> AcquireError {
         let coordinator = &self.core.coordinator;
-        let reports = ended
+        let reports = not_acquired
             .round
             .as_ref()
             .map(|round| round.answers().reports(coordinator.names()));
-        let failed = Missed {
+        let failed_acquire = FailedAcquire {
             resource: String::from_utf8_lossy(&self.resource).into_owned(),
-            waited: ended.waited,
-            attempts: ended.attempts,
+            waited: not_acquired.waited,
+            attempts: not_acquired.attempts,
             reports: reports.unwrap_or_default(),
-            held_here: ended.held_here,
-            foreign: ended.foreign,
-            note: ended.note.clone().map(Box::new),
+            held_here: not_acquired.held_here,
+            foreign: not_acquired.foreign,
+            note: not_acquired.note.clone().map(Box::new),
             majority: coordinator.quorum,
         };
-        match ended.failure {
-            Failure::Contention => AcquireError::HeldByOther(failed),
-            Failure::NotJoinable => AcquireError::NotJoinable(failed),
-            Failure::Outage if failed.is_outdated() => AcquireError::OtherMasters(failed),
-            Failure::Outage => AcquireError::NoQuorum(failed),
-            Failure::Late => AcquireError::TooLate(failed),
+        match not_acquired.failure {
+            Failure::Contention => AcquireError::HeldByOther(failed_acquire),
+            Failure::NotJoinable => AcquireError::NotJoinable(failed_acquire),
+            Failure::Outage if failed_acquire.is_outdated() => {
+                AcquireError::OtherMasters(failed_acquire)
+            }
+            Failure::Outage => AcquireError::NoQuorum(failed_acquire),
+            Failure::Late => AcquireError::TooLate(failed_acquire),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::node::{Fault, Hold, KeyState, NodeName, Note};
-use crate::protocol::fencing::{Shown, TokenVerdict, standing};
+use crate::protocol::fencing::{ShownLock, TokenVerdict, token_verdict};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
 /// The state of one lock on all masters.
@@ -52,23 +52,26 @@ pub enum StatusVerdict {
 impl Status {
     /// Combines the masters' answers: whether the lock is held, free, split or unknown.
     pub fn verdict(&self) -> StatusVerdict {
-        if !self.majority.is_met_by(self.those(|_| true)) {
+        if !self.majority.is_met_by(self.masters_where(|_| true)) {
             return StatusVerdict::Unknown;
         }
-        let known = self.nodes.iter();
-        let known = known.filter_map(|node| node.state.as_ref().ok());
-        let mut holders = known.filter_map(|state| state.holder.as_deref());
+        let states = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.state.as_ref().ok());
+        let mut holders = states.filter_map(|state| state.holder.as_deref());
         // While masters are replaced, some holders know only the old or only the next masters. So a majority of one of
         // these two sets is enough.
-        let held_by = |value: &[u8]| {
-            let those = self.those(|state| state.holder.as_deref() == Some(value));
-            self.majority.is_met_somewhere(those)
+        let is_held_by = |value: &[u8]| {
+            let holding_masters =
+                self.masters_where(|state| state.holder.as_deref() == Some(value));
+            self.majority.is_met_in_one_set(holding_masters)
         };
-        match holders.find(|value| held_by(value)) {
+        match holders.find(|value| is_held_by(value)) {
             Some(value) => StatusVerdict::Held(value.to_vec()),
             None if self
                 .majority
-                .is_met_by(self.those(|state| state.holder.is_none())) =>
+                .is_met_by(self.masters_where(|state| state.holder.is_none())) =>
             {
                 StatusVerdict::Free
             }
@@ -101,16 +104,16 @@ impl Status {
     /// # Ok(()) }
     /// ```
     pub fn check(&self, token: u64) -> TokenVerdict {
-        let known = self.nodes.iter().enumerate();
-        let shown = known.filter_map(|(node, said)| {
-            let state = said.state.as_ref().ok()?;
-            Some(Shown {
+        let numbered_nodes = self.nodes.iter().enumerate();
+        let shown_locks = numbered_nodes.filter_map(|(node, node_status)| {
+            let state = node_status.state.as_ref().ok()?;
+            Some(ShownLock {
                 node,
                 holder: state.holder.as_deref(),
                 counter: state.counter,
             })
         });
-        standing(self.majority, token, shown)
+        token_verdict(self.majority, token, shown_locks)
     }
 
     /// Whether [`break_lock`](crate::Redlock::break_lock) or [`break_permit`](crate::Redlock::break_permit) has sent
@@ -124,20 +127,20 @@ impl Status {
         self.deletion_sent
     }
 
-    /// The masters that answered with a state for which `such` returns true.
-    fn those(&self, such: impl Fn(&KeyState) -> bool) -> MasterSet {
+    /// The masters that answered with a state for which `is_selected` returns true.
+    fn masters_where(&self, is_selected: impl Fn(&KeyState) -> bool) -> MasterSet {
         let nodes = self.nodes.iter().enumerate();
-        let those = nodes.filter(|(_, node)| node.state.as_ref().is_ok_and(&such));
-        those.map(|(node, _)| node).collect()
+        let selected = nodes.filter(|(_, node)| node.state.as_ref().is_ok_and(&is_selected));
+        selected.map(|(node, _)| node).collect()
     }
 
     /// Whether any master shows a holder of the lock.
     pub(crate) fn is_held_anywhere(&self) -> bool {
-        let mut known = self
+        let mut states = self
             .nodes
             .iter()
             .filter_map(|node| node.state.as_ref().ok());
-        known.any(|state| state.holder.is_some())
+        states.any(|state| state.holder.is_some())
     }
 
     /// The holds of a shared lock, with their notes: those of its readers, or those of its owner.
@@ -145,24 +148,26 @@ impl Status {
     /// The list contains only holds that a majority of the masters reports. It is sorted by remaining TTL, shortest
     /// first. The remaining TTL of a hold is the longest that any master reported for this hold.
     pub fn holds(&self) -> Vec<Hold> {
-        let known = self.nodes.iter().enumerate();
-        let known = known.filter_map(|(node, said)| Some((node, said.state.as_ref().ok()?)));
+        let numbered_nodes = self.nodes.iter().enumerate();
+        let states =
+            numbered_nodes.filter_map(|(node, status)| Some((node, status.state.as_ref().ok()?)));
         let mut holds: Vec<(MasterSet, Hold)> = Vec::new();
-        let each = known.flat_map(|(node, state)| state.holds.iter().map(move |hold| (node, hold)));
-        for (node, hold) in each {
+        let holds_by_node =
+            states.flat_map(|(node, state)| state.holds.iter().map(move |hold| (node, hold)));
+        for (node, hold) in holds_by_node {
             match holds
                 .iter_mut()
-                .find(|(_, known)| known.value == hold.value)
+                .find(|(_, merged)| merged.value == hold.value)
             {
-                Some((masters, known)) => {
+                Some((masters, merged)) => {
                     masters.add(node);
-                    known.lives = known.lives.max(hold.lives);
-                    known.note = known.note.take().or_else(|| hold.note.clone());
+                    merged.lives = merged.lives.max(hold.lives);
+                    merged.note = merged.note.take().or_else(|| hold.note.clone());
                 }
-                None => holds.push((MasterSet::one(node), hold.clone())),
+                None => holds.push((MasterSet::single(node), hold.clone())),
             }
         }
-        holds.retain(|(masters, _)| self.majority.is_met_somewhere(*masters));
+        holds.retain(|(masters, _)| self.majority.is_met_in_one_set(*masters));
         holds.sort_by(|(_, a), (_, b)| (a.lives, &a.value).cmp(&(b.lives, &b.value)));
         holds.into_iter().map(|(_, hold)| hold).collect()
     }
@@ -173,11 +178,11 @@ impl Status {
         let StatusVerdict::Held(holder) = self.verdict() else {
             return None;
         };
-        let known = self
+        let states = self
             .nodes
             .iter()
             .filter_map(|node| node.state.as_ref().ok());
-        known
+        states
             .filter(|state| state.holder.as_ref() == Some(&holder))
             .find_map(|state| state.note.as_ref())
     }

@@ -4,13 +4,13 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::fan_out::{Collect, FanOut, From};
+use super::fan_out::{Collect, FanOut, Source};
 use super::key_states::timeout;
 use crate::node::{Answer, Fault, NodeName, Note, Permit, Phase, QueueInfo, is_of_quorate};
 use crate::protocol::fencing::Agreement;
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
-use crate::protocol::permits::{NextSlot, SlotsSeen, next_slot};
+use crate::protocol::permits::{NextSlot, SlotAnswers, next_slot};
 use crate::protocol::quorum::{MasterSet, Quorum, Verdict};
 use crate::protocol::round::{Round, Vote};
 use crate::report::{LateAnswers, NodeReport, Replies};
@@ -23,11 +23,11 @@ pub(crate) struct AcquireAnswers {
     quorum: Quorum,
     replies: Replies,
     /// The lock that was won in this round: all later replies are passed to it. `None` until the lock is won.
-    holder: Option<Weak<dyn LateAnswers>>,
-    started: Instant,
-    decided: bool,
+    late_answers: Option<Weak<dyn LateAnswers>>,
+    started_at: Instant,
+    is_decided: bool,
     /// Whether a future waits for the masters to agree on the fencing token ([`settled`](Self::settled)).
-    settling: bool,
+    waits_for_numbers: bool,
     /// The details that refusing masters reported; `None` in most rounds.
     refusals: Option<Box<Refusals>>,
 }
@@ -37,13 +37,13 @@ pub(crate) struct AcquireAnswers {
 pub(crate) struct Refusals {
     /// The largest queue ticket (a waiter's number in the queue of one master) that any refusing master gave this
     /// client.
-    pub(crate) ticket: u64,
+    pub(crate) largest_ticket: u64,
     /// The largest number of waiters ahead of this waiter that a master reported; `None` if no master reported a queue.
     pub(crate) ahead: Option<u64>,
     /// The value of the lock key on a refusing master; `None` if no refusing master showed one.
     pub(crate) holder: Option<Vec<u8>>,
     /// The refusing masters on which the lock key has a value that quorate did not write.
-    foreign: MasterSet,
+    foreign_masters: MasterSet,
     /// For each refusing master: its index, and its free slots of the semaphore as a bit mask.
     free_slots: Vec<(usize, u64)>,
     /// The note of the lock's holder; `None` if no refusing master returned one.
@@ -54,16 +54,16 @@ pub(crate) struct Refusals {
 }
 
 impl AcquireAnswers {
-    pub(crate) fn open(quorum: Quorum, started: Instant) -> Self {
+    pub(crate) fn open(quorum: Quorum, started_at: Instant) -> Self {
         Self {
             round: Round::open(quorum),
             quorum,
-            replies: Replies::of(quorum.nodes()),
-            holder: None,
-            started,
+            replies: Replies::new(quorum.nodes()),
+            late_answers: None,
+            started_at,
             refusals: None,
-            decided: false,
-            settling: false,
+            is_decided: false,
+            waits_for_numbers: false,
         }
     }
 
@@ -79,8 +79,9 @@ impl AcquireAnswers {
     /// Whether lock keys that another program wrote make a majority impossible. False if the masters do not report the
     /// values of the keys.
     pub(crate) fn is_foreign(&self) -> bool {
-        let foreign = self.refusals().map(|refusals| refusals.foreign);
-        foreign.is_some_and(|foreign| !self.quorum.possible_without(foreign))
+        let foreign_masters = self.refusals().map(|refusals| refusals.foreign_masters);
+        foreign_masters
+            .is_some_and(|foreign_masters| !self.quorum.is_possible_without(foreign_masters))
     }
 
     /// The longest remaining ttl of the holder's key on any refusing master; `None` if no refusing master reported one.
@@ -100,12 +101,15 @@ impl AcquireAnswers {
     /// The slots of a semaphore that a majority shows as free, as a bit mask. `None` if no master refused: only
     /// refusals report free slots.
     pub(crate) fn free_slots(&self) -> Option<u64> {
-        let shown = &self.refusals()?.free_slots;
-        let by_majority = |slot: &u64| {
-            let free = shown.iter().filter(|(_, bits)| bits & slot != 0);
-            self.quorum.is_met_by(free.map(|(node, _)| *node).collect())
+        let free_by_master = &self.refusals()?.free_slots;
+        let is_free_at_majority = |slot: &u64| {
+            let masters = free_by_master.iter().filter(|(_, bits)| bits & slot != 0);
+            self.quorum
+                .is_met_by(masters.map(|(node, _)| *node).collect())
         };
-        let slots = (0..u64::BITS).map(|slot| 1 << slot).filter(by_majority);
+        let slots = (0..u64::BITS)
+            .map(|slot| 1 << slot)
+            .filter(is_free_at_majority);
         Some(slots.fold(0, |bits, slot| bits | slot))
     }
 
@@ -114,54 +118,59 @@ impl AcquireAnswers {
     /// - Returns `Held` if a waiter is ahead in the queue. Also returns `Held` if no master reported its queue, because
     ///   the free slots are part of this report.
     /// - Skips the slots in the bit mask `taken`: this process holds them or already asks for them.
-    pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
+    pub(crate) fn next_slot(&self, permit: &Permit, occupied: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
         let Some(refusals) = refusals else {
-            return Some(NextSlot::Held);
+            return Some(NextSlot::AllHeld);
         };
         let free: Vec<_> = refusals
             .free_slots
             .iter()
-            .map(|(node, bits)| (*node, bits & !taken))
+            .map(|(node, bits)| (*node, bits & !occupied))
             .collect();
-        let seen = SlotsSeen {
+        let slot_answers = SlotAnswers {
             free: &free,
             granted: self.round.granted().collect(),
-            asked: permit.slot(),
+            asked_slot: permit.slot(),
             silent: self.round.silent().collect(),
         };
-        let next = next_slot(self.quorum, seen, permit.permits(), permit.slot());
-        (next != NextSlot::Open).then_some(next)
+        let next_slot_choice =
+            next_slot(self.quorum, slot_answers, permit.permits(), permit.slot());
+        (next_slot_choice != NextSlot::Undecided).then_some(next_slot_choice)
     }
 
     /// The masters on which the lock was free: they granted it.
-    pub(crate) fn free(&self) -> MasterSet {
+    pub(crate) fn granting_masters(&self) -> MasterSet {
         self.round.granted().collect()
     }
 
     /// How long until the lock may be free on a majority of the masters. The time of a master that granted the lock is
     /// zero. `None` if too few masters reported a time.
-    pub(crate) fn free_in(&self) -> Option<Duration> {
-        let granted = self.round.granted().map(|node| (Duration::ZERO, node));
-        let refused = self
-            .refusals()
-            .into_iter()
-            .flat_map(|refusals| &refusals.free_in);
-        let refused = refused.filter_map(|(left, node)| Some(((*left)?, *node)));
-        let mut times: Vec<_> = granted.chain(refused).collect();
+    pub(crate) fn majority_free_in(&self) -> Option<Duration> {
+        let granted_times = self.round.granted().map(|node| (Duration::ZERO, node));
+        let refusals = self.refusals().into_iter();
+        let refused_times = refusals
+            .flat_map(|refusals| &refusals.free_in)
+            .filter_map(|(left, node)| Some(((*left)?, *node)));
+        let mut times: Vec<_> = granted_times.chain(refused_times).collect();
         self.quorum.first_met(&mut times)
     }
 
-    fn refused(&mut self, node: usize, ttl_left: Option<Duration>, line: Option<Box<QueueInfo>>) {
+    fn record_refusal(
+        &mut self,
+        node: usize,
+        ttl_left: Option<Duration>,
+        queue_info: Option<Box<QueueInfo>>,
+    ) {
         let refusals = self.refusals.get_or_insert_default();
         refusals.free_in.push((ttl_left, node));
-        if let Some(line) = line {
-            refusals.free_slots.push((node, line.free));
-            refusals.ticket = refusals.ticket.max(line.ticket);
-            refusals.ahead = refusals.ahead.max(Some(line.ahead));
-            let QueueInfo { holder, note, .. } = *line;
+        if let Some(queue_info) = queue_info {
+            refusals.free_slots.push((node, queue_info.free));
+            refusals.largest_ticket = refusals.largest_ticket.max(queue_info.ticket);
+            refusals.ahead = refusals.ahead.max(Some(queue_info.ahead));
+            let QueueInfo { holder, note, .. } = *queue_info;
             if holder.as_deref().is_some_and(|value| !is_of_quorate(value)) {
-                refusals.foreign.add(node);
+                refusals.foreign_masters.add(node);
             }
             refusals.holder = refusals.holder.take().or_else(|| holder.clone());
             if refusals.holder == holder {
@@ -172,32 +181,32 @@ impl AcquireAnswers {
 
     /// Ends the round: counts silent masters as failed. Does nothing if the round is younger than `patience`, the time
     /// limit for each answer.
-    pub(super) fn give_up(&mut self, now: Instant, patience: Duration) {
-        let waited = now.saturating_since(self.started);
+    pub(super) fn fail_silent_masters(&mut self, now: Instant, patience: Duration) {
+        let waited = now.saturating_since(self.started_at);
         if waited < patience {
             return;
         }
-        self.decided = true;
+        self.is_decided = true;
         let silent: Vec<usize> = self.round.silent().collect();
         for node in silent {
             let fault = Err(timeout(waited));
-            self.note(From { node, now }, &fault, false);
+            self.record_reply(Source { node, now }, &fault, false);
             self.round.record(node, Vote::Fault { sent: true });
         }
     }
 
     /// Changes the reply of the master `node` from granted to [`Fault::Quarantined`]: clients must ignore its votes for
     /// `left`.
-    pub(super) fn doubt(&mut self, node: usize, now: Instant, left: Duration) {
+    pub(super) fn record_doubt(&mut self, node: usize, now: Instant, left: Duration) {
         let fault = Err(Fault::Quarantined(left));
-        self.note(From { node, now }, &fault, false);
+        self.record_reply(Source { node, now }, &fault, false);
     }
 
     /// Returns `Some` once a majority agrees on the fencing token, or once all masters have answered or failed.
-    pub(super) fn settled(&mut self) -> Option<()> {
-        self.settling = true;
-        let agreed = matches!(self.round.agreement(), Agreement::Agreed(_));
-        (agreed || self.round.silent().next().is_none()).then_some(())
+    pub(super) fn agreed_or_complete(&mut self) -> Option<()> {
+        self.waits_for_numbers = true;
+        let has_agreed = matches!(self.round.agreement(), Agreement::Agreed(_));
+        (has_agreed || self.round.silent().next().is_none()).then_some(())
     }
 
     pub(super) fn verdict(&self) -> Option<Verdict> {
@@ -211,35 +220,39 @@ impl AcquireAnswers {
     /// Whether waiting cannot help: too many masters have a fault that does not go away by itself, so no majority is
     /// possible.
     pub(crate) fn is_hopeless(&self) -> bool {
-        !self.quorum.possible_without(self.replies.lasting_faults())
+        !self
+            .quorum
+            .is_possible_without(self.replies.lasting_faults())
     }
 
-    /// Moves the replies that have arrived to `holder`, the lock that was won. Later replies go to `holder` directly,
-    /// so the round can be freed while the lock is held.
+    /// Moves the replies that have arrived to `late_answers`, the lock that was won. Later replies go to `late_answers`
+    /// directly, so the round can be freed while the lock is held.
     ///
-    /// Lock order: the mutex of the answers is locked before the mutex of `holder`.
-    pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
-        holder.take_over(std::mem::take(&mut self.replies));
-        let holder: Weak<_> = Arc::downgrade(holder);
-        self.holder = Some(holder);
+    /// Lock order: the mutex of the answers is locked before the mutex of `late_answers`.
+    pub(crate) fn hand_over(&mut self, lock: &Arc<impl LateAnswers>) {
+        lock.take_over(std::mem::take(&mut self.replies));
+        let lock: Weak<_> = Arc::downgrade(lock);
+        self.late_answers = Some(lock);
     }
 
-    fn note(&mut self, from: From, answer: &Result<Answer, Fault>, late: bool) {
-        let (node, now) = (from.node, from.now);
-        match self.holder.as_ref().and_then(Weak::upgrade) {
-            Some(holder) => holder.note(node, answer, self.started, now, late),
-            None => self.replies.note(node, answer, self.started, now, late),
+    fn record_reply(&mut self, source: Source, answer: &Result<Answer, Fault>, late: bool) {
+        let (node, now) = (source.node, source.now);
+        match self.late_answers.as_ref().and_then(Weak::upgrade) {
+            Some(late_answers) => late_answers.record(node, answer, self.started_at, now, late),
+            None => self
+                .replies
+                .record(node, answer, self.started_at, now, late),
         }
     }
 }
 
 impl Collect for AcquireAnswers {
-    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
-        self.note(from, &answer, self.decided);
+    fn record_answer(&mut self, source: Source, answer: Result<Answer, Fault>) -> bool {
+        self.record_reply(source, &answer, self.is_decided);
         let vote = match answer {
             Ok(Answer::Granted { counter }) => Vote::Granted(counter),
             Ok(Answer::Refused { ttl_left, line }) => {
-                self.refused(from.node, ttl_left, line);
+                self.record_refusal(source.node, ttl_left, line);
                 Vote::Refused
             }
             Ok(_) => Vote::Fault { sent: true },
@@ -249,13 +262,15 @@ impl Collect for AcquireAnswers {
                 sent: !fault.left_nothing(),
             },
         };
-        let verdict = self.round.record(from.node, vote);
-        let fell = verdict != Verdict::Pending && !self.decided;
-        self.decided |= fell;
-        fell || self.settling || (verdict == Verdict::Lost && self.round.reason().is_some())
+        let verdict = self.round.record(source.node, vote);
+        let is_first_verdict = verdict != Verdict::Pending && !self.is_decided;
+        self.is_decided |= is_first_verdict;
+        is_first_verdict
+            || self.waits_for_numbers
+            || (verdict == Verdict::Failed && self.round.reason().is_some())
     }
 
-    fn late(&mut self, from: From, answer: &Result<Answer, Fault>) {
-        self.note(from, answer, true);
+    fn record_late_answer(&mut self, source: Source, answer: &Result<Answer, Fault>) {
+        self.record_reply(source, answer, true);
     }
 }

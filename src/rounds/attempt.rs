@@ -11,8 +11,8 @@
 //!   of the messages keeps each release behind its acquire.
 //! - The claim was once withdrawn as soon as the attempt was lost, which cancels unsent acquires. With two masters, a
 //!   waiter then lost its place in the queue
-//!   (`waiter_stays_queued_if_one_of_two_masters_refuses_before_the_other_answers`). So `missed` may release twice, and
-//!   withdraws only before the second release.
+//!   (`waiter_stays_queued_if_one_of_two_masters_refuses_before_the_other_answers`). So `failed_attempt` may release
+//!   twice, and withdraws only before the second release.
 //!
 //! `quorate-bench leftovers` counts the keys that remain after 100,000 locks with dropped futures and faults: none
 //! (docs/benchmarks.md, "Goals").
@@ -27,8 +27,8 @@ use std::time::Duration;
 use super::acquire::{AcquireAnswers, AcquireRound};
 use super::coordinator::Coordinator;
 use super::fan_out::FanOut;
-use super::release::{ReleaseAnswers, Undoing};
-use super::wanted::Wanted;
+use super::lock_target::LockTarget;
+use super::release::{ReleaseAnswers, SentReleases};
 use crate::limit::Limit;
 use crate::metrics;
 use crate::node::{Claim, Fairness, Node, Phase, Reply, Request, Token};
@@ -40,9 +40,9 @@ use crate::protocol::quorum::Verdict;
 use crate::protocol::validity::valid_until;
 
 /// A lock that a majority granted and confirmed, with validity left.
-pub(crate) struct Won {
+pub(crate) struct WonAttempt {
     pub(crate) claim: Arc<Claim>,
-    pub(crate) started: Instant,
+    pub(crate) started_at: Instant,
     pub(crate) valid_until: Instant,
     pub(crate) fencing: Option<u64>,
     pub(crate) round: Arc<AcquireRound>,
@@ -56,7 +56,7 @@ pub(crate) struct FailedAttempt {
     /// majority. `None` if no reason is certain.
     pub(crate) finding: Option<Finding>,
     pub(crate) round: Arc<AcquireRound>,
-    pub(crate) undo: Undoing,
+    pub(crate) releases: SentReleases,
 }
 
 impl Coordinator {
@@ -67,26 +67,26 @@ impl Coordinator {
     /// background. On each master the release is sent after the acquire.
     pub(crate) async fn attempt(
         &self,
-        wanted: &Wanted,
+        target: &LockTarget,
         ttl: Duration,
         fairness: Fairness,
         until: Instant,
-    ) -> Result<Won, FailedAttempt> {
-        let token = self.token();
-        let claim = Arc::new(wanted.claim(self, token).with_fairness(fairness));
-        let wall = self.runtime.wall_micros();
-        let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
-        let proposal = offset.proposal(wall);
+    ) -> Result<WonAttempt, FailedAttempt> {
+        let token = self.random_token();
+        let claim = Arc::new(target.claim(self, token).with_fairness(fairness));
+        let wall_us = self.runtime.wall_micros();
+        let offset = ClockOffset::from_micros(self.clock_offset.load(Ordering::Relaxed));
+        let proposal = offset.proposal(wall_us);
 
         // Read the clock before sending the first request: no master can start the ttl earlier.
-        let started = self.now();
-        let answers = AcquireAnswers::open(self.quorum, started);
+        let started_at = self.now();
+        let answers = AcquireAnswers::open(self.quorum, started_at);
         let round = FanOut::new(self.runtime.clone(), answers);
         let mut cleanup = Cleanup {
             coordinator: self,
             round: round.clone(),
             claim: claim.clone(),
-            armed: true,
+            is_armed: true,
         };
         self.ask_all(&round, Phase::Acquire, || Request::Acquire {
             claim: claim.clone(),
@@ -94,34 +94,36 @@ impl Coordinator {
             proposal,
         });
 
-        let most = valid_until(started, ttl, self.drift);
-        let mut limit = Limit::new(&*self.runtime, until.min(most));
-        let verdict = limit.wait(round.until(|answers| answers.verdict())).await;
-        self.met.store(true, Ordering::Relaxed);
+        let validity_end = valid_until(started_at, ttl, self.drift);
+        let mut limit = Limit::new(&*self.runtime, until.min(validity_end));
+        let decision = round.wait_until(|answers| answers.verdict());
+        let verdict = limit.wait(decision).await;
+        self.has_been_answered.store(true, Ordering::Relaxed);
         let failure = if verdict == Some(Verdict::Won) {
             let numbering = claim.shape().numbering();
-            let agreed = if !claim.fenced() {
+            let fencing = if !claim.fenced() {
                 Ok(None)
-            } else if let Some(fencing) = self.agreed(&round, numbering, offset, wall) {
+            } else if let Some(fencing) = self.agreed(&round, numbering, offset, wall_us) {
                 Ok(Some(fencing))
             } else {
                 // A confirm round is rare. Its future is boxed, so that the future of an attempt stays small.
-                let agree = Box::pin(self.agree(&round, &claim, numbering, offset, wall, ttl));
-                limit.wait(agree).await.unwrap_or(Err(Failure::Late))
+                let agreement =
+                    Box::pin(self.agree(&round, &claim, numbering, offset, wall_us, ttl));
+                limit.wait(agreement).await.unwrap_or(Err(Failure::Late))
             };
-            match agreed {
+            match fencing {
                 // Check the generation markers after the last round of requests, because the loss of a marker may
                 // become known only during that round.
-                Ok(_) if self.doubts(&round) => Some(Failure::Outage),
+                Ok(_) if self.record_doubts(&round) => Some(Failure::Outage),
                 // Read the clock again, because the rounds of requests may have taken longer than the validity.
-                Ok(fencing) if self.now() < most => {
-                    cleanup.armed = false;
+                Ok(fencing) if self.now() < validity_end => {
+                    cleanup.is_armed = false;
                     claim.agreed(fencing);
-                    metrics::round(None);
-                    return Ok(Won {
+                    metrics::count_round(None);
+                    return Ok(WonAttempt {
                         claim,
-                        started,
-                        valid_until: most,
+                        started_at,
+                        valid_until: validity_end,
                         fencing,
                         round,
                     });
@@ -132,10 +134,10 @@ impl Coordinator {
         } else {
             None
         };
-        Err(Box::pin(self.missed(failure, cleanup, limit)).await)
+        Err(Box::pin(self.failed_attempt(failure, cleanup, limit)).await)
     }
 
-    fn token(&self) -> Token {
+    fn random_token(&self) -> Token {
         let mut bytes = [0; 16];
         self.runtime.random(&mut bytes);
         Token::from_bytes(bytes)
@@ -143,26 +145,31 @@ impl Coordinator {
 
     /// Whether a master that granted the lock is known to have lost its generation marker (docs/protocol.md,
     /// "Generation markers"). If so, the attempt fails, and the replies show this master as quarantined.
-    fn doubts(&self, round: &AcquireRound) -> bool {
+    fn record_doubts(&self, round: &AcquireRound) -> bool {
         let now = self.now();
-        let doubted = |(node, master): (usize, &Arc<dyn Node>)| {
-            let left = master.doubted_for()?;
-            Some((node, left))
+        let doubted_for = |(node, master): (usize, &Arc<dyn Node>)| {
+            let doubted_time = master.doubted_for()?;
+            Some((node, doubted_time))
         };
-        let doubted: Vec<_> = self.nodes.iter().enumerate().filter_map(doubted).collect();
+        let doubted: Vec<_> = self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter_map(doubted_for)
+            .collect();
         let mut answers = round.answers();
-        let granted = answers.free();
-        let mut doubts = false;
-        for (node, left) in doubted.into_iter().filter(|(node, _)| granted.has(*node)) {
-            answers.doubt(node, now, left);
-            doubts = true;
+        let granting = answers.granting_masters();
+        let mut has_doubts = false;
+        for (node, doubted_time) in doubted.into_iter().filter(|(node, _)| granting.has(*node)) {
+            answers.record_doubt(node, now, doubted_time);
+            has_doubts = true;
         }
-        doubts
+        has_doubts
     }
 
     /// Releases the keys of a lost attempt, and finds out why it was lost. While the reason is not certain, waits for
     /// more answers, until the deadline at the latest.
-    async fn missed(
+    async fn failed_attempt(
         &self,
         failure: Option<Failure>,
         mut cleanup: Cleanup<'_>,
@@ -171,13 +178,13 @@ impl Coordinator {
         let round = cleanup.round.clone();
         // If the reason is not certain, do not withdraw the claim yet. A withdrawal cancels unsent acquires, but these
         // would also put the client into the queues of their masters.
-        let asks_all = failure.is_none() && round.answers().round.is_lost_early();
-        let undo = if asks_all {
+        let asks_all = failure.is_none() && round.answers().round.has_failed_early();
+        let releases = if asks_all {
             // Release the granted keys now, and again at the end: masters that have not answered yet may grant more
             // keys.
-            cleanup.undo()
+            cleanup.send_releases()
         } else {
-            cleanup.end()
+            cleanup.withdraw_and_release()
         };
         let (failure, finding) = match failure {
             Some(Failure::Late) => (failure, Some(Finding::Late)),
@@ -185,11 +192,13 @@ impl Coordinator {
             Some(Failure::Contention) => (failure, Some(Finding::Held)),
             Some(Failure::NotJoinable) => (failure, Some(Finding::NotJoinable)),
             None => {
-                let certain = round.until(|answers| answers.round.reason());
-                if limit.wait(certain).await.is_none() {
+                let reason_or_all_answers = round.wait_until(|answers| answers.round.reason());
+                if limit.wait(reason_or_all_answers).await.is_none() {
                     // Read the clock before locking the answers, so that their mutex is held only briefly.
                     let now = self.now();
-                    round.answers().give_up(now, self.patience.answer);
+                    round
+                        .answers()
+                        .fail_silent_masters(now, self.patience.answer);
                 }
                 let answers = round.answers();
                 let reason = answers.round.reason();
@@ -197,15 +206,19 @@ impl Coordinator {
             }
         };
         // Cancel unsent acquires, and release again: masters may have granted keys since the first release.
-        let undo = if asks_all { cleanup.end() } else { undo };
+        let releases = if asks_all {
+            cleanup.withdraw_and_release()
+        } else {
+            releases
+        };
         if failure.is_some() {
-            metrics::round(failure);
+            metrics::count_round(failure);
         }
         FailedAttempt {
             failure,
             finding,
             round,
-            undo,
+            releases,
         }
     }
 }
@@ -216,30 +229,31 @@ struct Cleanup<'a> {
     coordinator: &'a Coordinator,
     round: Arc<AcquireRound>,
     claim: Arc<Claim>,
-    armed: bool,
+    is_armed: bool,
 }
 
 impl Cleanup<'_> {
     /// Withdraws the claim, and releases every key that was granted or may still be granted.
-    fn end(&mut self) -> Undoing {
-        self.armed = false;
+    fn withdraw_and_release(&mut self) -> SentReleases {
+        self.is_armed = false;
         // Withdraw before releasing. From here on, the client sends only releases for this claim.
         self.claim.withdraw();
-        self.undo()
+        self.send_releases()
     }
 
     /// Releases the keys that were granted or may still be granted, without withdrawing the claim.
-    fn undo(&self) -> Undoing {
+    fn send_releases(&self) -> SentReleases {
         let coordinator = self.coordinator;
-        let undo: Vec<usize> = {
+        let masters_to_undo: Vec<usize> = {
             let answers = self.round.answers();
             (0..coordinator.nodes.len())
                 .filter(|&node| answers.round.must_undo(node))
                 .collect()
         };
-        let answers = ReleaseAnswers::open(coordinator.quorum, undo.len(), coordinator.now());
+        let answers =
+            ReleaseAnswers::open(coordinator.quorum, masters_to_undo.len(), coordinator.now());
         let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
-        for node in undo {
+        for node in masters_to_undo {
             let reply = Reply::new(fan_out.clone(), node, Phase::Release);
             coordinator.nodes[node].send(
                 // `leave: false` keeps the client in the masters' queues: it may make another attempt.
@@ -250,14 +264,14 @@ impl Cleanup<'_> {
                 reply,
             );
         }
-        Undoing(fan_out)
+        SentReleases(fan_out)
     }
 }
 
 impl Drop for Cleanup<'_> {
     fn drop(&mut self) {
-        if self.armed {
-            let _in_the_background = self.end();
+        if self.is_armed {
+            let _in_the_background = self.withdraw_and_release();
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::acquire::{AcquireAnswers, AcquireRound};
 use super::coordinator::Coordinator;
-use super::fan_out::{Collect, FanOut, From};
+use super::fan_out::{Collect, FanOut, Source};
 use crate::limit::Limit;
 use crate::metrics;
 use crate::node::{Answer, Claim, Fault, Numbering, Phase, Reply, Request};
@@ -27,14 +27,14 @@ impl Coordinator {
         round: &AcquireRound,
         numbering: Numbering,
         offset: ClockOffset,
-        wall: u64,
+        wall_micros: u64,
     ) -> Option<u64> {
         if numbering == Numbering::OfOwner {
             return None;
         }
         match round.answers().round.agreement() {
             Agreement::Agreed(token) => {
-                self.learn(numbering, offset, wall, token);
+                self.learn_clock_offset(numbering, offset, wall_micros, token);
                 Some(token)
             }
             Agreement::WriteBack(_) => None,
@@ -48,7 +48,7 @@ impl Coordinator {
         claim: &Arc<Claim>,
         numbering: Numbering,
         offset: ClockOffset,
-        wall: u64,
+        wall_micros: u64,
         ttl: Duration,
     ) -> Result<Option<u64>, Failure> {
         let agreement = match numbering {
@@ -57,14 +57,14 @@ impl Coordinator {
         };
         let mut token = match agreement {
             Agreement::Agreed(token) => {
-                self.learn(numbering, offset, wall, token);
+                self.learn_clock_offset(numbering, offset, wall_micros, token);
                 return Ok(Some(token));
             }
             Agreement::WriteBack(largest) => largest,
         };
         // The counters differ. Ask all masters to confirm the largest number.
-        self.learn(numbering, offset, wall, token);
-        metrics::confirmation();
+        self.learn_clock_offset(numbering, offset, wall_micros, token);
+        metrics::count_confirmation();
         for _ in 0..CONFIRM_ROUNDS {
             // Start a new count for each token, because confirmations of an earlier token must not be added.
             let confirm = FanOut::new(self.runtime.clone(), ConfirmAnswers::open(self.quorum));
@@ -72,9 +72,9 @@ impl Coordinator {
                 claim: claim.clone(),
                 token,
             });
-            let (verdict, reason, above) = confirm.until(ConfirmAnswers::decided).await;
+            let (verdict, reason, above) = confirm.wait_until(ConfirmAnswers::decided).await;
             // Masters on which the owner has other holds refuse every new number. Take the number of these holds.
-            if verdict != Verdict::Won && confirm.answers().crowded {
+            if verdict != Verdict::Won && confirm.answers().is_not_alone {
                 return self.number_of_owner(round, claim, ttl, token).await;
             }
             if verdict == Verdict::Won {
@@ -96,8 +96,10 @@ impl Coordinator {
     ///
     /// Used for the holds of an owner, because all holds of one owner must have the same fencing token.
     async fn agreement_of_all(&self, round: &AcquireRound) -> Agreement {
-        let mut limit = Limit::new(&*self.runtime, self.answered_by());
-        limit.wait(round.until(AcquireAnswers::settled)).await;
+        let mut limit = Limit::new(&*self.runtime, self.answers_due_at());
+        limit
+            .wait(round.wait_until(AcquireAnswers::agreed_or_complete))
+            .await;
         round.answers().round.agreement()
     }
 
@@ -116,14 +118,14 @@ impl Coordinator {
         ttl: Duration,
         confirmed: u64,
     ) -> Result<Option<u64>, Failure> {
-        let mut delays = self.delays();
-        for asked in 0..CONFIRM_ROUNDS {
-            if asked > 0 {
+        let mut retry_pauses = self.retry_pauses();
+        for asks_sent in 0..CONFIRM_ROUNDS {
+            if asks_sent > 0 {
                 // Give the owner's other requests time to finish. Keep the pause short: until this attempt ends, its
                 // keys can prevent those requests from confirming a token.
-                let pause = delays.next().unwrap_or_default();
-                let again = self.now() + pause.min(self.patience.answer);
-                self.runtime.sleep_until(again).await;
+                let pause = retry_pauses.next().unwrap_or_default();
+                let resume_at = self.now() + pause.min(self.patience.answer);
+                self.runtime.sleep_until(resume_at).await;
             }
             // Ask only the masters that granted the lock: keys on other masters would not be released.
             let granted: Vec<usize> = round.answers().round.granted().collect();
@@ -132,9 +134,9 @@ impl Coordinator {
                 numbers: Vec::new(),
                 open: granted.len(),
             };
-            let again = FanOut::new(self.runtime.clone(), answers);
+            let answers_again = FanOut::new(self.runtime.clone(), answers);
             for node in granted {
-                let reply = Reply::new(again.clone(), node, Phase::Acquire);
+                let reply = Reply::new(answers_again.clone(), node, Phase::Acquire);
                 let request = Request::Acquire {
                     claim: claim.clone(),
                     ttl,
@@ -142,7 +144,7 @@ impl Coordinator {
                 };
                 self.nodes[node].send(request, reply);
             }
-            match again.until(OwnerAnswers::decided).await {
+            match answers_again.wait_until(OwnerAnswers::decided).await {
                 Agreement::Agreed(token) if token >= confirmed => return Ok(Some(token)),
                 Agreement::Agreed(_) => break,
                 Agreement::WriteBack(_) => {}
@@ -152,7 +154,7 @@ impl Coordinator {
     }
 
     /// The pauses of the retry settings, used between two rounds of one acquire.
-    fn delays(&self) -> impl Iterator<Item = Duration> + Send + use<> {
+    fn retry_pauses(&self) -> impl Iterator<Item = Duration> + Send + use<> {
         let mut seed = [0; 8];
         self.runtime.random(&mut seed);
         self.retry.delays(u64::from_le_bytes(seed))
@@ -162,13 +164,20 @@ impl Coordinator {
     ///
     /// A reader or an owner may have got the smaller fencing token of existing holds. Such a token shows nothing about
     /// the clocks, so it is ignored.
-    fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
-        if numbering != Numbering::Raised && granted < offset.proposal(wall) {
+    fn learn_clock_offset(
+        &self,
+        numbering: Numbering,
+        offset: ClockOffset,
+        wall_micros: u64,
+        granted: u64,
+    ) {
+        if numbering != Numbering::Raised && granted < offset.proposal(wall_micros) {
             return;
         }
-        let learned = offset.learn(wall, granted);
+        let learned = offset.learn(wall_micros, granted);
         if learned != offset {
-            self.offset.store(learned.as_micros(), Ordering::Relaxed);
+            self.clock_offset
+                .store(learned.as_micros(), Ordering::Relaxed);
         }
     }
 }
@@ -194,12 +203,12 @@ impl OwnerAnswers {
 }
 
 impl Collect for OwnerAnswers {
-    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+    fn record_answer(&mut self, source: Source, answer: Result<Answer, Fault>) -> bool {
         if let Ok(Answer::Granted {
             counter: Some(counter),
         }) = answer
         {
-            self.numbers.push((from.node, counter));
+            self.numbers.push((source.node, counter));
         }
         self.open = self.open.saturating_sub(1);
         self.decided().is_some()
@@ -212,7 +221,7 @@ struct ConfirmAnswers {
     /// The largest fencing counter of the masters that refused because their counter is above the number.
     above: Option<u64>,
     /// True if some master reported that the claim's owner has other holds there.
-    crowded: bool,
+    is_not_alone: bool,
 }
 
 impl ConfirmAnswers {
@@ -220,7 +229,7 @@ impl ConfirmAnswers {
         Self {
             tally: Tally::new(quorum),
             above: None,
-            crowded: false,
+            is_not_alone: false,
         }
     }
 
@@ -231,19 +240,19 @@ impl ConfirmAnswers {
 }
 
 impl Collect for ConfirmAnswers {
-    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+    fn record_answer(&mut self, source: Source, answer: Result<Answer, Fault>) -> bool {
         match answer {
-            Ok(Answer::Confirmed) => self.tally.yes(from.node),
+            Ok(Answer::Confirmed) => self.tally.add_yes(source.node),
             Ok(Answer::CounterAbove(counter)) => {
                 self.above = self.above.max(Some(counter));
-                self.tally.no(from.node);
+                self.tally.add_no(source.node);
             }
             Ok(Answer::NotAlone) => {
-                self.crowded = true;
-                self.tally.no(from.node);
+                self.is_not_alone = true;
+                self.tally.add_no(source.node);
             }
-            Ok(_) => self.tally.no(from.node),
-            Err(_) => self.tally.fault(from.node),
+            Ok(_) => self.tally.add_no(source.node),
+            Err(_) => self.tally.add_fault(source.node),
         }
         self.tally.verdict() != Verdict::Pending
     }
@@ -255,40 +264,40 @@ mod tests {
     use crate::node::Fault;
     use crate::protocol::instant::Instant;
 
-    fn from(node: usize) -> From {
+    fn source(node: usize) -> Source {
         let now = Instant::from_nanos(1);
-        From { node, now }
+        Source { node, now }
     }
 
     #[test]
     fn refused_token_confirmation_returns_the_largest_reported_counter() {
-        let mut answers = ConfirmAnswers::open(Quorum::of(5));
+        let mut answers = ConfirmAnswers::open(Quorum::new(5));
         let above = |counter| Ok(Answer::CounterAbove(counter));
-        assert!(!answers.count(from(0), above(9)));
-        assert!(!answers.count(from(1), Ok(Answer::Confirmed)));
-        assert!(!answers.count(from(2), above(12)));
+        assert!(!answers.record_answer(source(0), above(9)));
+        assert!(!answers.record_answer(source(1), Ok(Answer::Confirmed)));
+        assert!(!answers.record_answer(source(2), above(12)));
         assert_eq!(answers.decided(), None);
-        assert!(answers.count(from(3), above(10)));
-        let lost = (Verdict::Lost, Some(Reason::Contention), Some(12));
-        assert_eq!(answers.decided(), Some(lost));
-        assert!(!answers.crowded);
+        assert!(answers.record_answer(source(3), above(10)));
+        let contention = (Verdict::Failed, Some(Reason::Contention), Some(12));
+        assert_eq!(answers.decided(), Some(contention));
+        assert!(!answers.is_not_alone);
     }
 
     #[test]
     fn failed_token_confirmation_distinguishes_an_outage_from_a_refusal() {
-        let mut answers = ConfirmAnswers::open(Quorum::of(3));
+        let mut answers = ConfirmAnswers::open(Quorum::new(3));
         let down = || Err(Fault::Down("off".into()));
-        assert!(!answers.count(from(0), down()));
-        assert!(answers.count(from(1), down()));
-        let outage = (Verdict::Lost, Some(Reason::Outage), None);
+        assert!(!answers.record_answer(source(0), down()));
+        assert!(answers.record_answer(source(1), down()));
+        let outage = (Verdict::Failed, Some(Reason::Outage), None);
         assert_eq!(answers.decided(), Some(outage));
-        let mut contended = ConfirmAnswers::open(Quorum::of(3));
-        contended.count(from(0), Ok(Answer::NotAlone));
-        assert!(contended.count(from(1), Ok(Answer::NotOurs)));
-        assert!(contended.crowded);
+        let mut contended = ConfirmAnswers::open(Quorum::new(3));
+        contended.record_answer(source(0), Ok(Answer::NotAlone));
+        assert!(contended.record_answer(source(1), Ok(Answer::NotOurs)));
+        assert!(contended.is_not_alone);
         assert_eq!(
             contended.decided().map(|(verdict, ..)| verdict),
-            Some(Verdict::Lost)
+            Some(Verdict::Failed)
         );
     }
 
@@ -296,19 +305,19 @@ mod tests {
     fn fencing_number_of_an_owner_is_decided_by_a_majority_or_after_all_answers() {
         let granted = |counter| Ok(Answer::Granted { counter });
         let answers = || OwnerAnswers {
-            quorum: Quorum::of(3),
+            quorum: Quorum::new(3),
             numbers: Vec::new(),
             open: 3,
         };
         let mut agreed = answers();
-        assert!(!agreed.count(from(0), granted(Some(7))));
+        assert!(!agreed.record_answer(source(0), granted(Some(7))));
         assert_eq!(agreed.decided(), None);
-        assert!(agreed.count(from(1), granted(Some(7))));
+        assert!(agreed.record_answer(source(1), granted(Some(7))));
         assert_eq!(agreed.decided(), Some(Agreement::Agreed(7)));
         let mut split = answers();
-        assert!(!split.count(from(0), granted(Some(7))));
-        assert!(!split.count(from(1), granted(None)));
-        assert!(split.count(from(2), granted(Some(9))));
+        assert!(!split.record_answer(source(0), granted(Some(7))));
+        assert!(!split.record_answer(source(1), granted(None)));
+        assert!(split.record_answer(source(2), granted(Some(9))));
         assert_eq!(split.decided(), Some(Agreement::WriteBack(9)));
     }
 }

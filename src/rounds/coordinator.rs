@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 
 /// How long a caller waits beyond the time limit of a request. On a busy machine, an answer that came in within the
 /// limit can reach the caller that much later.
-const BACKSTOP: Duration = Duration::from_secs(1);
+const GIVE_UP_MARGIN: Duration = Duration::from_secs(1);
 
 /// All masters, and the settings that every round of requests needs.
 pub(crate) struct Coordinator {
@@ -36,10 +36,10 @@ pub(crate) struct Coordinator {
     pub(super) retry: Retry,
     /// True after this client's first round of acquire requests. Until then, requests have the additional time
     /// [`Patience::connect`], because they wait for new connections.
-    pub(super) met: AtomicBool,
+    pub(super) has_been_answered: AtomicBool,
     /// How many microseconds the masters' clocks are ahead of this client's wall clock: one estimate for all masters.
     /// Used to propose fencing tokens.
-    pub(super) offset: AtomicI64,
+    pub(super) clock_offset: AtomicI64,
     /// The process in which these masters can be used.
     pub(crate) process: Process,
 }
@@ -53,9 +53,9 @@ pub(crate) struct Members {
 
 impl Members {
     /// These masters as a single set. No masters are being replaced, and no generation marker is used.
-    pub(crate) fn of(nodes: Vec<Arc<dyn Node>>) -> Self {
+    pub(crate) fn new(nodes: Vec<Arc<dyn Node>>) -> Self {
         Self {
-            quorum: Quorum::of(nodes.len()),
+            quorum: Quorum::new(nodes.len()),
             nodes,
             configuration: None,
         }
@@ -86,9 +86,9 @@ impl Coordinator {
             quorum,
             configuration,
         } = members;
-        let waking = nodes.iter().enumerate();
-        let waking = waking.filter(|(_, node)| node.abilities().wakes);
-        let wakes = quorum.is_met_by(waking.map(|(index, _)| index).collect());
+        let numbered_nodes = nodes.iter().enumerate();
+        let waking_masters = numbered_nodes.filter(|(_, node)| node.abilities().wakes);
+        let wakes = quorum.is_met_by(waking_masters.map(|(index, _)| index).collect());
         let nodes = nodes.into();
         let prefix = prefix.into();
         Self {
@@ -102,9 +102,9 @@ impl Coordinator {
             fencing,
             patience,
             retry,
-            met: AtomicBool::new(false),
-            offset: AtomicI64::new(0),
-            process: Process::this(),
+            has_been_answered: AtomicBool::new(false),
+            clock_offset: AtomicI64::new(0),
+            process: Process::current(),
         }
     }
 
@@ -128,15 +128,15 @@ impl Coordinator {
     /// A claim on a lock key. The claim's resource is the key without the prefix of this coordinator, or the whole key
     /// if it does not begin with that prefix.
     pub(crate) fn claim(&self, key: &Arc<[u8]>, token: Token) -> Claim {
-        let ours = key.starts_with(self.prefix.as_bytes());
-        let prefix = if ours { self.prefix.len() } else { 0 };
-        Claim::on(key.clone(), prefix, token, self.fencing)
+        let has_prefix = key.starts_with(self.prefix.as_bytes());
+        let prefix_len = if has_prefix { self.prefix.len() } else { 0 };
+        Claim::on(key.clone(), prefix_len, token, self.fencing)
     }
 
     /// The time by which each node must have answered a request that is sent now.
-    pub(crate) fn answered_by(&self) -> Instant {
+    pub(crate) fn answers_due_at(&self) -> Instant {
         let Patience { answer, connect } = self.patience;
-        if self.met.load(Ordering::Relaxed) {
+        if self.has_been_answered.load(Ordering::Relaxed) {
             self.now() + answer
         } else {
             self.now() + answer + connect
@@ -144,31 +144,31 @@ impl Coordinator {
     }
 
     /// The time at which callers stop waiting for answers to a request that is sent now, even if a node has not
-    /// answered by [`answered_by`](Self::answered_by).
-    pub(crate) fn given_up_by(&self) -> Instant {
-        self.answered_by() + BACKSTOP
+    /// answered by [`answers_due_at`](Self::answers_due_at).
+    pub(crate) fn given_up_at(&self) -> Instant {
+        self.answers_due_at() + GIVE_UP_MARGIN
     }
 
     /// Sends the same request to every node. All sends happen before the first await.
     pub(crate) fn ask_all<B: Collect>(
         &self,
-        sink: &Arc<FanOut<B>>,
+        fan_out: &Arc<FanOut<B>>,
         phase: Phase,
         request: impl Fn() -> Request,
     ) {
-        self.ask_each(sink, phase, |_| request());
+        self.ask_each(fan_out, phase, |_| request());
     }
 
     /// Sends a request to every node; `request` returns the request for the node with a given index. All sends happen
     /// before the first await.
     pub(super) fn ask_each<B: Collect>(
         &self,
-        sink: &Arc<FanOut<B>>,
+        fan_out: &Arc<FanOut<B>>,
         phase: Phase,
         request: impl Fn(usize) -> Request,
     ) {
         for (index, node) in self.nodes.iter().enumerate() {
-            let reply = Reply::new(sink.clone() as Arc<dyn ReplySink>, index, phase);
+            let reply = Reply::new(fan_out.clone() as Arc<dyn ReplySink>, index, phase);
             node.send(request(index), reply.counted(node.name()));
         }
     }

@@ -4,46 +4,52 @@ use std::ops::Range;
 
 use crate::node::{Answer, Extended, Fault};
 use crate::protocol::instant::Instant;
-use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
+use crate::protocol::lease::{Ballot, Extension, RenewalVote, Terms};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
 /// The reply of one master to an extension, with one entry for each key in order. `Err` if the master failed.
-pub(crate) type KeysSaid = Result<Vec<Extended>, Fault>;
+pub(crate) type KeyExtensions = Result<Vec<Extended>, Fault>;
 
 /// The part of a master's reply that concerns one lock, for a report; `keys` are the indices of the lock's keys.
-pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answer, Fault> {
-    let said = said.as_ref().map_err(Clone::clone)?;
-    let said = said.get(keys.clone());
-    match said.map(kept) {
-        Some(Kept::Yes) => Ok(Answer::Confirmed),
-        Some(Kept::No) => Ok(Answer::NotOurs),
-        Some(Kept::Unknown) | None => {
-            let mut faults = said.into_iter().flatten().filter_map(|said| match said {
-                Extended::Unknown(fault) => Some(fault.clone()),
-                _ => None,
-            });
+pub(crate) fn answer_for_lock(
+    key_extensions: &KeyExtensions,
+    keys: &Range<usize>,
+) -> Result<Answer, Fault> {
+    let key_extensions = key_extensions.as_ref().map_err(Clone::clone)?;
+    let lock_extensions = key_extensions.get(keys.clone());
+    match lock_extensions.map(keys_held) {
+        Some(RenewalVote::Yes) => Ok(Answer::Confirmed),
+        Some(RenewalVote::No) => Ok(Answer::NotOurs),
+        Some(RenewalVote::Unknown) | None => {
+            let mut faults = lock_extensions
+                .into_iter()
+                .flatten()
+                .filter_map(|key| match key {
+                    Extended::Unknown(fault) => Some(fault.clone()),
+                    _ => None,
+                });
             Err(faults.next().unwrap_or(Fault::Withdrawn))
         }
     }
 }
 
 /// The vote of one master on one lock. The vote is `Yes` only if the master has extended all keys of the lock.
-fn kept(keys: &[Extended]) -> Kept {
+fn keys_held(keys: &[Extended]) -> RenewalVote {
     if keys.contains(&Extended::Withdrawn) || keys.is_empty() {
-        Kept::Unknown
+        RenewalVote::Unknown
     } else if keys.contains(&Extended::NotOurs) {
-        Kept::No
+        RenewalVote::No
     } else if keys.iter().all(Extended::is_kept) {
-        Kept::Yes
+        RenewalVote::Yes
     } else {
-        Kept::Unknown
+        RenewalVote::Unknown
     }
 }
 
 /// Returns the extension in this answer, if it has exactly `keys` entries, one per key. Any other answer is a fault.
-pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
+pub(crate) fn key_extensions_of(answer: Result<Answer, Fault>, keys: usize) -> KeyExtensions {
     match answer? {
-        Answer::Extended(said) if said.len() == keys => Ok(said),
+        Answer::Extended(key_extensions) if key_extensions.len() == keys => Ok(key_extensions),
         _ => Err(Fault::Server("unexpected type of answer".into())),
     }
 }
@@ -76,25 +82,32 @@ impl Votes {
     pub(crate) fn record(
         &mut self,
         node: usize,
-        said: &KeysSaid,
+        key_extensions: &KeyExtensions,
         keys: &Range<usize>,
         now: Instant,
         old_end: Instant,
         terms: Terms,
     ) -> Extension {
-        let said = said.as_ref().ok().and_then(|said| said.get(keys.clone()));
-        let mut vote = said.map_or(Kept::Unknown, kept);
-        if !self.denied.is_empty() && vote == Kept::No {
-            for (denied, said) in self.denied.iter_mut().zip(said.unwrap_or_default()) {
-                if *said == Extended::NotOurs {
+        let lock_extensions = key_extensions
+            .as_ref()
+            .ok()
+            .and_then(|extensions| extensions.get(keys.clone()));
+        let mut vote = lock_extensions.map_or(RenewalVote::Unknown, keys_held);
+        if !self.denied.is_empty() && vote == RenewalVote::No {
+            for (denied, key) in self
+                .denied
+                .iter_mut()
+                .zip(lock_extensions.unwrap_or_default())
+            {
+                if *key == Extended::NotOurs {
                     denied.add(node);
                 }
             }
             let mut denied = self.denied.iter();
-            if denied.any(|denied| self.quorum.is_met_somewhere(*denied)) {
-                return self.ballot.lose();
+            if denied.any(|denied| self.quorum.is_met_in_one_set(*denied)) {
+                return self.ballot.settle_as_lost();
             }
-            vote = Kept::Unknown;
+            vote = RenewalVote::Unknown;
         }
         self.ballot.record(node, vote, now, old_end, terms)
     }
@@ -108,62 +121,66 @@ mod tests {
     use crate::protocol::validity::Drift;
     use Extended::{Kept as Held, NotOurs, Restored, Withdrawn};
 
-    fn votes(said: &[&[Extended]]) -> Vec<Extension> {
-        let keys = said[0].len();
-        let mut votes = Votes::new(Quorum::of(3), keys);
-        let at = Instant::from_nanos(2_000_000_000);
+    fn outcomes(answers: &[&[Extended]]) -> Vec<Extension> {
+        let keys = answers[0].len();
+        let mut votes = Votes::new(Quorum::new(3), keys);
+        let now = Instant::from_nanos(2_000_000_000);
         let terms = Terms {
-            started: Instant::from_nanos(1_000_000_000),
+            started_at: Instant::from_nanos(1_000_000_000),
             ttl: Duration::from_secs(10),
             drift: Drift::default(),
         };
-        let said = said.iter().map(|said| Ok(said.to_vec())).enumerate();
-        let end = at + Duration::from_secs(1);
-        said.map(|(node, said)| votes.record(node, &said, &(0..keys), at, end, terms))
+        let answers = answers.iter().map(|keys| Ok(keys.to_vec())).enumerate();
+        let end = now + Duration::from_secs(1);
+        answers
+            .map(|(node, extensions)| votes.record(node, &extensions, &(0..keys), now, end, terms))
             .collect()
     }
 
     #[test]
     fn lock_of_several_keys_is_lost_if_a_majority_denies_one_key() {
-        let both = |said: &[Extension]| said.last().copied();
-        let kept = votes(&[&[Held, Restored], &[Held, NotOurs], &[Held, Held]]);
-        assert!(matches!(both(&kept), Some(Extension::Renewed(_))));
-        let one = votes(&[&[Held, NotOurs], &[Held, NotOurs]]);
-        assert_eq!(both(&one), Some(Extension::Lost));
+        let last_outcome = |outcomes: &[Extension]| outcomes.last().copied();
+        let keys_held = outcomes(&[&[Held, Restored], &[Held, NotOurs], &[Held, Held]]);
+        assert!(matches!(
+            last_outcome(&keys_held),
+            Some(Extension::Renewed(_))
+        ));
+        let one_denied = outcomes(&[&[Held, NotOurs], &[Held, NotOurs]]);
+        assert_eq!(last_outcome(&one_denied), Some(Extension::Lost));
         // Each master denies a different key, so no key is denied by a majority.
-        let mixed = votes(&[&[Held, NotOurs], &[NotOurs, Held], &[Held, Withdrawn]]);
-        assert_eq!(both(&mixed), Some(Extension::Unknown));
+        let mixed = outcomes(&[&[Held, NotOurs], &[NotOurs, Held], &[Held, Withdrawn]]);
+        assert_eq!(last_outcome(&mixed), Some(Extension::Unknown));
     }
 
     #[test]
     fn unknown_state_of_a_key_is_not_counted_as_a_vote() {
         let full = || Extended::Unknown(Fault::OutOfMemory);
-        let strange = votes(&[&[full()], &[Held], &[full()]]);
+        let strange = outcomes(&[&[full()], &[Held], &[full()]]);
         assert_eq!(strange.last(), Some(&Extension::Unknown));
-        let most = votes(&[&[full()], &[Held], &[Restored]]);
-        assert!(matches!(most.last(), Some(Extension::Renewed(_))));
+        let one_full = outcomes(&[&[full()], &[Held], &[Restored]]);
+        assert!(matches!(one_full.last(), Some(Extension::Renewed(_))));
         // `full()` is a fault for the first key only, so both masters deny the second key.
-        let denied = votes(&[&[full(), NotOurs], &[Held, NotOurs]]);
+        let denied = outcomes(&[&[full(), NotOurs], &[Held, NotOurs]]);
         assert_eq!(denied.last(), Some(&Extension::Lost));
-        let said = said_of_lock(&Ok(vec![Held, full()]), &(0..2));
-        assert_eq!(said, Err(Fault::OutOfMemory));
+        let lock_answer = answer_for_lock(&Ok(vec![Held, full()]), &(0..2));
+        assert_eq!(lock_answer, Err(Fault::OutOfMemory));
     }
 
     #[test]
     fn extension_reports_the_loss_of_a_lock_only_once() {
-        let said = votes(&[
+        let lost_once = outcomes(&[
             &[NotOurs, NotOurs],
             &[NotOurs, NotOurs],
             &[NotOurs, NotOurs],
         ]);
         assert_eq!(
-            said,
+            lost_once,
             [Extension::Pending, Extension::Lost, Extension::Pending]
         );
     }
 
     #[test]
     fn lock_on_a_single_key_is_lost_if_a_majority_denies_it() {
-        assert_eq!(votes(&[&[NotOurs], &[NotOurs]])[1], Extension::Lost);
+        assert_eq!(outcomes(&[&[NotOurs], &[NotOurs]])[1], Extension::Lost);
     }
 }

@@ -13,15 +13,15 @@ use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 /// Counts the answers of one fan-out.
 pub(crate) trait Collect: Send + 'static {
     /// Counts one answer. Returns `true` if the waiting future should check whether the result is decided.
-    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool;
+    fn record_answer(&mut self, source: Source, answer: Result<Answer, Fault>) -> bool;
 
     /// Records an answer that arrived after the request was counted as timed out.
-    fn late(&mut self, _from: From, _answer: &Result<Answer, Fault>) {}
+    fn record_late_answer(&mut self, _source: Source, _answer: &Result<Answer, Fault>) {}
 }
 
 /// The node that answered, and when its answer arrived.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct From {
+pub(crate) struct Source {
     pub(crate) node: usize,
     pub(crate) now: Instant,
 }
@@ -48,10 +48,10 @@ impl<B: Collect> FanOut<B> {
     }
 
     /// Waits until `decided` returns a result. Only one future may wait at a time.
-    pub(crate) async fn until<T>(&self, mut decided: impl FnMut(&mut B) -> Option<T>) -> T {
+    pub(crate) async fn wait_until<T>(&self, mut decided: impl FnMut(&mut B) -> Option<T>) -> T {
         std::future::poll_fn(|cx| {
-            if let Some(found) = decided(&mut self.answers()) {
-                return Poll::Ready(found);
+            if let Some(decision) = decided(&mut self.answers()) {
+                return Poll::Ready(decision);
             }
             self.waker.register(cx.waker());
             // Check again after the registration: an answer that arrived between the first check and the registration
@@ -64,22 +64,22 @@ impl<B: Collect> FanOut<B> {
 
 impl<B: Collect> ReplySink for FanOut<B> {
     fn answered(&self, node: usize, _: Phase, answer: Result<Answer, Fault>) {
-        let from = From {
+        let source = Source {
             node,
             now: self.runtime.now(),
         };
-        let wake = self.answers().count(from, answer);
+        let wake = self.answers().record_answer(source, answer);
         if wake {
             self.waker.wake();
         }
     }
 
     fn late(&self, node: usize, _: Phase, answer: &Result<Answer, Fault>) {
-        let from = From {
+        let source = Source {
             node,
             now: self.runtime.now(),
         };
-        self.answers().late(from, answer);
+        self.answers().record_late_answer(source, answer);
     }
 }
 
@@ -92,19 +92,19 @@ mod models {
     use crate::runtime::Tokio;
 
     /// A collector that is decided once all answers have arrived.
-    struct All {
+    struct CountsAnswers {
         answers: usize,
         wanted: usize,
     }
 
-    impl Collect for All {
-        fn count(&mut self, _: From, _: Result<Answer, Fault>) -> bool {
+    impl Collect for CountsAnswers {
+        fn record_answer(&mut self, _: Source, _: Result<Answer, Fault>) -> bool {
             self.answers += 1;
             self.answers == self.wanted
         }
     }
 
-    fn answering(fan_out: &Arc<FanOut<All>>, node: usize) -> thread::JoinHandle<()> {
+    fn answering(fan_out: &Arc<FanOut<CountsAnswers>>, node: usize) -> thread::JoinHandle<()> {
         let fan_out = fan_out.clone();
         thread::spawn(move || fan_out.answered(node, Phase::Look, Ok(Answer::Confirmed)))
     }
@@ -113,10 +113,12 @@ mod models {
     fn wait_for_all_answers_ends_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let wanted = 2;
-            let answers = All { answers: 0, wanted };
+            let answers = CountsAnswers { answers: 0, wanted };
             let fan_out = FanOut::new(Arc::new(Tokio::default()), answers);
             let nodes = [answering(&fan_out, 0), answering(&fan_out, 1)];
-            block_on(fan_out.until(|answers| (answers.answers == answers.wanted).then_some(())));
+            block_on(
+                fan_out.wait_until(|answers| (answers.answers == answers.wanted).then_some(())),
+            );
             for node in nodes {
                 node.join().expect("no panic");
             }

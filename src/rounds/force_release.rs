@@ -17,43 +17,46 @@ impl Coordinator {
     ///    only now, repeats this step with its value.
     /// 3. Deletes the lock on every master, if a majority of the masters has the break record.
     ///
-    /// Deletes only the locks that were read, not a lock that another client acquires in the meantime. Returns the state
-    /// of the lock on each master as it was first read, or the fault of a master that did not execute the last step;
-    /// and whether the third step was sent.
+    /// Deletes only the locks that were read, not a lock that another client acquires in the meantime. Returns the
+    /// state of the lock on each master as it was first read, or the fault of a master that did not execute the last
+    /// step; and whether the third step was sent.
     pub(crate) async fn force_release(&self, key: Arc<[u8]>) -> (Answers, bool) {
         let mut first: Answers = Vec::new();
-        let mut ended: Arc<[Ended]> = Arc::default();
+        let mut ended_locks: Arc<[Ended]> = Arc::default();
         let mut last = loop {
-            let answers = self.force_release_step(&key, &ended, false).await;
-            learn(&mut first, &answers);
+            let answers = self.force_release_step(&key, &ended_locks, false).await;
+            add_first_answers(&mut first, &answers);
             let states = first.iter().filter_map(|(state, _)| state.as_ref().ok());
-            let all: Arc<[Ended]> = Ended::all(states).into();
-            if all == ended {
+            let all_ended: Arc<[Ended]> = Ended::all(states).into();
+            if all_ended == ended_locks {
                 break answers;
             }
-            ended = all;
+            ended_locks = all_ended;
         };
-        let recorded = last.iter().enumerate();
-        let recorded = recorded.filter(|(_, (state, _))| state.is_ok());
-        let recorded = recorded.map(|(node, _)| node).collect();
-        let deletes = !ended.is_empty() && self.quorum.is_met_by(recorded);
+        let numbered_answers = last.iter().enumerate();
+        let recorded = numbered_answers
+            .filter(|(_, (state, _))| state.is_ok())
+            .map(|(node, _)| node)
+            .collect();
+        let deletes = !ended_locks.is_empty() && self.quorum.is_met_by(recorded);
         if deletes {
-            last = self.force_release_step(&key, &ended, true).await;
+            last = self.force_release_step(&key, &ended_locks, true).await;
         }
-        let both = first.into_iter().zip(last);
-        let answers = both.map(|((state, latency), (done, _))| (done.and(state), latency));
+        let answer_pairs = first.into_iter().zip(last);
+        let answers = answer_pairs
+            .map(|((state, latency), (last_state, _))| (last_state.and(state), latency));
         (answers.collect(), deletes)
     }
 
     async fn force_release_step(
         &self,
         key: &Arc<[u8]>,
-        ended: &Arc<[Ended]>,
+        ended_locks: &Arc<[Ended]>,
         delete: bool,
     ) -> Answers {
         let request = Request::Break {
             key: key.clone(),
-            ended: ended.clone(),
+            ended: ended_locks.clone(),
             delete,
         };
         self.key_states(request).await
@@ -61,14 +64,14 @@ impl Coordinator {
 }
 
 /// Copies the answers of the masters that have answered for the first time to `first`.
-fn learn(first: &mut Answers, answers: &Answers) {
+fn add_first_answers(first: &mut Answers, answers: &Answers) {
     if first.is_empty() {
         first.clone_from(answers);
         return;
     }
-    for (known, answer) in first.iter_mut().zip(answers) {
-        if known.0.is_err() {
-            known.clone_from(answer);
+    for (first_answer, answer) in first.iter_mut().zip(answers) {
+        if first_answer.0.is_err() {
+            first_answer.clone_from(answer);
         }
     }
 }

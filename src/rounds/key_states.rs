@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::coordinator::Coordinator;
-use super::fan_out::{Collect, FanOut, From};
+use super::fan_out::{Collect, FanOut, Source};
 use crate::limit::Limit;
 use crate::node::{Answer, Fault, KeyState, Phase, Request};
 use crate::protocol::instant::Instant;
@@ -15,21 +15,24 @@ impl Coordinator {
         &self,
         request: Request,
     ) -> Vec<(Result<KeyState, Fault>, Duration)> {
-        let started = self.now();
+        let started_at = self.now();
         let answers = StateAnswers {
             answers: vec![None; self.nodes.len()],
-            started,
+            started_at,
         };
         let fan_out = FanOut::new(self.runtime.clone(), answers);
         self.ask_all(&fan_out, Phase::Look, || request.clone());
-        // `answered_by` is the masters' time limit. Wait at most one node timeout longer.
-        let most = self.answered_by() + self.patience.answer;
-        let mut limit = Limit::new(&*self.runtime, most);
-        if let Some(answers) = limit.wait(fan_out.until(StateAnswers::complete)).await {
+        // `answers_due_at` is the masters' time limit. Wait at most one node timeout longer.
+        let deadline = self.answers_due_at() + self.patience.answer;
+        let mut limit = Limit::new(&*self.runtime, deadline);
+        if let Some(answers) = limit
+            .wait(fan_out.wait_until(StateAnswers::all_answers))
+            .await
+        {
             return answers;
         }
         let now = self.now();
-        fan_out.answers().cut_off(now)
+        fan_out.answers().with_timeouts(now)
     }
 }
 
@@ -40,34 +43,34 @@ pub(super) fn timeout(waited: Duration) -> Fault {
 
 struct StateAnswers {
     answers: Vec<Option<(Result<KeyState, Fault>, Duration)>>,
-    started: Instant,
+    started_at: Instant,
 }
 
 impl StateAnswers {
-    fn complete(&mut self) -> Option<Vec<(Result<KeyState, Fault>, Duration)>> {
+    fn all_answers(&mut self) -> Option<Vec<(Result<KeyState, Fault>, Duration)>> {
         self.answers.iter().cloned().collect()
     }
 
     /// The answers received so far, with a timeout for every silent node.
-    fn cut_off(&self, now: Instant) -> Vec<(Result<KeyState, Fault>, Duration)> {
-        let waited = now.saturating_since(self.started);
-        let silent = || (Err(timeout(waited)), waited);
+    fn with_timeouts(&self, now: Instant) -> Vec<(Result<KeyState, Fault>, Duration)> {
+        let waited = now.saturating_since(self.started_at);
+        let timeout_answer = || (Err(timeout(waited)), waited);
         let answers = self.answers.iter().cloned();
         answers
-            .map(|answer| answer.unwrap_or_else(silent))
+            .map(|answer| answer.unwrap_or_else(timeout_answer))
             .collect()
     }
 }
 
 impl Collect for StateAnswers {
-    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+    fn record_answer(&mut self, source: Source, answer: Result<Answer, Fault>) -> bool {
         let state = match answer {
             Ok(Answer::State(state)) => Ok(state),
             Ok(_) => Err(Fault::Server("unexpected type of answer".into())),
             Err(fault) => Err(fault),
         };
-        if let Some(slot) = self.answers.get_mut(from.node) {
-            *slot = Some((state, from.now.saturating_since(self.started)));
+        if let Some(answer_of_master) = self.answers.get_mut(source.node) {
+            *answer_of_master = Some((state, source.now.saturating_since(self.started_at)));
         }
         self.answers.iter().all(Option::is_some)
     }

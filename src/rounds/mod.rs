@@ -11,10 +11,10 @@ pub(crate) mod fan_out;
 pub(crate) mod force_release;
 mod key_states;
 mod list;
+pub(crate) mod lock_target;
 mod note;
 pub(crate) mod register;
 pub(crate) mod release;
-pub(crate) mod wanted;
 
 #[cfg(test)]
 mod tests;

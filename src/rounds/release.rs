@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use super::coordinator::Coordinator;
-use super::fan_out::{Collect, FanOut, From};
+use super::fan_out::{Collect, FanOut, Source};
 use crate::node::{Answer, Claim, Fault, NodeName, Phase, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
@@ -38,28 +38,28 @@ impl Coordinator {
     }
 
     /// Removes from every master the queue entry of the waiter of this claim.
-    pub(crate) fn leave(&self, claim: &Arc<Claim>) -> Undoing {
+    pub(crate) fn leave(&self, claim: &Arc<Claim>) -> SentReleases {
         let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
         let fan_out = FanOut::new(self.runtime.clone(), answers);
         self.ask_all(&fan_out, Phase::Release, || Request::Release {
             claim: claim.clone(),
             leave: true,
         });
-        Undoing(fan_out)
+        SentReleases(fan_out)
     }
 }
 
 /// The requests of a release, queued or sent. Dropping this value does not cancel them.
-pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
+pub(crate) struct SentReleases(pub(super) Arc<FanOut<ReleaseAnswers>>);
 
-impl Undoing {
+impl SentReleases {
     /// Waits until every master has acknowledged the release or failed. Without this wait, leftover keys of a failed
     /// attempt could block the next attempts.
-    pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn completed(&self) -> impl Future<Output = ()> + Send + use<> {
         let fan_out = self.0.clone();
         async move {
             fan_out
-                .until(|answers| answers.complete().then_some(()))
+                .wait_until(|answers| answers.is_complete().then_some(()))
                 .await;
         }
     }
@@ -68,27 +68,27 @@ impl Undoing {
 /// The answers to a release.
 pub(crate) struct ReleaseAnswers {
     quorum: Quorum,
-    asked: usize,
-    started: Instant,
+    asked_masters: usize,
+    started_at: Instant,
     replies: Replies,
     deleted: usize,
     gone: usize,
     faults: usize,
     /// The masters that executed the release. The claim holds no key on them any more.
-    free: MasterSet,
+    confirmed_without_key: MasterSet,
 }
 
 impl ReleaseAnswers {
-    pub(super) fn open(quorum: Quorum, asked: usize, started: Instant) -> Self {
+    pub(super) fn open(quorum: Quorum, asked_masters: usize, started_at: Instant) -> Self {
         Self {
             quorum,
-            asked,
-            started,
-            replies: Replies::of(quorum.nodes()),
+            asked_masters,
+            started_at,
+            replies: Replies::new(quorum.nodes()),
             deleted: 0,
             gone: 0,
             faults: 0,
-            free: MasterSet::default(),
+            confirmed_without_key: MasterSet::default(),
         }
     }
 
@@ -97,17 +97,17 @@ impl ReleaseAnswers {
         (self.deleted, self.gone, self.faults)
     }
 
-    fn answers(&self) -> usize {
+    fn answer_count(&self) -> usize {
         self.deleted + self.gone + self.faults
     }
 
-    fn complete(&self) -> bool {
-        self.answers() >= self.asked
+    fn is_complete(&self) -> bool {
+        self.answer_count() >= self.asked_masters
     }
 
     /// Whether a majority has confirmed the release, or every master that was asked has answered or failed.
-    pub(crate) fn settled(&self) -> bool {
-        self.quorum.is_met_by(self.free) || self.complete()
+    pub(crate) fn is_settled(&self) -> bool {
+        self.quorum.is_met_by(self.confirmed_without_key) || self.is_complete()
     }
 
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
@@ -116,18 +116,18 @@ impl ReleaseAnswers {
 }
 
 impl Collect for ReleaseAnswers {
-    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
-        let late = self.settled();
+    fn record_answer(&mut self, source: Source, answer: Result<Answer, Fault>) -> bool {
+        let late = self.is_settled();
         self.replies
-            .note(from.node, &answer, self.started, from.now, late);
+            .record(source.node, &answer, self.started_at, source.now, late);
         if answer.is_ok() {
-            self.free.add(from.node);
+            self.confirmed_without_key.add(source.node);
         }
         match answer {
             Ok(Answer::Released(true)) => self.deleted += 1,
             Ok(_) => self.gone += 1,
             Err(_) => self.faults += 1,
         }
-        (self.settled() && !late) || self.complete()
+        (self.is_settled() && !late) || self.is_complete()
     }
 }

@@ -7,25 +7,25 @@
 use std::time::Duration;
 
 use super::acquire::AcquireAnswers;
-use super::fan_out::{Collect, From};
+use super::fan_out::{Collect, Source};
 use super::release::ReleaseAnswers;
 use crate::node::{Answer, Fault, NodeName, QueueInfo};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum, Reason, Verdict};
 
-const BEGAN: Instant = Instant::from_nanos(1_000_000_000);
+const STARTED_AT: Instant = Instant::from_nanos(1_000_000_000);
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn from(node: usize, after: u64) -> From {
-    let now = BEGAN + ms(after);
-    From { node, now }
+fn source(node: usize, after: u64) -> Source {
+    let now = STARTED_AT + ms(after);
+    Source { node, now }
 }
 
-fn opened(nodes: usize) -> AcquireAnswers {
-    AcquireAnswers::open(Quorum::of(nodes), BEGAN)
+fn open_answers(nodes: usize) -> AcquireAnswers {
+    AcquireAnswers::open(Quorum::new(nodes), STARTED_AT)
 }
 
 fn granted() -> Result<Answer, Fault> {
@@ -35,7 +35,7 @@ fn granted() -> Result<Answer, Fault> {
 
 fn refused(left: u64, ahead: u64, ticket: u64, holder: Option<&str>) -> Result<Answer, Fault> {
     let holder = holder.map(|name| name.as_bytes().to_vec());
-    let line = QueueInfo {
+    let queue_info = QueueInfo {
         ahead,
         ticket,
         holder,
@@ -43,11 +43,11 @@ fn refused(left: u64, ahead: u64, ticket: u64, holder: Option<&str>) -> Result<A
     };
     Ok(Answer::Refused {
         ttl_left: Some(ms(left)),
-        line: Some(Box::new(line)),
+        line: Some(Box::new(queue_info)),
     })
 }
 
-fn plainly_refused() -> Result<Answer, Fault> {
+fn refused_without_queue() -> Result<Answer, Fault> {
     Ok(Answer::Refused {
         ttl_left: None,
         line: None,
@@ -65,104 +65,104 @@ fn names(nodes: usize) -> Vec<NodeName> {
 
 #[test]
 fn waiter_is_woken_once_for_the_verdict_and_once_for_the_reason_of_a_lost_round() {
-    let mut won = opened(5);
-    assert!(!won.count(from(0, 1), granted()));
-    assert!(!won.count(from(1, 1), granted()));
-    assert_eq!(won.verdict(), None);
-    assert!(won.count(from(2, 1), granted()));
-    assert_eq!(won.verdict(), Some(Verdict::Won));
+    let mut won_round = open_answers(5);
+    assert!(!won_round.record_answer(source(0, 1), granted()));
+    assert!(!won_round.record_answer(source(1, 1), granted()));
+    assert_eq!(won_round.verdict(), None);
+    assert!(won_round.record_answer(source(2, 1), granted()));
+    assert_eq!(won_round.verdict(), Some(Verdict::Won));
     assert!(
-        !won.count(from(3, 1), granted()),
+        !won_round.record_answer(source(3, 1), granted()),
         "the waiter must be woken only once"
     );
     // After two refusals and a fault, no majority is possible. The next answer decides between contention and an
     // outage.
-    let mut lost = opened(5);
-    assert!(!lost.count(from(0, 1), plainly_refused()));
-    assert!(!lost.count(from(1, 1), plainly_refused()));
-    assert!(lost.count(from(2, 1), down()));
-    assert_eq!(lost.verdict(), Some(Verdict::Lost));
-    assert_eq!(lost.round.reason(), None);
-    assert!(lost.count(from(3, 1), plainly_refused()));
-    assert_eq!(lost.round.reason(), Some(Reason::Contention));
+    let mut failed_round = open_answers(5);
+    assert!(!failed_round.record_answer(source(0, 1), refused_without_queue()));
+    assert!(!failed_round.record_answer(source(1, 1), refused_without_queue()));
+    assert!(failed_round.record_answer(source(2, 1), down()));
+    assert_eq!(failed_round.verdict(), Some(Verdict::Failed));
+    assert_eq!(failed_round.round.reason(), None);
+    assert!(failed_round.record_answer(source(3, 1), refused_without_queue()));
+    assert_eq!(failed_round.round.reason(), Some(Reason::Contention));
 }
 
 #[test]
 fn refused_round_reports_holder_and_queue() {
-    let mut answers = opened(5);
+    let mut answers = open_answers(5);
     assert!(answers.refusals().is_none());
     assert_eq!(
-        (answers.free(), answers.free_in()),
+        (answers.granting_masters(), answers.majority_free_in()),
         (MasterSet::default(), None)
     );
-    answers.count(from(1, 1), refused(90, 2, 7, Some("a")));
-    answers.count(from(3, 1), granted());
-    assert_eq!(answers.free(), MasterSet::one(3));
+    answers.record_answer(source(1, 1), refused(90, 2, 7, Some("a")));
+    answers.record_answer(source(3, 1), granted());
+    assert_eq!(answers.granting_masters(), MasterSet::single(3));
     assert_eq!(
-        answers.free_in(),
+        answers.majority_free_in(),
         None,
         "two of five masters must not count as a majority"
     );
-    answers.count(from(4, 1), refused(40, 3, 6, Some("b")));
-    answers.count(from(2, 1), refused(60, 1, 9, None));
+    answers.record_answer(source(4, 1), refused(40, 3, 6, Some("b")));
+    answers.record_answer(source(2, 1), refused(60, 1, 9, None));
     // The lock is free on four masters in 0, 40, 60 and 90 ms. So it is free on a majority of the five in 60 ms.
-    assert_eq!(answers.free_in(), Some(ms(60)));
+    assert_eq!(answers.majority_free_in(), Some(ms(60)));
     assert_eq!(answers.ttl_left(), Some(ms(90)));
     let refusals = answers.refusals().expect("three");
-    assert_eq!((refusals.ticket, refusals.ahead), (9, Some(3)));
+    assert_eq!((refusals.largest_ticket, refusals.ahead), (9, Some(3)));
     assert_eq!(refusals.holder.as_deref(), Some(&b"a"[..]));
     // A refusal without details about the queue: the number of waiters is unknown.
-    let mut plain = opened(3);
-    plain.count(from(0, 1), plainly_refused());
+    let mut plain = open_answers(3);
+    plain.record_answer(source(0, 1), refused_without_queue());
     let refusals = plain.refusals().expect("one");
-    assert_eq!((refusals.ticket, refusals.ahead), (0, None));
+    assert_eq!((refusals.largest_ticket, refusals.ahead), (0, None));
     assert_eq!(plain.ttl_left(), None);
 }
 
 #[test]
 fn lock_counts_as_foreign_only_if_foreign_values_prevent_a_majority() {
     let token = "0123456789abcdef".repeat(2);
-    let mut mixed = opened(3);
+    let mut mixed = open_answers(3);
     let values = ["another program", &*token, "a third program"];
     for (node, (value, is_foreign)) in values.into_iter().zip([false, false, true]).enumerate() {
-        mixed.count(from(node, 1), refused(90, 0, 0, Some(value)));
+        mixed.record_answer(source(node, 1), refused(90, 0, 0, Some(value)));
         assert_eq!(mixed.is_foreign(), is_foreign, "{value}");
     }
-    let mut ours = opened(3);
+    let mut ours = open_answers(3);
     let values = [&*token, "quorate:shared", "quorate:owner:me"];
     for (node, value) in values.into_iter().enumerate() {
-        ours.count(from(node, 1), refused(90, 0, 0, Some(value)));
+        ours.record_answer(source(node, 1), refused(90, 0, 0, Some(value)));
         assert!(!ours.is_foreign(), "{value}");
     }
 }
 
 #[test]
 fn majority_counts_as_refused_only_if_refusals_alone_prevent_it() {
-    let mut answers = opened(3);
-    answers.count(from(0, 1), plainly_refused());
+    let mut answers = open_answers(3);
+    answers.record_answer(source(0, 1), refused_without_queue());
     assert!(!answers.majority_refused());
-    answers.count(from(1, 1), plainly_refused());
+    answers.record_answer(source(1, 1), refused_without_queue());
     assert!(answers.majority_refused());
-    let mut failed = opened(3);
-    failed.count(from(0, 1), down());
-    failed.count(from(1, 1), down());
+    let mut failed = open_answers(3);
+    failed.record_answer(source(0, 1), down());
+    failed.record_answer(source(1, 1), down());
     assert!(!failed.majority_refused());
 }
 
 #[test]
 fn abandoned_round_counts_masters_that_stayed_silent_for_the_timeout_as_failed() {
-    let mut early = opened(3);
-    early.count(from(0, 1), plainly_refused());
-    early.give_up(BEGAN + ms(49), ms(50));
+    let mut early = open_answers(3);
+    early.record_answer(source(0, 1), refused_without_queue());
+    early.fail_silent_masters(STARTED_AT + ms(49), ms(50));
     assert_eq!(
         early.verdict(),
         None,
         "there must be no verdict while the silent masters have time left"
     );
     assert_eq!(early.round.silent().count(), 2);
-    let mut late = opened(3);
-    late.count(from(0, 1), plainly_refused());
-    late.give_up(BEGAN + ms(50), ms(50));
+    let mut late = open_answers(3);
+    late.record_answer(source(0, 1), refused_without_queue());
+    late.fail_silent_masters(STARTED_AT + ms(50), ms(50));
     assert_eq!(late.round.silent().count(), 0);
     assert_eq!(late.round.reason(), Some(Reason::Outage));
     // The silent masters may still execute the request, so they need a release.
@@ -172,7 +172,7 @@ fn abandoned_round_counts_masters_that_stayed_silent_for_the_timeout_as_failed()
     assert!(reports[1].to_string().contains("50ms"), "{}", reports[1]);
     assert!(!reports[1].late && !reports[2].late);
     // An answer that arrives after the timeout is reported as late.
-    late.count(from(1, 60), granted());
+    late.record_answer(source(1, 60), granted());
     let reports = late.reports(names.iter());
     assert!(reports[1].late && !reports[2].late);
     assert_eq!(reports[1].latency, Some(ms(60)));
@@ -180,68 +180,68 @@ fn abandoned_round_counts_masters_that_stayed_silent_for_the_timeout_as_failed()
 
 #[test]
 fn answer_after_the_verdict_is_reported_as_late() {
-    let mut answers = opened(3);
+    let mut answers = open_answers(3);
     for node in 0..3 {
-        answers.count(from(node, node as u64), granted());
+        answers.record_answer(source(node, node as u64), granted());
     }
     let names = names(3);
     let late = answers.reports(names.iter()).into_iter();
     assert_eq!(
-        late.map(|said| said.late).collect::<Vec<_>>(),
+        late.map(|report| report.late).collect::<Vec<_>>(),
         [false, false, true]
     );
-    let mut timed_out = opened(1);
-    timed_out.count(from(0, 50), Err(Fault::Timeout(ms(50))));
-    timed_out.late(from(0, 70), &granted());
+    let mut timed_out = open_answers(1);
+    timed_out.record_answer(source(0, 50), Err(Fault::Timeout(ms(50))));
+    timed_out.record_late_answer(source(0, 70), &granted());
     assert!(timed_out.reports(names.iter())[0].late);
 }
 
 #[test]
 fn lasting_faults_of_a_majority_make_waiting_hopeless() {
     let denied = || Err(Fault::Denied("NOPERM".into()));
-    let mut answers = opened(3);
-    answers.count(from(0, 1), denied());
-    answers.count(from(1, 1), down());
+    let mut answers = open_answers(3);
+    answers.record_answer(source(0, 1), denied());
+    answers.record_answer(source(1, 1), down());
     assert!(!answers.is_hopeless());
-    answers.count(from(2, 1), denied());
+    answers.record_answer(source(2, 1), denied());
     assert!(answers.is_hopeless());
 }
 
 #[test]
 fn master_that_was_down_needs_no_release() {
-    let mut answers = opened(3);
-    answers.count(from(0, 1), down());
-    answers.count(from(1, 1), Err(Fault::Timeout(ms(50))));
-    answers.count(from(2, 1), Ok(Answer::Confirmed));
-    let undo: Vec<bool> = (0..3).map(|node| answers.round.must_undo(node)).collect();
-    assert_eq!(undo, [false, true, true]);
+    let mut answers = open_answers(3);
+    answers.record_answer(source(0, 1), down());
+    answers.record_answer(source(1, 1), Err(Fault::Timeout(ms(50))));
+    answers.record_answer(source(2, 1), Ok(Answer::Confirmed));
+    let must_undo: Vec<bool> = (0..3).map(|node| answers.round.must_undo(node)).collect();
+    assert_eq!(must_undo, [false, true, true]);
 }
 
 #[test]
 fn release_is_settled_when_a_majority_or_every_asked_master_has_answered() {
-    let mut release = ReleaseAnswers::open(Quorum::of(5), 5, BEGAN);
+    let mut release = ReleaseAnswers::open(Quorum::new(5), 5, STARTED_AT);
     let released = |was_ours| Ok(Answer::Released(was_ours));
-    assert!(!release.count(from(0, 1), released(true)));
-    assert!(!release.count(from(1, 1), down()));
-    assert!(!release.count(from(2, 1), released(false)));
-    assert!(!release.settled());
-    assert!(release.count(from(3, 1), released(true)));
-    assert!(release.settled());
+    assert!(!release.record_answer(source(0, 1), released(true)));
+    assert!(!release.record_answer(source(1, 1), down()));
+    assert!(!release.record_answer(source(2, 1), released(false)));
+    assert!(!release.is_settled());
+    assert!(release.record_answer(source(3, 1), released(true)));
+    assert!(release.is_settled());
     assert!(
-        release.count(from(4, 1), down()),
+        release.record_answer(source(4, 1), down()),
         "the last answer must wake the waiter"
     );
     assert_eq!(release.counts(), (2, 1, 2));
-    let mut more = ReleaseAnswers::open(Quorum::of(5), 5, BEGAN);
+    let mut more_releases = ReleaseAnswers::open(Quorum::new(5), 5, STARTED_AT);
     for node in 0..3 {
-        more.count(from(node, 1), released(true));
+        more_releases.record_answer(source(node, 1), released(true));
     }
     assert!(
-        !more.count(from(3, 1), released(true)),
+        !more_releases.record_answer(source(3, 1), released(true)),
         "an answer after the result is settled must not wake the waiter"
     );
     // If less than a majority was asked, the release waits for all masters that were asked.
-    let mut few = ReleaseAnswers::open(Quorum::of(5), 2, BEGAN);
-    assert!(!few.count(from(0, 1), down()) && !few.settled());
-    assert!(few.count(from(1, 1), down()) && few.settled());
+    let mut few_masters = ReleaseAnswers::open(Quorum::new(5), 2, STARTED_AT);
+    assert!(!few_masters.record_answer(source(0, 1), down()) && !few_masters.is_settled());
+    assert!(few_masters.record_answer(source(1, 1), down()) && few_masters.is_settled());
 }

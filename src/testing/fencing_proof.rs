@@ -275,7 +275,7 @@ where
 }
 
 /// Groups of rising tokens. Each group is larger than the group before.
-const GROUPS: [&[u64]; 5] = [
+const TOKEN_GROUPS: [&[u64]; 5] = [
     // The number of digits grows.
     &[9, 10, 99, 100],
     // The lower 32 bits fall from all ones to zero.
@@ -292,10 +292,10 @@ const GROUPS: [&[u64]; 5] = [
 ];
 
 /// The number of rounds in which older and newer tokens are sent at the same time.
-const ROUNDS: u64 = 100;
+const RACE_ROUNDS: u64 = 100;
 
 /// The number of clients with an older token in each of these rounds.
-const OLDER: u64 = 4;
+const OLDER_WRITERS: u64 = 4;
 
 impl<W, R, S, E, F> FencingProof<W, R, S>
 where
@@ -312,136 +312,219 @@ where
     /// The first [`FencingFault`] that the proof found.
     pub async fn run(self) -> Result<(), FencingFault> {
         let mut newest = None;
-        let (last, first) = GROUPS.split_last().expect("there are groups");
+        let (last, first) = TOKEN_GROUPS.split_last().expect("there are groups");
         for group in first {
-            self.play(group, &mut newest).await?;
+            self.check_group(group, &mut newest).await?;
         }
         let mut newest = newest.unwrap_or_default();
-        for round in 0..ROUNDS {
-            newest = self.race(round, newest).await?;
+        for round in 0..RACE_ROUNDS {
+            newest = self.write_concurrently(round, newest).await?;
         }
-        self.play(last, &mut Some(newest)).await
+        self.check_group(last, &mut Some(newest)).await
     }
 
     /// Plays one group of rising tokens. `newest` is the largest token that the resource has accepted.
-    async fn play(&self, group: &[u64], newest: &mut Option<u64>) -> Result<(), FencingFault> {
+    async fn check_group(
+        &self,
+        group: &[u64],
+        newest: &mut Option<u64>,
+    ) -> Result<(), FencingFault> {
         for &token in group {
-            let before = newest.replace(token);
-            let refuses_first = match before {
+            let earlier_token = newest.replace(token);
+            let refuses_first = match earlier_token {
                 None => FencingFault::RefusesFirst { token },
                 Some(newest) => FencingFault::RefusesNewer {
                     newest,
                     newer: token,
                 },
             };
-            self.accept((token, "first"), refuses_first).await?;
-            let kept = (token, "second");
-            self.accept(kept, FencingFault::RefusesSame { token })
+            self.expect_accepted(
+                TestWrite {
+                    token,
+                    label: "first",
+                },
+                refuses_first,
+            )
+            .await?;
+            let stored = TestWrite {
+                token,
+                label: "second",
+            };
+            self.expect_accepted(stored, FencingFault::RefusesSame { token })
                 .await?;
-            self.accept(kept, FencingFault::RefusesRepeated { token })
+            self.expect_accepted(stored, FencingFault::RefusesRepeated { token })
                 .await?;
-            let Some(older) = before else { continue };
-            self.refuse_older(older, kept).await?;
-            self.accept((token, "third"), FencingFault::RefusesSame { token })
-                .await?;
+            let Some(older) = earlier_token else { continue };
+            self.expect_older_refused(older, stored).await?;
+            self.expect_accepted(
+                TestWrite {
+                    token,
+                    label: "third",
+                },
+                FencingFault::RefusesSame { token },
+            )
+            .await?;
         }
         Ok(())
     }
 
-    /// Writes with the token `older`, which the resource must refuse, because it has accepted the write `kept`: twice,
-    /// and again after a restart.
-    async fn refuse_older(&self, older: u64, kept: Written<'_>) -> Result<(), FencingFault> {
-        let newest = kept.0;
+    /// Writes with the token `older`, which the resource must refuse, because it has accepted the write `stored`:
+    /// twice, and again after a restart.
+    async fn expect_older_refused(
+        &self,
+        older: u64,
+        stored: TestWrite<'_>,
+    ) -> Result<(), FencingFault> {
+        let newest = stored.token;
         let fault = FencingFault::AcceptsOlder { newest, older };
-        self.refuse((older, "late"), kept, fault).await?;
+        self.expect_refused(
+            TestWrite {
+                token: older,
+                label: "late",
+            },
+            stored,
+            fault,
+        )
+        .await?;
         let fault = FencingFault::AcceptsOlderSecondTime { newest, older };
-        self.refuse((older, "later"), kept, fault).await?;
+        self.expect_refused(
+            TestWrite {
+                token: older,
+                label: "later",
+            },
+            stored,
+            fault,
+        )
+        .await?;
         if !self.restart().await? {
             return Ok(());
         }
         let fault = FencingFault::ForgetsAtRestart { newest, older };
-        self.refuse((older, "restarted"), kept, fault).await
+        self.expect_refused(
+            TestWrite {
+                token: older,
+                label: "restarted",
+            },
+            stored,
+            fault,
+        )
+        .await
     }
 
     /// Makes a write that the resource must accept. Returns `fault` if the resource refuses the write.
-    async fn accept(&self, written: Written<'_>, fault: FencingFault) -> Result<(), FencingFault> {
+    async fn expect_accepted(
+        &self,
+        written: TestWrite<'_>,
+        fault: FencingFault,
+    ) -> Result<(), FencingFault> {
         if self.write(written).await? != ACCEPTED {
             return Err(fault);
         }
-        let found = self.read().await?;
-        if found != value(written) {
-            let token = written.0;
-            return Err(FencingFault::LosesAcceptedWrite { token, found });
+        let stored_text = self.read().await?;
+        if stored_text != value(written) {
+            let token = written.token;
+            return Err(FencingFault::LosesAcceptedWrite {
+                token,
+                found: stored_text,
+            });
         }
         Ok(())
     }
 
-    /// Makes the write `late`, which the resource must refuse, because it has accepted the write `kept`. Returns `fault`
-    /// if the resource accepts the write.
-    async fn refuse(
+    /// Makes the write `older_write`, which the resource must refuse, because it has accepted the write `stored`.
+    /// Returns `fault` if the resource accepts the write.
+    async fn expect_refused(
         &self,
-        late: Written<'_>,
-        kept: Written<'_>,
+        older_write: TestWrite<'_>,
+        stored: TestWrite<'_>,
         fault: FencingFault,
     ) -> Result<(), FencingFault> {
-        if self.write(late).await? == ACCEPTED {
+        if self.write(older_write).await? == ACCEPTED {
             return Err(fault);
         }
-        let found = self.read().await?;
-        let (token, older) = (kept.0, late.0);
-        if found == value(kept) {
+        let stored_text = self.read().await?;
+        let (token, older) = (stored.token, older_write.token);
+        if stored_text == value(stored) {
             Ok(())
-        } else if found == value(late) {
+        } else if stored_text == value(older_write) {
             let newest = token;
             Err(FencingFault::WritesWhatItRefuses { newest, older })
         } else {
-            Err(FencingFault::LosesAcceptedWrite { token, found })
+            Err(FencingFault::LosesAcceptedWrite {
+                token,
+                found: stored_text,
+            })
         }
     }
 
     /// Sends the newest token and some older tokens at the same time. Older tokens may be accepted, but only before the
     /// newest one. So in the end the resource must contain the value of the newest token. Returns this token.
-    async fn race(&self, round: u64, newest: u64) -> Result<u64, FencingFault> {
-        let newer = newest + OLDER + 1;
+    async fn write_concurrently(&self, round: u64, newest: u64) -> Result<u64, FencingFault> {
+        let newer = newest + OLDER_WRITERS + 1;
         // The newest token is sent first, last, and in between.
         let mut tokens: Vec<u64> = (newest + 1..newer).collect();
-        tokens.insert((round % (OLDER + 1)) as usize, newer);
-        let writes = tokens.iter().map(|&token| self.write((token, "race")));
+        tokens.insert((round % (OLDER_WRITERS + 1)) as usize, newer);
+        let writes = tokens.iter().map(|&token| {
+            self.write(TestWrite {
+                token,
+                label: "race",
+            })
+        });
         let results = join_all(writes).await;
         for (&token, result) in tokens.iter().zip(results) {
             if result? != ACCEPTED && token == newer {
                 return Err(FencingFault::RefusesNewer { newest, newer });
             }
         }
-        let found = self.read().await?;
-        if found == value((newer, "race")) {
+        let stored_text = self.read().await?;
+        if stored_text
+            == value(TestWrite {
+                token: newer,
+                label: "race",
+            })
+        {
             // The resource can have the newest value together with an older token.
             let older = newer - 1;
             let fault = FencingFault::CheckAndWriteNotAtomic { newer, older };
-            self.refuse((older, "late"), (newer, "race"), fault).await?;
+            self.expect_refused(
+                TestWrite {
+                    token: older,
+                    label: "late",
+                },
+                TestWrite {
+                    token: newer,
+                    label: "race",
+                },
+                fault,
+            )
+            .await?;
             return Ok(newer);
         }
-        let older = tokens
-            .iter()
-            .find(|&&token| found == value((token, "race")));
+        let older = tokens.iter().find(|&&token| {
+            stored_text
+                == value(TestWrite {
+                    token,
+                    label: "race",
+                })
+        });
         Err(match older {
             Some(&older) => FencingFault::CheckAndWriteNotAtomic { newer, older },
             None => FencingFault::LosesAcceptedWrite {
                 token: newer,
-                found,
+                found: stored_text,
             },
         })
     }
 
-    async fn write(&self, written: Written<'_>) -> Result<FencedWrite, FencingFault> {
-        let token = written.0;
+    async fn write(&self, written: TestWrite<'_>) -> Result<FencedWrite, FencingFault> {
+        let token = written.token;
         let result = (self.write)(token, value(written)).await;
         result.map_err(|error| failed(format!("write with token {token}"), error))
     }
 
     async fn read(&self) -> Result<String, FencingFault> {
-        let found = (self.read)().await;
-        found.map_err(|error| failed("read the resource".to_owned(), error))
+        let stored_text = (self.read)().await;
+        stored_text.map_err(|error| failed("read the resource".to_owned(), error))
     }
 
     /// Restarts the resource. False if the proof has no restart closure.
@@ -458,11 +541,15 @@ where
 const ACCEPTED: FencedWrite = FencedWrite::Accepted;
 
 /// A write of the proof: the token, and a word that tells the writes with one token apart.
-type Written<'a> = (u64, &'a str);
+#[derive(Clone, Copy)]
+struct TestWrite<'a> {
+    token: u64,
+    label: &'a str,
+}
 
 /// The value that the proof writes.
-fn value((token, which): Written<'_>) -> String {
-    format!("{which} value of token {token}")
+fn value(TestWrite { token, label }: TestWrite<'_>) -> String {
+    format!("{label} value of token {token}")
 }
 
 fn failed(step: String, error: impl fmt::Display) -> FencingFault {

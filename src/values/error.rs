@@ -118,7 +118,7 @@ impl ValueError {
 
 impl ValueError {
     /// The masters' replies about the value, and a text for the error. `None` if this error contains no replies.
-    fn what(&self) -> Option<(&ValueTrouble, &'static str)> {
+    fn description(&self) -> Option<(&ValueTrouble, &'static str)> {
         Some(match self {
             Self::LockLost(trouble) => (
                 trouble,
@@ -159,7 +159,7 @@ impl ValueError {
     pub fn details(&self) -> String {
         match self {
             Self::NotAcquired(error) => error.details(),
-            Self::Exists(trouble) => format!("{self}, on {}", trouble.that_have_one()),
+            Self::Exists(trouble) => format!("{self}, on {}", trouble.masters_with_value()),
             Self::ClocksDisagree { clocks, .. } => format!("{self} ({clocks})"),
             _ => with_replies(self.to_string(), self.reports()),
         }
@@ -168,8 +168,8 @@ impl ValueError {
 
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((trouble, what)) = self.what() {
-            return write!(f, "the value of {:?} {what}", trouble.name);
+        if let Some((trouble, description)) = self.description() {
+            return write!(f, "the value of {:?} {description}", trouble.name);
         }
         match self {
             Self::NotAcquired(error) => error.fmt(f),
@@ -192,10 +192,10 @@ impl fmt::Display for ValueError {
                 recorded,
             } => write_ahead(f, name, *ahead, *recorded),
             Self::ClocksDisagree { name, recorded, .. } => {
-                let which = if *recorded { "recorded" } else { "current" };
+                let which_period = if *recorded { "recorded" } else { "current" };
                 write!(
                     f,
-                    "the clocks of the masters disagree whether the {which} period of {name:?} has begun, so nothing \
+                    "the clocks of the masters disagree whether the {which_period} period of {name:?} has begun, so nothing \
                      ran: correct the clock of the master that is wrong, or start the masters that do not answer"
                 )
             }
@@ -204,11 +204,11 @@ impl fmt::Display for ValueError {
                 cause,
                 recorded,
             } => {
-                let is_done = if *recorded { "is" } else { "is not" };
+                let is_or_is_not = if *recorded { "is" } else { "is not" };
                 write!(
                     f,
                     "the work of {name:?} was stopped, because the lock was lost ({cause}); the period \
-                     {is_done} recorded as done"
+                     {is_or_is_not} recorded as done"
                 )
             }
             _ => Ok(()),
@@ -222,28 +222,29 @@ fn write_ahead(
     ahead: Duration,
     recorded: bool,
 ) -> fmt::Result {
-    let ahead = humantime::format_duration(Duration::from_secs(ahead.as_secs()));
+    let ahead_text = humantime::format_duration(Duration::from_secs(ahead.as_secs()));
     if recorded {
         return write!(
             f,
-            "the recorded period of {name:?} begins {ahead} in the future by the masters' clocks, so nothing ran: a \
+            "the recorded period of {name:?} begins {ahead_text} in the future by the masters' clocks, so nothing ran: a \
              machine with a fast clock recorded it; drop the record and create it again"
         );
     }
     write!(
         f,
-        "the current period of {name:?} begins {ahead} in the future by the masters' clocks, so nothing ran: correct \
+        "the current period of {name:?} begins {ahead_text} in the future by the masters' clocks, so nothing ran: correct \
          the clock of this machine or of the masters"
     )
 }
 
 impl ValueTrouble {
     /// The names of the masters that returned a value.
-    fn that_have_one(&self) -> String {
-        let has =
-            |said: &&NodeReport| matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::OldValue);
-        let names = self.reports.iter().filter(has);
-        let names: Vec<_> = names.map(|said| said.node.as_str()).collect();
+    fn masters_with_value(&self) -> String {
+        let has_value = |report: &&NodeReport| {
+            matches!(report.outcome, NodeOutcome::Yes | NodeOutcome::OldValue)
+        };
+        let names = self.reports.iter().filter(has_value);
+        let names: Vec<_> = names.map(|report| report.node.as_str()).collect();
         names.join(", ")
     }
 }
@@ -266,8 +267,8 @@ mod tests {
     use crate::node::{NodeName, Phase};
 
     fn trouble(outcomes: &[NodeOutcome]) -> ValueTrouble {
-        let report = |(at, outcome): (usize, &NodeOutcome)| NodeReport {
-            node: NodeName::new(format!("master-{at}")),
+        let report = |(index, outcome): (usize, &NodeOutcome)| NodeReport {
+            node: NodeName::new(format!("master-{index}")),
             phase: Phase::Value,
             outcome: outcome.clone(),
             latency: None,
@@ -281,43 +282,46 @@ mod tests {
 
     #[test]
     fn value_error_states_whether_the_value_was_changed() {
-        let none = || trouble(&[]);
-        let says = |error: ValueError, what: &str| {
+        let no_trouble = || trouble(&[]);
+        let assert_text = |error: ValueError, description: &str| {
             let text = error.details();
-            assert!(text.contains("\"prizes\"") && text.contains(what), "{text}");
+            assert!(
+                text.contains("\"prizes\"") && text.contains(description),
+                "{text}"
+            );
         };
-        says(
-            ValueError::LockLost(none()),
+        assert_text(
+            ValueError::LockLost(no_trouble()),
             "lost before anything was written",
         );
-        says(ValueError::NoQuorum(none()), "no majority");
-        says(ValueError::Missing(none()), "does not exist");
-        says(ValueError::Lost(none()), "is lost");
-        says(
-            ValueError::Incomplete(none()),
+        assert_text(ValueError::NoQuorum(no_trouble()), "no majority");
+        assert_text(ValueError::Missing(no_trouble()), "does not exist");
+        assert_text(ValueError::Lost(no_trouble()), "is lost");
+        assert_text(
+            ValueError::Incomplete(no_trouble()),
             "only if every master answers",
         );
-        says(
-            ValueError::Unknown(none()),
+        assert_text(
+            ValueError::Unknown(no_trouble()),
             "may or may not have been written",
         );
-        let ahead = |recorded| ValueError::Ahead {
+        let ahead_error = |recorded| ValueError::Ahead {
             name: "prizes".into(),
             ahead: Duration::from_millis(90_500),
             recorded,
         };
-        says(
-            ahead(true),
+        assert_text(
+            ahead_error(true),
             "begins 1m 30s in the future by the masters' clocks, so nothing ran: a machine",
         );
-        let disagree = ValueError::ClocksDisagree {
+        let clocks_disagree = ValueError::ClocksDisagree {
             name: "prizes".into(),
             clocks: "m1 is 30days ahead of this machine".into(),
             recorded: false,
         };
-        says(disagree, "nothing ran: correct the clock");
-        says(
-            ahead(false),
+        assert_text(clocks_disagree, "nothing ran: correct the clock");
+        assert_text(
+            ahead_error(false),
             "begins 1m 30s in the future by the masters' clocks",
         );
         let has_one = trouble(&[
@@ -325,7 +329,7 @@ mod tests {
             NodeOutcome::OldValue,
             NodeOutcome::NoValue,
         ]);
-        says(
+        assert_text(
             ValueError::Exists(has_one),
             "already, on master-0, master-1",
         );

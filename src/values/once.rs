@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::error::ValueError;
 use super::period::{Period, Periods};
 use super::record::{OnceRecord, Stored};
-use super::register::{Known, Register};
+use super::register::{KnownValue, Register};
 use super::value::NamedValue;
 use crate::hold::guard::LockGuard;
 use crate::outcome::LossCause;
@@ -99,13 +99,16 @@ pub enum Due<'a> {
 /// The result of reading the stored record: whether the work of this period must be done now.
 enum RecordState<'a> {
     Due(Turn<'a>),
-    Done { next: Duration, known: Known<'a> },
+    Done {
+        next: Duration,
+        value: KnownValue<'a>,
+    },
 }
 
 /// A period whose work must be done now, by the holder of the lock.
 #[must_use = "if a period is not recorded as done, its work runs again"]
 pub struct Turn<'a> {
-    known: Known<'a>,
+    value: KnownValue<'a>,
     /// The start of this period, in milliseconds since 1970.
     start: u64,
     /// The start of the last period that is recorded as done, in milliseconds since 1970; `None` if there is none.
@@ -136,7 +139,7 @@ impl Turn<'_> {
     /// If the future is dropped, the period may or may not have been recorded.
     pub async fn record(self) -> Result<(), ValueError> {
         let text = Stored::text(Some(self.start), &self.note)?;
-        self.known.write(&text).await
+        self.value.write(&text).await
     }
 
     /// Stores only the [note](Self::note). This period stays due. Call this method after the work has failed.
@@ -150,7 +153,7 @@ impl Turn<'_> {
     /// If the future is dropped, the note may or may not have been stored.
     pub async fn leave_due(self) -> Result<(), ValueError> {
         let text = Stored::text(self.last, &self.note)?;
-        self.known.write(&text).await
+        self.value.write(&text).await
     }
 }
 
@@ -228,7 +231,7 @@ impl Once {
     ///
     /// If the future is dropped, the record may or may not have been created.
     pub async fn create(&self) -> Result<(), ValueError> {
-        self.now()?;
+        self.current_period()?;
         self.value.create(Stored::NEVER).await
     }
 
@@ -252,9 +255,9 @@ impl Once {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             turn.record().await?;
             match guard.while_held(body).await {
-                Ok(done) => Ok(OnceOutcome::Done(done)),
-                Err((cause, Some(done))) => Ok(OnceOutcome::Outlived(done, cause)),
-                Err((cause, None)) => Err(self.stopped(cause, true)),
+                Ok(output) => Ok(OnceOutcome::Done(output)),
+                Err((cause, Some(output))) => Ok(OnceOutcome::Outlived(output, cause)),
+                Err((cause, None)) => Err(self.stopped_error(cause, true)),
             }
         })
         .await
@@ -278,17 +281,17 @@ impl Once {
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
-            let done = match guard.while_held(body).await {
+            let output = match guard.while_held(body).await {
                 // `Err((_, Some(done)))`: the body ended after the lock was lost, so `record` fails.
-                Ok(done) | Err((_, Some(done))) => done,
-                Err((cause, None)) => return Err(self.stopped(cause, false)),
+                Ok(output) | Err((_, Some(output))) => output,
+                Err((cause, None)) => return Err(self.stopped_error(cause, false)),
             };
-            if done.is_err() {
-                return Ok(OnceOutcome::Done(done));
+            if output.is_err() {
+                return Ok(OnceOutcome::Done(output));
             }
             Ok(match turn.record().await {
-                Ok(()) => OnceOutcome::Done(done),
-                Err(error) => OnceOutcome::NotRecorded(done, error),
+                Ok(()) => OnceOutcome::Done(output),
+                Err(error) => OnceOutcome::NotRecorded(output, error),
             })
         })
         .await
@@ -330,10 +333,12 @@ impl Once {
     ///
     /// The future may be dropped at any point: reading changes nothing.
     pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
-        Ok(match self.check_record(guard, self.now()?).await? {
-            RecordState::Due(turn) => Due::Now(turn),
-            RecordState::Done { next, .. } => Due::AlreadyDone { next },
-        })
+        Ok(
+            match self.check_record(guard, self.current_period()?).await? {
+                RecordState::Due(turn) => Due::Now(turn),
+                RecordState::Done { next, .. } => Due::AlreadyDone { next },
+            },
+        )
     }
 
     /// Writes the record again to masters that have lost it.
@@ -366,13 +371,13 @@ impl Once {
     ///
     /// The future may be dropped at any point: reading changes nothing.
     pub async fn record<'a>(&self, guard: &'a LockGuard) -> Result<OnceRecord<'a>, ValueError> {
-        let known = self.read(guard).await?;
-        let Stored { last, note } = self.stored(known.bytes())?;
+        let value = self.read(guard).await?;
+        let Stored { last, note } = self.parse_record(value.bytes())?;
         let note = note.to_owned();
-        Ok(OnceRecord { known, last, note })
+        Ok(OnceRecord { value, last, note })
     }
 
-    async fn read<'a>(&self, guard: &'a LockGuard) -> Result<Known<'a>, ValueError> {
+    async fn read<'a>(&self, guard: &'a LockGuard) -> Result<KnownValue<'a>, ValueError> {
         if !self.value.is_under(guard) {
             let why = "the guard must hold the lock with this name exclusively, and must come from the same Redlock";
             return Err(ValueError::Invalid(why));
@@ -385,48 +390,48 @@ impl Once {
         guard: &'a LockGuard,
         period: Period,
     ) -> Result<RecordState<'a>, ValueError> {
-        let mut known = self.read(guard).await?;
-        let Stored { last, .. } = self.stored(known.bytes())?;
+        let mut value = self.read(guard).await?;
+        let Stored { last, .. } = self.parse_record(value.bytes())?;
         if let Some(last) = last {
-            self.has_come(&mut known, last, true).await?;
+            self.check_has_begun(&mut value, last, true).await?;
         }
         let start = period.start;
-        if let Some(next) = period.next_if_done(last) {
-            let now = self.value.redlock.core.coordinator.runtime.wall_micros() / 1_000;
-            let next = Duration::from_millis(next.saturating_sub(now));
-            return Ok(RecordState::Done { next, known });
+        if let Some(next_start) = period.next_start_if_done(last) {
+            let now_ms = self.value.redlock.core.coordinator.runtime.wall_micros() / 1_000;
+            let next = Duration::from_millis(next_start.saturating_sub(now_ms));
+            return Ok(RecordState::Done { next, value });
         }
-        self.has_come(&mut known, start, false).await?;
+        self.check_has_begun(&mut value, start, false).await?;
         let note = String::new();
         Ok(RecordState::Due(Turn {
-            known,
+            value,
             start,
             last,
             note,
         }))
     }
 
-    /// Rejects a period, unless a majority of the masters' clocks says that it has begun, or begins within [`SLACK`]
-    /// (one minute). The record stores only the start of the last period that is done, so all earlier periods would
-    /// count as done as well.
-    async fn has_come(
+    /// Rejects a period, unless a majority of the masters' clocks says that it has begun, or begins within
+    /// [`CLOCK_SLACK_MS`] (one minute). The record stores only the start of the last period that is done, so all
+    /// earlier periods would count as done as well.
+    async fn check_has_begun(
         &self,
-        known: &mut Known<'_>,
+        value: &mut KnownValue<'_>,
         start: u64,
         recorded: bool,
     ) -> Result<(), ValueError> {
         let name = self.value.name();
-        let earliest = start.saturating_sub(SLACK).saturating_mul(1_000);
-        Err(match known.judge_time(earliest).await {
+        let earliest = start.saturating_sub(CLOCK_SLACK_MS).saturating_mul(1_000);
+        Err(match value.judge_time(earliest).await {
             TimeVerdict::Past => return Ok(()),
             TimeVerdict::Future(micros) => ValueError::Ahead {
                 name,
-                ahead: Duration::from_micros(micros) + Duration::from_millis(SLACK),
+                ahead: Duration::from_micros(micros) + Duration::from_millis(CLOCK_SLACK_MS),
                 recorded,
             },
             TimeVerdict::Unclear => ValueError::ClocksDisagree {
                 name,
-                clocks: known.shown_clocks(),
+                clocks: value.clock_texts(),
                 recorded,
             },
         })
@@ -438,31 +443,31 @@ impl Once {
         body: impl AsyncFnOnce(&LockGuard, Turn<'_>) -> Result<OnceOutcome<T>, ValueError>,
     ) -> Result<OnceOutcome<T>, ValueError> {
         // Read the clock before waiting for the lock: a call belongs to the period in which it was made.
-        let period = self.now()?;
-        let run = async |guard: &LockGuard| match self.check_record(guard, period).await? {
+        let period = self.current_period()?;
+        let run_if_due = async |guard: &LockGuard| match self.check_record(guard, period).await? {
             RecordState::Due(turn) => body(guard, turn).await,
-            RecordState::Done { next, known } => {
-                known.keep().await;
+            RecordState::Done { next, value } => {
+                value.refill().await;
                 Ok(OnceOutcome::AlreadyDone { next })
             }
         };
-        Box::pin(self.value.under_lock(run)).await
+        Box::pin(self.value.under_lock(run_if_due)).await
     }
 
     /// The period to which a call made now belongs; an error if the period is invalid.
-    fn now(&self) -> Result<Period, ValueError> {
+    fn current_period(&self) -> Result<Period, ValueError> {
         let runtime = &self.value.redlock.core.coordinator.runtime;
-        let period = self.periods.at(runtime.wall_micros() / 1_000);
+        let period = self.periods.current_period(runtime.wall_micros() / 1_000);
         period.map_err(ValueError::Invalid)
     }
 
     /// The content of the stored record.
-    fn stored<'a>(&self, bytes: &'a [u8]) -> Result<Stored<'a>, ValueError> {
-        let rest = self.value.rest(bytes)?;
-        Stored::read(rest).ok_or_else(|| self.value.strange(bytes))
+    fn parse_record<'a>(&self, bytes: &'a [u8]) -> Result<Stored<'a>, ValueError> {
+        let rest = self.value.text_after_kind(bytes)?;
+        Stored::read(rest).ok_or_else(|| self.value.other_kind_error(bytes))
     }
 
-    fn stopped(&self, cause: LossCause, recorded: bool) -> ValueError {
+    fn stopped_error(&self, cause: LossCause, recorded: bool) -> ValueError {
         ValueError::Stopped {
             name: self.value.name(),
             cause,
@@ -473,7 +478,7 @@ impl Once {
 
 /// How far in the future a period may begin by the masters' clocks, in milliseconds. Allows for small differences
 /// between clocks.
-const SLACK: u64 = 60_000;
+const CLOCK_SLACK_MS: u64 = 60_000;
 
 #[cfg(test)]
 mod tests;

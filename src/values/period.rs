@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 /// The maximum length of a period in milliseconds: ten years.
-const LONGEST: u64 = 10 * 365 * 24 * 3_600_000;
+const LONGEST_PERIOD_MS: u64 = 10 * 365 * 24 * 3_600_000;
 
 /// The periods of work that runs once per period.
 #[derive(Clone, Debug)]
@@ -24,19 +24,19 @@ pub(crate) struct Period {
 
 impl Periods {
     /// The period of a call that is made at `now`, in milliseconds since 1970; an error text if the period is invalid.
-    pub(crate) fn at(&self, now: u64) -> Result<Period, &'static str> {
+    pub(crate) fn current_period(&self, now: u64) -> Result<Period, &'static str> {
         let (length, start) = match self {
             Self::Every(length) => (*length, None),
             Self::One(period) => {
-                let length = period.end.duration_since(period.start);
-                let start = period.start.duration_since(SystemTime::UNIX_EPOCH);
-                let start = start.map_err(|_| "the period begins before 1970")?;
-                (length.unwrap_or_default(), Some(millis(start)))
+                let span = period.end.duration_since(period.start);
+                let since_epoch = period.start.duration_since(SystemTime::UNIX_EPOCH);
+                let start = since_epoch.map_err(|_| "the period begins before 1970")?;
+                (span.unwrap_or_default(), Some(millis(start)))
             }
         };
         let length = match millis(length) {
             0 => return Err("the period is 0: it must be at least 1ms"),
-            length @ 1..=LONGEST => length,
+            length @ 1..=LONGEST_PERIOD_MS => length,
             _ => return Err("the period is longer than ten years, which is the maximum"),
         };
         let start = start.unwrap_or(now - now % length);
@@ -50,10 +50,13 @@ impl Period {
     ///
     /// `last` is the start of the last period that is recorded as done. Its length is not recorded, so the current
     /// length is used.
-    pub(crate) fn next_if_done(self, last: Option<u64>) -> Option<u64> {
-        let since = last?.checked_sub(self.start)?;
-        let done = (since / self.length).saturating_add(1);
-        Some(self.start.saturating_add(done.saturating_mul(self.length)))
+    pub(crate) fn next_start_if_done(self, last: Option<u64>) -> Option<u64> {
+        let since_start = last?.checked_sub(self.start)?;
+        let periods_done = (since_start / self.length).saturating_add(1);
+        Some(
+            self.start
+                .saturating_add(periods_done.saturating_mul(self.length)),
+        )
     }
 }
 
@@ -82,9 +85,13 @@ mod tests {
         ] {
             let periods = Periods::Every(Duration::from_millis(length));
             let period = periods
-                .at(now)
+                .current_period(now)
                 .expect("the length of the period must be valid");
-            assert_eq!(period.next_if_done(last), next, "{now} {length} {last:?}");
+            assert_eq!(
+                period.next_start_if_done(last),
+                next,
+                "{now} {length} {last:?}"
+            );
         }
     }
 
@@ -93,18 +100,23 @@ mod tests {
         let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
         let period = Periods::One(at(1_000)..at(4_000));
         for now in [0, 1_000, 2_000, 9_000] {
-            let period = period.at(now).expect("the period must be valid");
+            let period = period
+                .current_period(now)
+                .expect("the period must be valid");
             assert_eq!(period.start, 1_000);
-            assert_eq!(period.next_if_done(Some(999)), None);
-            assert_eq!(period.next_if_done(Some(1_000)), Some(4_000));
+            assert_eq!(period.next_start_if_done(Some(999)), None);
+            assert_eq!(period.next_start_if_done(Some(1_000)), Some(4_000));
         }
         for wrong in [
             at(4_000)..at(1_000),
             at(1_000)..at(1_000),
-            at(0)..at(LONGEST + 1),
+            at(0)..at(LONGEST_PERIOD_MS + 1),
             SystemTime::UNIX_EPOCH - Duration::from_secs(1)..at(1_000),
         ] {
-            assert!(Periods::One(wrong.clone()).at(0).is_err(), "{wrong:?}");
+            assert!(
+                Periods::One(wrong.clone()).current_period(0).is_err(),
+                "{wrong:?}"
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::error::ValueError;
 use super::register::Register;
-use super::value::{NamedValue, number};
+use super::value::{NamedValue, parse_number};
 use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
@@ -113,12 +113,12 @@ impl Quota {
     /// # Cancel safety
     ///
     /// If the future is dropped, the quota may or may not have been created.
-    pub async fn create(&self, pieces: u64) -> Result<(), ValueError> {
-        if pieces == 0 {
+    pub async fn create(&self, units: u64) -> Result<(), ValueError> {
+        if units == 0 {
             let why = "0 units: create the quota with at least 1 unit";
             return Err(ValueError::Invalid(why));
         }
-        self.0.create(&pieces.to_string()).await
+        self.0.create(&units.to_string()).await
     }
 
     /// Takes this number of units from the quota, all or none.
@@ -134,17 +134,17 @@ impl Quota {
     ///
     /// If the future is dropped, the units may count as taken although nobody has them. They are never handed out
     /// twice.
-    pub async fn take(&self, pieces: u64) -> Result<Take, ValueError> {
-        if pieces == 0 {
+    pub async fn take(&self, units: u64) -> Result<Take, ValueError> {
+        if units == 0 {
             return Err(ValueError::Invalid("0 units: take at least 1 unit"));
         }
         let take = |bytes: &[u8]| {
-            let left = self.pieces(bytes)?;
-            Ok(match left.checked_sub(pieces) {
-                None => (None, Take::SoldOut { left }),
-                Some(left) => {
-                    let rest = self.0.text(&left.to_string());
-                    (Some(rest), Take::Taken { left })
+            let units_left = self.parse_units(bytes)?;
+            Ok(match units_left.checked_sub(units) {
+                None => (None, Take::SoldOut { left: units_left }),
+                Some(units_left) => {
+                    let rest = self.0.text_with_kind(&units_left.to_string());
+                    (Some(rest), Take::Taken { left: units_left })
                 }
             })
         };
@@ -161,13 +161,13 @@ impl Quota {
     ///
     /// The future may be dropped at any point: reading changes nothing.
     pub async fn left(&self) -> Result<u64, ValueError> {
-        let look = async |guard: &LockGuard| {
-            let known = Register::under(guard)?.read().await?;
-            let left = self.pieces(known.bytes())?;
-            known.keep().await;
-            Ok(left)
+        let read_units = async |guard: &LockGuard| {
+            let value = Register::under(guard)?.read().await?;
+            let units_left = self.parse_units(value.bytes())?;
+            value.refill().await;
+            Ok(units_left)
         };
-        Box::pin(self.0.under_lock(look)).await
+        Box::pin(self.0.under_lock(read_units)).await
     }
 
     /// Removes the quota from every master. Only an operator should do this. It is the only remedy if the quota is
@@ -185,9 +185,9 @@ impl Quota {
         self.0.remove().await
     }
 
-    fn pieces(&self, bytes: &[u8]) -> Result<u64, ValueError> {
-        let pieces = number(self.0.rest(bytes)?);
-        pieces.ok_or_else(|| self.0.strange(bytes))
+    fn parse_units(&self, bytes: &[u8]) -> Result<u64, ValueError> {
+        let units = parse_number(self.0.text_after_kind(bytes)?);
+        units.ok_or_else(|| self.0.other_kind_error(bytes))
     }
 }
 
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn quota_record_in_another_format_is_rejected() {
         let quota = Redlock::in_memory(1).quota("prizes");
-        for left in [0, 1, 10, u64::MAX] {
-            let text = quota.0.text(&left.to_string());
-            assert_eq!(quota.pieces(&text), Ok(left));
+        for units_left in [0, 1, 10, u64::MAX] {
+            let text = quota.0.text_with_kind(&units_left.to_string());
+            assert_eq!(quota.parse_units(&text), Ok(units_left));
         }
         for other in [
             "",
@@ -213,7 +213,10 @@ mod tests {
             "quotas 1",
             "quota \u{1b}[31m",
         ] {
-            let error = quota.pieces(other.as_bytes()).expect_err(other).to_string();
+            let error = quota
+                .parse_units(other.as_bytes())
+                .expect_err(other)
+                .to_string();
             assert!(
                 error.contains("is not a quota") && error.contains("\"prizes\""),
                 "{error}"

@@ -4,13 +4,13 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::error::ValueError;
-use super::register::Known;
-use super::value::number;
+use super::register::KnownValue;
+use super::value::parse_number;
 use crate::node::note::MAX_NOTE_LEN;
 
 /// The record of a [`Once`](crate::Once): the last completed period, and a note.
 pub struct OnceRecord<'a> {
-    pub(crate) known: Known<'a>,
+    pub(crate) value: KnownValue<'a>,
     pub(crate) last: Option<u64>,
     pub(crate) note: String,
 }
@@ -38,12 +38,12 @@ impl OnceRecord<'_> {
     /// If the future is dropped, the note may or may not have been replaced.
     pub async fn set_note(self, note: &str) -> Result<(), ValueError> {
         let text = Stored::text(self.last, note)?;
-        self.known.write(&text).await
+        self.value.write(&text).await
     }
 
     /// Writes the record again to masters that have lost it; see [`Once::refill`](crate::Once::refill).
     pub async fn refill(self) {
-        self.known.keep().await;
+        self.value.refill().await;
     }
 }
 
@@ -77,7 +77,7 @@ impl<'a> Stored<'a> {
         };
         let last = match last {
             Self::NEVER => None,
-            start => Some(number(start)?),
+            start => Some(parse_number(start)?),
         };
         Some(Self { last, note })
     }

@@ -33,8 +33,8 @@ use crate::hold::held::Held;
 use crate::outcome::LossCause;
 use crate::protocol::clocks::TimeVerdict;
 use crate::protocol::quorum::MasterSet;
-use crate::protocol::register::{Carrying, Reading, Vacancy, Writing};
-use crate::rounds::register::{AskedForValue, ValueAnswers};
+use crate::protocol::register::{CarryDecision, ReadVerdict, Vacancy, WriteVerdict};
+use crate::rounds::register::{ValueAnswers, ValueRequests};
 
 /// The register (one stored value) under a held lock. It must be read before it is written.
 pub(crate) struct Register<'a> {
@@ -45,7 +45,7 @@ pub(crate) struct Register<'a> {
 /// The result of copying a value from the old masters to the next masters, which replace them. Each `String` lists the
 /// masters' answers.
 #[derive(Clone)]
-pub(crate) enum Carried {
+pub(crate) enum CarryResult {
     /// The value is now stored on the old and on the next masters.
     Both,
     /// Only next masters had a value, and it was removed from them.
@@ -62,12 +62,12 @@ pub(crate) enum Carried {
 }
 
 /// A register that has been read. It can be written once.
-pub(crate) struct Known<'a> {
+pub(crate) struct KnownValue<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
     read: ValueAnswers,
     /// The read request. It still collects late answers after [`Register::read`] has returned.
-    asked: AskedForValue,
+    requests: ValueRequests,
 }
 
 impl<'a> Register<'a> {
@@ -81,63 +81,68 @@ impl<'a> Register<'a> {
     ///
     /// Cancel safety: dropping the future does not change the value. Masters that have executed the read refuse writes
     /// with smaller fencing tokens from then on.
-    pub(crate) async fn read(self) -> Result<Known<'a>, ValueError> {
-        let (answers, asked) = self.ask(|answers| answers.reading().is_some()).await;
-        let reading = answers.reading().unwrap_or(Reading::Outage);
+    pub(crate) async fn read(self) -> Result<KnownValue<'a>, ValueError> {
+        let (answers, requests) = self
+            .read_from_masters(|answers| answers.reading().is_some())
+            .await;
+        let reading = answers.reading().unwrap_or(ReadVerdict::Outage);
         tracing::debug!(resource = %self.name(), ?reading, "value read");
         let error = match reading {
-            Reading::Found(node) => {
+            ReadVerdict::Found(node) => {
                 let bytes = answers.bytes(node).unwrap_or_default().to_vec();
-                return Ok(Known {
+                return Ok(KnownValue {
                     register: self,
                     bytes,
                     read: answers,
-                    asked,
+                    requests,
                 });
             }
-            Reading::Missing => ValueError::Missing,
-            Reading::Lost => ValueError::Lost,
-            Reading::NotOurs => ValueError::LockLost,
-            Reading::Outage if !self.guard.is_valid() => ValueError::LockLost,
-            Reading::Outage => ValueError::NoQuorum,
+            ReadVerdict::Missing => ValueError::Missing,
+            ReadVerdict::Lost => ValueError::Lost,
+            ReadVerdict::NotOurs => ValueError::LockLost,
+            ReadVerdict::Outage if !self.guard.is_valid() => ValueError::LockLost,
+            ReadVerdict::Outage => ValueError::NoQuorum,
         };
         Err(error(self.trouble(&answers)))
     }
 
     /// Checks that a first value may be created: every master must report that it has no value. The result is a
     /// register without a value.
-    pub(crate) async fn vacant(self) -> Result<Known<'a>, ValueError> {
-        let (answers, asked) = self.ask(ValueAnswers::complete).await;
+    pub(crate) async fn read_vacant(self) -> Result<KnownValue<'a>, ValueError> {
+        let (answers, requests) = self.read_from_masters(ValueAnswers::is_complete).await;
         let error = match answers.vacancy() {
             Some(Vacancy::Vacant) => {
-                return Ok(Known {
+                return Ok(KnownValue {
                     register: self,
                     bytes: Vec::new(),
                     read: answers,
-                    asked,
+                    requests,
                 });
             }
             Some(Vacancy::Occupied) => ValueError::Exists,
             _ if !self.guard.is_valid() => ValueError::LockLost,
-            Some(Vacancy::Untold) | None => ValueError::Incomplete,
+            Some(Vacancy::Unknown) | None => ValueError::Incomplete,
         };
         Err(error(self.trouble(&answers)))
     }
 
-    /// Removes the value from every master that answers, and returns whether any master had a value. First calls `ours`
-    /// with each value that a master returned. If `ours` returns an error, removes nothing and returns this error.
+    /// Removes the value from every master that answers, and returns whether any master had a value. First calls
+    /// `has_own_kind` with each value that a master returned. If `has_own_kind` returns an error, removes nothing and
+    /// returns this error.
     ///
     /// If the future is dropped, some masters may still have the value. To remove it, call this method again.
     pub(crate) async fn remove(
         self,
-        ours: impl Fn(&[u8]) -> Result<(), ValueError>,
+        has_own_kind: impl Fn(&[u8]) -> Result<(), ValueError>,
     ) -> Result<bool, ValueError> {
-        let (answers, _) = self.ask(ValueAnswers::complete).await;
-        answers.all_bytes().try_for_each(ours)?;
+        let (answers, _) = self.read_from_masters(ValueAnswers::is_complete).await;
+        answers.all_bytes().try_for_each(has_own_kind)?;
         let had_value = answers.all_bytes().next().is_some();
-        let asked = self.send(None, &answers)?;
+        let requests = self.send_write(None, &answers)?;
         let coordinator = &self.guard.core.coordinator;
-        let answers = coordinator.answers(&asked, ValueAnswers::complete).await;
+        let answers = coordinator
+            .answers(&requests, ValueAnswers::is_complete)
+            .await;
         if answers.all_written() {
             tracing::debug!(resource = %self.name(), "value removed");
             return Ok(had_value);
@@ -151,44 +156,53 @@ impl<'a> Register<'a> {
     /// - `open`: the next masters on which clients that know only the next masters can already acquire locks.
     ///
     /// Cancel safety: if the future is dropped, only some masters may have the copy. Then call this method again.
-    pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
-        let (read, _) = self.ask(ValueAnswers::complete).await;
-        let carrying = read.carrying();
-        tracing::debug!(resource = %self.name(), ?carrying, "compared the value on the old and next masters");
+    pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> CarryResult {
+        let (read, _) = self.read_from_masters(ValueAnswers::is_complete).await;
+        let decision = read.carrying();
+        tracing::debug!(resource = %self.name(), carrying = ?decision, "compared the value on the old and next masters");
         let coordinator = &self.guard.core.coordinator;
-        let shown = || read.shown(coordinator.names());
-        let undecided = |answers: &ValueAnswers| {
-            let shown = answers.shown(coordinator.names());
+        let texts_as_read = || read.value_texts(coordinator.names());
+        let undecided_result = |answers: &ValueAnswers| {
+            let value_texts = answers.value_texts(coordinator.names());
             if answers.is_denied() {
-                Carried::Denied(shown)
+                CarryResult::Denied(value_texts)
             } else {
-                Carried::Undecided(shown)
+                CarryResult::Undecided(value_texts)
             }
         };
-        let bytes = match carrying {
-            Carrying::Value(node) => read.bytes(node),
-            Carrying::Removed if removes => None,
-            Carrying::Removed | Carrying::Nowhere => return Carried::Nowhere,
-            Carrying::Lost => return Carried::Lost(shown()),
-            Carrying::Undecided => return undecided(&read),
+        let bytes = match decision {
+            CarryDecision::Value(node) => read.bytes(node),
+            CarryDecision::Removed if removes => None,
+            CarryDecision::Removed | CarryDecision::Nowhere => return CarryResult::Nowhere,
+            CarryDecision::Lost => return CarryResult::Lost(texts_as_read()),
+            CarryDecision::Undecided => return undecided_result(&read),
         };
-        let Ok(asked) = self.send(bytes, &read) else {
-            return undecided(&read);
+        let Ok(requests) = self.send_write(bytes, &read) else {
+            return undecided_result(&read);
         };
-        let written = coordinator.answers(&asked, ValueAnswers::complete).await;
+        let written = coordinator
+            .answers(&requests, ValueAnswers::is_complete)
+            .await;
         match bytes {
-            Some(_) if written.has_carried(&read, open) => Carried::Both,
-            None if written.has_removed(&read) => Carried::Removed,
-            _ => undecided(&written),
+            Some(_) if written.has_carried(&read, open) => CarryResult::Both,
+            None if written.has_removed(&read) => CarryResult::Removed,
+            _ => undecided_result(&written),
         }
     }
 
-    async fn ask(&self, decided: impl Fn(&ValueAnswers) -> bool) -> (ValueAnswers, AskedForValue) {
+    async fn read_from_masters(
+        &self,
+        decided: impl Fn(&ValueAnswers) -> bool,
+    ) -> (ValueAnswers, ValueRequests) {
         let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
         coordinator.read_value(claim, self.number, decided).await
     }
 
-    fn send(&self, bytes: Option<&[u8]>, read: &ValueAnswers) -> Result<AskedForValue, ValueError> {
+    fn send_write(
+        &self,
+        bytes: Option<&[u8]>,
+        read: &ValueAnswers,
+    ) -> Result<ValueRequests, ValueError> {
         if !self.guard.may_write() {
             let why = "a lock can write its value only once: acquire it again to write again";
             return Err(ValueError::Invalid(why));
@@ -215,7 +229,7 @@ impl<'a> Register<'a> {
     }
 }
 
-impl Known<'_> {
+impl KnownValue<'_> {
     /// The stored value that was read; empty for a register without a value.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -228,28 +242,28 @@ impl Known<'_> {
     pub(crate) async fn judge_time(&mut self, time: u64) -> TimeVerdict {
         if self.read.judge_time(time) == TimeVerdict::Unclear {
             let coordinator = &self.register.guard.core.coordinator;
-            let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
-            complete.await;
-            self.read = self.asked.with_later(self.read.clone());
+            let all_answers = coordinator.answers(&self.requests, ValueAnswers::is_complete);
+            all_answers.await;
+            self.read = self.requests.with_later(self.read.clone());
         }
         self.read.judge_time(time)
     }
 
     /// One line of text: how far the clock of each master is from the clock of this machine.
-    pub(crate) fn shown_clocks(&self) -> String {
+    pub(crate) fn clock_texts(&self) -> String {
         let coordinator = &self.register.guard.core.coordinator;
-        let wall = coordinator.runtime.wall_micros();
-        self.read.shown_clocks(coordinator.names(), wall)
+        let wall_micros = coordinator.runtime.wall_micros();
+        self.read.clock_texts(coordinator.names(), wall_micros)
     }
 
     /// Leaves the value unchanged. Waits until every master has answered the read or failed. If some master has no
     /// value, or only a copy from before its restart, writes the value that was read to all masters. Ignores the result
     /// of this write.
-    pub(crate) async fn keep(mut self) {
+    pub(crate) async fn refill(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
-        let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
-        complete.await;
-        self.read = self.asked.with_later(self.read);
+        let all_answers = coordinator.answers(&self.requests, ValueAnswers::is_complete);
+        all_answers.await;
+        self.read = self.requests.with_later(self.read);
         if self.read.has_gaps() {
             let bytes = self.bytes.clone();
             let _ = self.write(&bytes).await;
@@ -261,70 +275,70 @@ impl Known<'_> {
     /// Cancel safety: if the future is dropped, the next read returns either the old or the new value. From then on,
     /// the value that it returned is the current one.
     pub(crate) async fn write(self, bytes: &[u8]) -> Result<(), ValueError> {
-        self.begin_write(bytes)?.done().await
+        self.begin_write(bytes)?.finish().await
     }
 
     /// Queues the write and does not wait for its result.
-    pub(crate) fn begin_write(self, bytes: &[u8]) -> Result<BegunWrite, ValueError> {
+    pub(crate) fn begin_write(self, bytes: &[u8]) -> Result<PendingWrite, ValueError> {
         let Self {
             register,
             read,
-            asked,
+            requests,
             ..
         } = self;
         // Include late answers to the read: for the write, only masters that answered the read count.
-        let read = asked.with_later(read);
-        let asked = register.send(Some(bytes), &read)?;
+        let read = requests.with_later(read);
+        let requests = register.send_write(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;
-        Ok(BegunWrite {
+        Ok(PendingWrite {
             held: held.clone(),
             core: core.clone(),
-            asked,
+            requests,
             read,
         })
     }
 }
 
 /// A write whose requests have been queued for the masters, but whose result is not known yet.
-pub(crate) struct BegunWrite {
+pub(crate) struct PendingWrite {
     held: Arc<Held>,
     core: Arc<Core>,
-    asked: AskedForValue,
+    requests: ValueRequests,
     read: ValueAnswers,
 }
 
-impl BegunWrite {
+impl PendingWrite {
     /// Whether the release may be sent directly after the write, without waiting for the write's result.
     ///
     /// True if every master has executed the read. Otherwise the write may still wait on the client's side until its
     /// master has executed the read. A release would cancel such a write.
-    pub(crate) fn may_be_followed(&self) -> bool {
-        self.read.all_read()
+    pub(crate) fn may_release_early(&self) -> bool {
+        self.read.has_read_all()
     }
 
     /// Waits for the result of the write.
-    pub(crate) async fn done(self) -> Result<(), ValueError> {
+    pub(crate) async fn finish(self) -> Result<(), ValueError> {
         let Self {
             held,
             core,
-            asked,
+            requests,
             read,
         } = self;
         let coordinator = &core.coordinator;
         let decided = |answers: &ValueAnswers| answers.writing(&read).is_some();
-        let answers = coordinator.answers(&asked, decided).await;
-        let writing = answers.writing(&read).unwrap_or(Writing::Unknown);
+        let answers = coordinator.answers(&requests, decided).await;
+        let writing = answers.writing(&read).unwrap_or(WriteVerdict::Unknown);
         let name = String::from_utf8_lossy(held.claim.resource()).into_owned();
         tracing::debug!(resource = %name, ?writing, "value written");
         let reports = answers.reports(coordinator.names());
         let trouble = ValueTrouble { name, reports };
         match (writing, held.end_cause(coordinator.now())) {
-            (Writing::Written, _) => Ok(()),
-            (Writing::Unknown, _) => Err(ValueError::Unknown(trouble)),
-            (Writing::Nowhere, None | Some(LossCause::Released)) => {
+            (WriteVerdict::Written, _) => Ok(()),
+            (WriteVerdict::Unknown, _) => Err(ValueError::Unknown(trouble)),
+            (WriteVerdict::Nowhere, None | Some(LossCause::Released)) => {
                 Err(ValueError::NoQuorum(trouble))
             }
-            (Writing::Nowhere, Some(_)) => Err(ValueError::LockLost(trouble)),
+            (WriteVerdict::Nowhere, Some(_)) => Err(ValueError::LockLost(trouble)),
         }
     }
 }

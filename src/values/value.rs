@@ -12,7 +12,7 @@ use crate::redlock::Redlock;
 use crate::settings::Wait;
 
 /// The number of bytes that an error message quotes from a value of another kind.
-const QUOTED: usize = 24;
+const MAX_QUOTED_BYTES: usize = 24;
 
 /// A named value of one kind, and the `Redlock` that accesses it.
 #[derive(Clone)]
@@ -66,28 +66,28 @@ impl NamedValue {
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, ValueError>,
     ) -> Result<T, ValueError> {
         let guard = self.lock().await?;
-        let done = body(&guard).await;
+        let result = body(&guard).await;
         guard.release().await;
-        done
+        result
     }
 
     /// Takes the lock, reads the value, calls `change` with it, and releases the lock. If `change` returns a new value,
-    /// writes that value; otherwise calls `Known::keep`. The future is large, so callers box it.
+    /// writes that value; otherwise calls `KnownValue::refill`. The future is large, so callers box it.
     pub(crate) async fn change<T>(
         &self,
-        change: impl FnOnce(&[u8]) -> Result<(Option<Vec<u8>>, T), ValueError>,
+        make_change: impl FnOnce(&[u8]) -> Result<(Option<Vec<u8>>, T), ValueError>,
     ) -> Result<T, ValueError> {
         let guard = self.lock().await?;
-        let begun = async {
-            let known = Register::under(&guard)?.read().await?;
-            let (bytes, outcome) = change(known.bytes())?;
+        let begin_write = async {
+            let value = Register::under(&guard)?.read().await?;
+            let (bytes, outcome) = make_change(value.bytes())?;
             let Some(bytes) = bytes else {
-                known.keep().await;
+                value.refill().await;
                 return Ok((None, outcome));
             };
-            Ok((Some(known.begin_write(&bytes)?), outcome))
+            Ok((Some(value.begin_write(&bytes)?), outcome))
         };
-        let (write, outcome) = match begun.await {
+        let (write, outcome) = match begin_write.await {
             Ok((Some(write), outcome)) => (write, outcome),
             Ok((None, outcome)) => {
                 guard.release().await;
@@ -98,11 +98,11 @@ impl NamedValue {
                 return Err(error);
             }
         };
-        let written = if write.may_be_followed() {
-            let (_, written) = futures::future::join(guard.release(), write.done()).await;
+        let written = if write.may_release_early() {
+            let (_, written) = futures::future::join(guard.release(), write.finish()).await;
             written
         } else {
-            let written = write.done().await;
+            let written = write.finish().await;
             guard.release().await;
             written
         };
@@ -118,51 +118,51 @@ impl NamedValue {
             lock = lock.wait(wait);
         }
         if let Some(observer) = self.observer.clone() {
-            lock = lock.waiting(move |seen| observer(seen));
+            lock = lock.waiting(move |waiting| observer(waiting));
         }
         Ok(lock.acquire().await?)
     }
 
     pub(crate) async fn create(&self, rest: &str) -> Result<(), ValueError> {
-        let text = self.text(rest);
+        let text = self.text_with_kind(rest);
         let create = async |guard: &LockGuard| {
-            let vacant = Register::under(guard)?.vacant().await?;
+            let vacant = Register::under(guard)?.read_vacant().await?;
             vacant.write(&text).await
         };
         Box::pin(self.under_lock(create)).await
     }
 
     pub(crate) async fn remove(&self) -> Result<bool, ValueError> {
-        let ours = |bytes: &[u8]| self.rest(bytes).map(drop);
-        let remove = async |guard: &LockGuard| Register::under(guard)?.remove(ours).await;
+        let has_own_kind = |bytes: &[u8]| self.text_after_kind(bytes).map(drop);
+        let remove = async |guard: &LockGuard| Register::under(guard)?.remove(has_own_kind).await;
         Box::pin(self.under_lock(remove)).await
     }
 
     /// The text to store for a value: the prefix of this kind, a space, and `rest`.
-    pub(crate) fn text(&self, rest: &str) -> Vec<u8> {
+    pub(crate) fn text_with_kind(&self, rest: &str) -> Vec<u8> {
         format!("{} {rest}", self.kind).into_bytes()
     }
 
     /// The part of the stored text after the prefix of this kind; an error if the value is of another kind.
-    pub(crate) fn rest<'a>(&self, bytes: &'a [u8]) -> Result<&'a str, ValueError> {
+    pub(crate) fn text_after_kind<'a>(&self, bytes: &'a [u8]) -> Result<&'a str, ValueError> {
         let text = std::str::from_utf8(bytes).ok();
-        let rest = text.and_then(|text| text.strip_prefix(self.kind)?.strip_prefix(' '));
-        rest.ok_or_else(|| self.strange(bytes))
+        let text_after_kind = text.and_then(|text| text.strip_prefix(self.kind)?.strip_prefix(' '));
+        text_after_kind.ok_or_else(|| self.other_kind_error(bytes))
     }
 
     /// The error for a stored value that is of another kind.
-    pub(crate) fn strange(&self, bytes: &[u8]) -> ValueError {
-        let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(QUOTED)]);
+    pub(crate) fn other_kind_error(&self, bytes: &[u8]) -> ValueError {
+        let start_of_value = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_QUOTED_BYTES)]);
         ValueError::OtherKind {
             name: self.name(),
             wanted: self.kind,
-            found: begin.into_owned(),
+            found: start_of_value.into_owned(),
         }
     }
 }
 
 /// Parses a number that consists of digits only; `None` for other texts and for numbers above `u64::MAX`.
-pub(crate) fn number(text: &str) -> Option<u64> {
-    let plain = text.bytes().all(|digit| digit.is_ascii_digit());
-    plain.then(|| text.parse().ok())?
+pub(crate) fn parse_number(text: &str) -> Option<u64> {
+    let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
+    is_plain.then(|| text.parse().ok())?
 }

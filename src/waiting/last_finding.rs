@@ -21,7 +21,7 @@ pub(crate) struct LastFinding {
 impl LastFinding {
     /// The finding while a task of this process holds the lock. After its release, the next waiter has a copy of this
     /// finding until its own first attempt ends.
-    pub(super) const HERE: Self = Self {
+    pub(super) const HELD_HERE: Self = Self {
         finding: Finding::Held,
         round: None,
         names_holder: false,
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn finding_is_kept_after_a_round_with_a_split_vote_or_without_a_finding() {
-        let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
+        let answers = AcquireAnswers::open(Quorum::new(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
         let mut last_finding = None;
         for (said, told) in [

@@ -13,7 +13,7 @@ mod queue;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
-use self::queue::{EVERYWHERE, LocalQueue, LocalWaiter};
+use self::queue::{LocalQueue, LocalWaiter, WOKEN_LOCALLY};
 use super::own::{OwnLocks, SlotReservation};
 use super::watchers::Watchers;
 use crate::node::{Permit, WakeSink};
@@ -21,15 +21,15 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// The local queues of all resources of one process.
 pub(crate) struct LocalQueues {
-    map: Mutex<HashMap<Arc<[u8]>, LocalQueue>>,
+    queues_by_key: Mutex<HashMap<Arc<[u8]>, LocalQueue>>,
     /// The locks that tasks of this process hold without a place in a local queue, for example as readers. Also the
     /// semaphore slots that its tasks are requesting.
-    own: Arc<OwnLocks>,
+    own_locks: Arc<OwnLocks>,
     /// The arrival numbers of the waiters that have left the queue of their semaphore because they are requesting a
-    /// slot. Lock order: `map` is locked before this mutex.
-    aside: Mutex<Aside>,
+    /// slot. Lock order: `queues_by_key` is locked before this mutex.
+    waiters_at_slots: Mutex<WaitersAtSlots>,
     /// The number of waiters that have entered a queue so far. It gives each waiter its arrival number.
-    came: AtomicU64,
+    next_number: AtomicU64,
     /// For each key, the waiters that ask the masters at once, without a place in the local queue: readers, and
     /// requests of an owner, which may already hold the lock.
     unqueued: Mutex<Unqueued>,
@@ -41,57 +41,62 @@ pub(crate) struct LocalQueues {
 type Unqueued = HashMap<Arc<[u8]>, Vec<Arc<LocalWaiter>>>;
 
 /// For each semaphore (by the key of its queue), the arrival numbers of the waiters that are requesting a slot.
-type Aside = HashMap<Arc<[u8]>, BTreeSet<u64>>;
+type WaitersAtSlots = HashMap<Arc<[u8]>, BTreeSet<u64>>;
 
 impl LocalQueues {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            map: Mutex::default(),
-            own: Arc::default(),
-            aside: Mutex::default(),
-            came: AtomicU64::new(0),
+            queues_by_key: Mutex::default(),
+            own_locks: Arc::default(),
+            waiters_at_slots: Mutex::default(),
+            next_number: AtomicU64::new(0),
             unqueued: Mutex::default(),
             watchers: Watchers::default(),
         })
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, LocalQueue>> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues_by_key(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, LocalQueue>> {
+        self.queues_by_key
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this process holds a lock on `key`.
     pub(crate) fn is_held(&self, key: &[u8]) -> bool {
         let queued = self
-            .map()
+            .queues_by_key()
             .get(key)
             .is_some_and(|queue| queue.front.is_none());
-        queued || self.own.is_held(key)
+        queued || self.own_locks.is_held(key)
     }
 
-    /// Records a lock that was acquired without queueing locally. The record lasts until [`lock_ended`](Self::lock_ended).
+    /// Records a lock that was acquired without queueing locally. The record lasts until
+    /// [`lock_ended`](Self::lock_ended).
     pub(crate) fn hold<'a>(
         self: &Arc<Self>,
         keys: impl Iterator<Item = &'a Arc<[u8]>>,
     ) -> Arc<Self> {
-        self.own.hold(keys);
+        self.own_locks.hold(keys);
         self.clone()
     }
 
     /// Records the end of a lock that [`hold`](Self::hold) recorded. The caller calls this once for each lock. If the
     /// lock was a slot of a semaphore, wakes the first local waiter for that semaphore.
     pub(crate) fn lock_ended(&self, key: &[u8], permit: Option<&Permit>) {
-        self.own.lock_ended(key);
+        self.own_locks.lock_ended(key);
         let Some(permit) = permit else {
             return;
         };
-        if let Some(front) = self.front(&permit.line()) {
-            front.woken.store(EVERYWHERE, Ordering::Release);
-            front.called.notify_one();
+        if let Some(front) = self.front_waiter(&permit.line()) {
+            front.woken_by.store(WOKEN_LOCALLY, Ordering::Release);
+            front.signal.notify_one();
         }
     }
 
-    fn front(&self, key: &[u8]) -> Option<Arc<LocalWaiter>> {
-        self.map().get(key).and_then(|queue| queue.front.clone())
+    fn front_waiter(&self, key: &[u8]) -> Option<Arc<LocalWaiter>> {
+        self.queues_by_key()
+            .get(key)
+            .and_then(|queue| queue.front.clone())
     }
 
     /// Bit masks of the slots of a semaphore: see [`OwnLocks::slots`].
@@ -100,11 +105,13 @@ impl LocalQueues {
         permit: &Permit,
         except: Option<&SlotReservation>,
     ) -> (u64, u64) {
-        self.own.slots(permit, except)
+        self.own_locks.slots(permit, except)
     }
 
-    fn aside(&self) -> MutexGuard<'_, Aside> {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiters_at_slots(&self) -> MutexGuard<'_, WaitersAtSlots> {
+        self.waiters_at_slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unqueued(&self) -> MutexGuard<'_, Unqueued> {
@@ -115,33 +122,33 @@ impl LocalQueues {
     /// once, when it releases the lock on `key`.
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
-            let mut map = self.map();
-            let next = map.get_mut(key).and_then(LocalQueue::advance);
+            let mut queues_by_key = self.queues_by_key();
+            let next = queues_by_key.get_mut(key).and_then(LocalQueue::advance);
             if next.is_none() {
-                map.remove(key);
+                queues_by_key.remove(key);
             }
             next
         };
         if let Some(next) = next {
-            next.called.notify_one();
+            next.signal.notify_one();
         }
     }
 }
 
 impl WakeSink for LocalQueues {
     fn woken(&self, node: usize, key: &[u8]) {
-        if let (Some(front), true) = (self.front(key), node < 64) {
-            front.woken.fetch_or(1 << node, Ordering::AcqRel);
-            front.called.notify_one();
+        if let (Some(front), true) = (self.front_waiter(key), node < 64) {
+            front.woken_by.fetch_or(1 << node, Ordering::AcqRel);
+            front.signal.notify_one();
         }
-        for turn in self.unqueued().get(key).into_iter().flatten() {
-            turn.woken.fetch_or(1 << (node % 64), Ordering::AcqRel);
-            turn.called.notify_one();
+        for waiter in self.unqueued().get(key).into_iter().flatten() {
+            waiter.woken_by.fetch_or(1 << (node % 64), Ordering::AcqRel);
+            waiter.signal.notify_one();
         }
     }
 
     fn announced(&self, _: usize, key: &[u8]) {
-        self.watchers.call(key);
+        self.watchers.notify(key);
     }
 }
 

@@ -22,7 +22,7 @@ struct Counts {
     requested: HashMap<Arc<[u8]>, u32>,
 }
 
-fn count_off(counts: &mut HashMap<Arc<[u8]>, u32>, key: &[u8]) {
+fn decrement(counts: &mut HashMap<Arc<[u8]>, u32>, key: &[u8]) {
     if let Some(count) = counts.get_mut(key) {
         *count -= 1;
         if *count == 0 {
@@ -50,65 +50,74 @@ impl OwnLocks {
 
     /// Records that a lock recorded by [`hold`](Self::hold) has ended.
     pub(super) fn lock_ended(&self, key: &[u8]) {
-        count_off(&mut self.counts().held, key);
+        decrement(&mut self.counts().held, key);
     }
 
     /// Chooses the slot of a semaphore to ask for, and reserves it. Chooses the slot that is most likely free. The
     /// search begins at the slot number in `permit`, and continues with slot 0 after the last slot. Among equally
     /// likely slots, the first one found is chosen.
     ///
-    /// - `elsewhere`: a bit mask of the slots that other processes are known to hold.
-    /// - `passes`: whether to ignore the reservations of other tasks of this process.
+    /// - `occupied_elsewhere`: a bit mask of the slots that other processes are known to hold.
+    /// - `ignores_requests`: whether to ignore the reservations of other tasks of this process.
     pub(super) fn reserve_slot(
         self: &Arc<Self>,
         permit: &Permit,
-        elsewhere: u64,
-        passes: bool,
+        occupied_elsewhere: u64,
+        ignores_requests: bool,
     ) -> SlotReservation {
         let (first, permits) = (permit.slot(), permit.permits().max(1));
         let slots = (0..permits).map(|step| (first % permits + step) % permits);
         let mut counts = self.counts();
-        let mut best: Option<(Hope, u8, Arc<[u8]>)> = None;
+        let mut best_slot: Option<(SlotChance, u8, Arc<[u8]>)> = None;
         for slot in slots {
             let key = permit.at(slot).key();
             if counts.held.contains_key(&key) {
                 continue;
             }
-            let requested = counts.requested.contains_key(&key) && !passes;
-            let hope = match (requested, elsewhere >> slot & 1 == 1) {
-                (false, false) => Hope::Free,
-                (false, true) => Hope::Elsewhere,
-                (true, _) => Hope::SlotReservation,
+            let requested = counts.requested.contains_key(&key) && !ignores_requests;
+            let chance = match (requested, occupied_elsewhere >> slot & 1 == 1) {
+                (false, false) => SlotChance::Free,
+                (false, true) => SlotChance::Elsewhere,
+                (true, _) => SlotChance::Requested,
             };
-            if best.as_ref().is_none_or(|(known, ..)| *known < hope) {
-                best = Some((hope, slot, key));
+            if best_slot.as_ref().is_none_or(|(known, ..)| *known < chance) {
+                best_slot = Some((chance, slot, key));
             }
-            if hope == Hope::Free {
+            if chance == SlotChance::Free {
                 break;
             }
         }
-        let (hope, slot, key) = best.unwrap_or_else(|| (Hope::Held, first, permit.key()));
+        let (chance, slot, key) =
+            best_slot.unwrap_or_else(|| (SlotChance::Held, first, permit.key()));
         *counts.requested.entry(key.clone()).or_default() += 1;
         drop(counts);
         SlotReservation {
-            own: self.clone(),
+            own_locks: self.clone(),
             key,
             permit: permit.at(slot),
-            alone: hope == Hope::Free,
+            is_only_request: chance == SlotChance::Free,
         }
     }
 
     /// Bit masks of the slots of a semaphore: first the slots that this process holds, then the slots that its tasks
     /// other than `except` ask for.
-    pub(super) fn slots(&self, permit: &Permit, except: Option<&SlotReservation>) -> (u64, u64) {
+    pub(super) fn slots(
+        &self,
+        permit: &Permit,
+        reservation: Option<&SlotReservation>,
+    ) -> (u64, u64) {
         let counts = self.counts();
         let (mut held, mut requested) = (0, 0);
         for slot in 0..permit.permits().min(64) {
             let key = permit.at(slot).key();
-            let own = u32::from(except.is_some_and(|except| except.key == key));
-            let others = counts.requested.get(&key).is_some_and(|tasks| *tasks > own);
+            let own_requests =
+                u32::from(reservation.is_some_and(|reservation| reservation.key == key));
+            let is_requested_by_others = counts
+                .requested
+                .get(&key)
+                .is_some_and(|tasks| *tasks > own_requests);
             held |= u64::from(counts.held.contains_key(&key)) << slot;
-            requested |= u64::from(others) << slot;
+            requested |= u64::from(is_requested_by_others) << slot;
         }
         (held, requested)
     }
@@ -122,11 +131,11 @@ impl OwnLocks {
 
 /// How likely the masters are to grant a slot, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Hope {
+enum SlotChance {
     /// This process holds the slot. Chosen only if this process holds every slot of the semaphore.
     Held,
     /// Another task of this process is requesting the slot, and will probably get it.
-    SlotReservation,
+    Requested,
     /// Another process held the slot when the masters were last asked.
     Elsewhere,
     Free,
@@ -134,18 +143,18 @@ enum Hope {
 
 /// The reservation of a slot that a task of this process asks for. Dropping this value ends the reservation.
 pub(crate) struct SlotReservation {
-    own: Arc<OwnLocks>,
+    own_locks: Arc<OwnLocks>,
     key: Arc<[u8]>,
     /// The reserved slot, with its semaphore.
     pub(crate) permit: Permit,
     /// Whether the slot seemed free when it was reserved: no other task of this process was requesting it, and no other
     /// process was known to hold it.
-    pub(crate) alone: bool,
+    pub(crate) is_only_request: bool,
 }
 
 impl Drop for SlotReservation {
     fn drop(&mut self) {
-        count_off(&mut self.own.counts().requested, &self.key);
+        decrement(&mut self.own_locks.counts().requested, &self.key);
     }
 }
 
@@ -153,40 +162,40 @@ impl Drop for SlotReservation {
 mod tests {
     use super::*;
 
-    fn api(slot: u8) -> Permit {
+    fn api_permit(slot: u8) -> Permit {
         Permit::new(Arc::from(&b"api"[..]), slot, 4)
     }
 
-    fn holding(slots: &[u8]) -> Arc<OwnLocks> {
-        let own = Arc::<OwnLocks>::default();
-        let keys: Vec<_> = slots.iter().map(|slot| api(*slot).key()).collect();
-        own.hold(keys.iter());
-        own
+    fn own_locks_with(slots: &[u8]) -> Arc<OwnLocks> {
+        let own_locks = Arc::<OwnLocks>::default();
+        let keys: Vec<_> = slots.iter().map(|slot| api_permit(*slot).key()).collect();
+        own_locks.hold(keys.iter());
+        own_locks
     }
 
-    fn reserves(own: &Arc<OwnLocks>, slot: u8, elsewhere: u64) -> SlotReservation {
-        own.reserve_slot(&api(slot), elsewhere, false)
+    fn reserve(own_locks: &Arc<OwnLocks>, slot: u8, occupied_elsewhere: u64) -> SlotReservation {
+        own_locks.reserve_slot(&api_permit(slot), occupied_elsewhere, false)
     }
 
     #[test]
     fn task_requests_the_first_slot_that_is_not_known_to_be_occupied() {
-        let own = holding(&[2]);
-        let one = reserves(&own, 2, 0);
+        let own_locks = own_locks_with(&[2]);
+        let first = reserve(&own_locks, 2, 0);
         assert_eq!(
-            (one.permit.slot(), one.alone),
+            (first.permit.slot(), first.is_only_request),
             (3, true),
             "slot 3 must be asked for, because this process holds slot 2"
         );
-        let two = reserves(&own, 3, 0b0001);
+        let second = reserve(&own_locks, 3, 0b0001);
         assert_eq!(
-            (two.permit.slot(), two.alone),
+            (second.permit.slot(), second.is_only_request),
             (1, true),
             "slot 1 must be asked for, because another task asks for slot 3 and another process holds slot 0"
         );
-        drop(one);
-        let one = reserves(&own, 0, 0b0001);
+        drop(first);
+        let first = reserve(&own_locks, 0, 0b0001);
         assert_eq!(
-            (one.permit.slot(), one.alone),
+            (first.permit.slot(), first.is_only_request),
             (3, true),
             "slot 3 must be asked for again after the first request for it was dropped"
         );
@@ -194,32 +203,35 @@ mod tests {
 
     #[test]
     fn task_requests_the_slot_most_likely_to_become_free_if_none_is_free() {
-        let own = holding(&[0]);
-        let one = reserves(&own, 0, 0b1100);
-        assert_eq!((one.permit.slot(), one.alone), (1, true));
-        let two = reserves(&own, 1, 0b1100);
+        let own_locks = own_locks_with(&[0]);
+        let first = reserve(&own_locks, 0, 0b1100);
+        assert_eq!((first.permit.slot(), first.is_only_request), (1, true));
+        let second = reserve(&own_locks, 1, 0b1100);
         assert_eq!(
-            (two.permit.slot(), two.alone),
+            (second.permit.slot(), second.is_only_request),
             (2, false),
             "slot 2 must be asked for, because another process may have released it"
         );
-        let three = reserves(&own, 1, 0b1100);
-        assert_eq!(three.permit.slot(), 3);
-        let four = reserves(&own, 3, 0b1100);
+        let third = reserve(&own_locks, 1, 0b1100);
+        assert_eq!(third.permit.slot(), 3);
+        let fourth = reserve(&own_locks, 3, 0b1100);
         assert_eq!(
-            (four.permit.slot(), four.alone),
+            (fourth.permit.slot(), fourth.is_only_request),
             (3, false),
             "`ask` must return slot 3 although another task asks for it: no slot is unreserved"
         );
-        drop(three);
+        drop(third);
         assert!(
-            !reserves(&own, 3, 0).alone,
+            !reserve(&own_locks, 3, 0).is_only_request,
             "`alone` must be false if another task also asks for slot 3"
         );
-        let all = holding(&[0, 1, 2, 3]);
-        let none = reserves(&all, 2, 0);
+        let all_held = own_locks_with(&[0, 1, 2, 3]);
+        let without_free_slot = reserve(&all_held, 2, 0);
         assert_eq!(
-            (none.permit.slot(), none.alone),
+            (
+                without_free_slot.permit.slot(),
+                without_free_slot.is_only_request
+            ),
             (2, false),
             "if this process holds all slots, `ask` must return the slot that it was called with"
         );
@@ -227,42 +239,45 @@ mod tests {
 
     #[test]
     fn first_waiter_requests_a_slot_even_if_another_task_requests_the_same_slot() {
-        let own = holding(&[0]);
-        let _others = [reserves(&own, 1, 0), reserves(&own, 2, 0)];
-        let passing = own.reserve_slot(&api(0), 0b1000, true);
+        let own_locks = own_locks_with(&[0]);
+        let _others = [reserve(&own_locks, 1, 0), reserve(&own_locks, 2, 0)];
+        let passing = own_locks.reserve_slot(&api_permit(0), 0b1000, true);
         assert_eq!(passing.permit.slot(), 1);
-        let passing = own.reserve_slot(&api(2), 0b1000, true);
+        let passing = own_locks.reserve_slot(&api_permit(2), 0b1000, true);
         assert_eq!(passing.permit.slot(), 2);
     }
 
     #[test]
     fn own_request_of_a_task_is_left_out_of_the_requested_slots() {
-        let own = holding(&[1]);
-        let mine = reserves(&own, 3, 0);
-        let other = reserves(&own, 2, 0);
-        assert_eq!(own.slots(&api(0), Some(&mine)), (0b0010, 0b0100));
-        assert_eq!(own.slots(&api(0), None), (0b0010, 0b1100));
-        let twice = own.reserve_slot(&api(3), 0b0001, true);
+        let own_locks = own_locks_with(&[1]);
+        let own_reservation = reserve(&own_locks, 3, 0);
+        let other = reserve(&own_locks, 2, 0);
         assert_eq!(
-            own.slots(&api(0), Some(&mine)),
+            own_locks.slots(&api_permit(0), Some(&own_reservation)),
+            (0b0010, 0b0100)
+        );
+        assert_eq!(own_locks.slots(&api_permit(0), None), (0b0010, 0b1100));
+        let twice = own_locks.reserve_slot(&api_permit(3), 0b0001, true);
+        assert_eq!(
+            own_locks.slots(&api_permit(0), Some(&own_reservation)),
             (0b0010, 0b1100),
             "{}",
             twice.permit.slot()
         );
-        own.lock_ended(&api(1).key());
-        drop((mine, other, twice));
-        assert_eq!(own.slots(&api(0), None), (0, 0));
-        assert!(own.is_empty());
+        own_locks.lock_ended(&api_permit(1).key());
+        drop((own_reservation, other, twice));
+        assert_eq!(own_locks.slots(&api_permit(0), None), (0, 0));
+        assert!(own_locks.is_empty());
     }
 
     #[test]
     fn requested_slot_is_always_a_valid_slot_of_the_semaphore() {
-        let own = Arc::<OwnLocks>::default();
+        let own_locks = Arc::<OwnLocks>::default();
         for (slot, permits) in [(0, 0), (63, 64), (7, 3)] {
             let permit = Permit::new(Arc::from(&b"api"[..]), slot, permits);
-            let reservation = own.reserve_slot(&permit, 0, false);
+            let reservation = own_locks.reserve_slot(&permit, 0, false);
             assert!(
-                reservation.alone && reservation.permit.slot() < permits.max(1),
+                reservation.is_only_request && reservation.permit.slot() < permits.max(1),
                 "{slot} of {permits}"
             );
             drop(reservation);

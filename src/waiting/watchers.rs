@@ -5,43 +5,43 @@ use std::sync::{Arc, PoisonError};
 
 use crate::sync::{Mutex, MutexGuard, Notify};
 
-type Watching = HashMap<Arc<[u8]>, Vec<Arc<Notify>>>;
+type SignalsByKey = HashMap<Arc<[u8]>, Vec<Arc<Notify>>>;
 
 /// The observers of elections in one process, grouped by the lock key of the election.
 #[derive(Default)]
-pub(crate) struct Watchers(Mutex<Watching>);
+pub(crate) struct Watchers(Mutex<SignalsByKey>);
 
 impl Watchers {
-    fn map(&self) -> MutexGuard<'_, Watching> {
+    fn signals(&self) -> MutexGuard<'_, SignalsByKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers an observer. It is notified of each announcement of a new leader, until [`end`](Self::end).
     pub(crate) fn begin(&self, key: &Arc<[u8]>) -> Arc<Notify> {
-        let called = Arc::new(Notify::new());
-        let mut map = self.map();
-        map.entry(key.clone()).or_default().push(called.clone());
-        called
+        let signal = Arc::new(Notify::new());
+        let mut signals = self.signals();
+        signals.entry(key.clone()).or_default().push(signal.clone());
+        signal
     }
 
     /// Removes an observer. Returns true if the key has no observer left.
-    pub(crate) fn end(&self, key: &[u8], called: &Arc<Notify>) -> bool {
-        let mut map = self.map();
-        let Some(watchers) = map.get_mut(key) else {
+    pub(crate) fn end(&self, key: &[u8], signal: &Arc<Notify>) -> bool {
+        let mut signals = self.signals();
+        let Some(watchers) = signals.get_mut(key) else {
             return false;
         };
-        watchers.retain(|other| !Arc::ptr_eq(other, called));
-        let last = watchers.is_empty();
-        if last {
-            map.remove(key);
+        watchers.retain(|watcher| !Arc::ptr_eq(watcher, signal));
+        let was_last = watchers.is_empty();
+        if was_last {
+            signals.remove(key);
         }
-        last
+        was_last
     }
 
     /// Notifies the observers of this key, because a master announced a new leader.
-    pub(super) fn call(&self, key: &[u8]) {
-        for called in self.map().get(key).into_iter().flatten() {
-            called.notify_one();
+    pub(super) fn notify(&self, key: &[u8]) {
+        for signal in self.signals().get(key).into_iter().flatten() {
+            signal.notify_one();
         }
     }
 }
@@ -55,13 +55,13 @@ mod tests {
         let watchers = Watchers::default();
         let key: Arc<[u8]> = b"job".as_slice().into();
         let [first, second] = [(); 2].map(|()| watchers.begin(&key));
-        watchers.call(b"other");
-        watchers.call(&key);
+        watchers.notify(b"other");
+        watchers.notify(&key);
         first.notified().await;
         second.notified().await;
         assert!(!watchers.end(&key, &first));
         assert!(watchers.end(&key, &second));
         assert!(!watchers.end(&key, &second));
-        watchers.call(&key);
+        watchers.notify(&key);
     }
 }

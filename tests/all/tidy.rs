@@ -403,7 +403,7 @@ const KIND_FILES: [&str; 6] = [
     "node/request.rs",
     "node/shape.rs",
     "node/claim.rs",
-    "rounds/wanted.rs",
+    "rounds/lock_target.rs",
     "acquire/kind.rs",
     "node/memory/group.rs",
 ];

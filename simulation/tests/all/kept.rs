@@ -193,8 +193,8 @@ fn checker_accepts_a_value_created_again_before_its_removal_call_returns() {
 fn library_errors_contain_every_text_that_the_simulated_operator_searches_for() {
     let operator = include_str!("../../src/operator.rs");
     let library = [
-        include_str!("../../../src/change.rs"),
-        include_str!("../../../src/change/survey.rs"),
+        include_str!("../../../src/masters_change.rs"),
+        include_str!("../../../src/masters_change/survey.rs"),
     ]
     .concat();
     let words: Vec<&str> = operator

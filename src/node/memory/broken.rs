@@ -33,14 +33,14 @@ impl Master {
             self.remove(key);
             if was.holder.as_deref().is_some_and(keys::is_marker) {
                 for hold in &was.holds {
-                    self.remove(&keys::hold(&hold.value, key));
+                    self.remove(&keys::hold_note_key(&hold.value, key));
                 }
             } else {
                 self.drop_note(now, key);
             }
             let mut living = was.queue.iter().filter(|waiter| !waiter.lives.is_zero());
             if let Some(first) = living.next() {
-                self.publish(&first.id, &keys::line_of(key));
+                self.publish(&first.id, &keys::queue_name_of(key));
             }
         }
         let queue = Vec::new();

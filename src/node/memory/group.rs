@@ -320,7 +320,7 @@ impl Master {
             if held == Some(part.mode.holder(&value)) {
                 if part.class().is_some() {
                     if claim.is_noted() {
-                        self.remove(&keys::hold(&value, key));
+                        self.remove(&keys::hold_note_key(&value, key));
                     }
                     (mine, free) = self.leave_class(now, key, value);
                 } else {
@@ -473,7 +473,10 @@ impl Master {
         members.sort_unstable_by_key(|(value, until)| (*until, *value));
         let shown = members.split_off(members.len().saturating_sub(SHOWN));
         let shown = shown.into_iter().map(|(value, until)| {
-            let note = self.text(now, &keys::hold(&value, key)).ok().flatten();
+            let note = self
+                .text(now, &keys::hold_note_key(&value, key))
+                .ok()
+                .flatten();
             let note = note.and_then(|note| Note::read(shown_of(note), &value));
             let lives = Duration::from_millis(until - now / 1000);
             Hold::new(value.to_vec(), lives, note)
@@ -493,7 +496,7 @@ impl Master {
         let mut members = self.members(now, key).filter(|_| keys::is_marker(held));
         let (_, until) = members.find(|(member, _)| *member == value)?;
         let left = Duration::from_millis(until - now / 1000);
-        Some((left, keys::hold(&value, key)))
+        Some((left, keys::hold_note_key(&value, key)))
     }
 
     fn is_member(&self, now: u64, key: &[u8], value: [u8; 32]) -> bool {

@@ -515,7 +515,7 @@ impl Master {
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
         let ms = now / 1000;
-        let name = keys::line_of(key);
+        let name = keys::queue_name_of(key);
         let line = self.line(ms, &name);
         let lives = |id: &Arc<str>| {
             Duration::from_millis(line.alive.get(id).map_or(0, |at| at.saturating_sub(ms)))

@@ -46,7 +46,7 @@ impl Master {
         // The refusal shows the free slots, and when the first of the others may become free.
         let (mut free, mut left) = (0, None);
         for slot in 0..permit.permits() {
-            let key = crate::keys::slot(permit.name(), slot);
+            let key = crate::keys::slot_key(permit.name(), slot);
             if !self.exists(now, &key) {
                 free |= 1 << slot;
             } else if let Some(lives) = self.ttl_left(now, &key) {

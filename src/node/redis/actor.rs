@@ -141,7 +141,10 @@ impl Actor {
             return;
         };
         if let Some(background) = hosting::background() {
-            background.spawn(fork::bound(Box::pin(run(self.shared.clone(), pending))));
+            background.spawn(fork::bind_to_process(Box::pin(run(
+                self.shared.clone(),
+                pending,
+            ))));
         } else {
             let fault = Fault::Down("no tokio runtime is running".into());
             self.shared.mailbox.fail(&fault);

@@ -380,7 +380,7 @@ impl Talk {
     /// Reads the keys of the family (lock keys, counters, values and so on). Stops when it has found at least `most`
     /// keys.
     async fn keys(&mut self, family: Family, most: usize) -> Result<Vec<Vec<u8>>, Fault> {
-        let pattern = keys::pattern(family.before().as_bytes());
+        let pattern = keys::pattern_of_prefix(family.before().as_bytes());
         let pattern = String::from_utf8_lossy(&pattern).into_owned();
         let (mut found, mut cursor) = (Vec::new(), "0".to_owned());
         loop {

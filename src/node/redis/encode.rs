@@ -62,7 +62,7 @@ impl Scripts {
 
     /// Writes a call of LOOK. If the lock is a slot of a semaphore, the call also names the queue of the semaphore.
     fn key_state(&self, key: &[u8], out: &mut Vec<u8>) {
-        match keys::line_of(key) {
+        match keys::queue_name_of(key) {
             Cow::Borrowed(_) => self.call(Script::Look, 1, 0, out).arg(key),
             Cow::Owned(line) => self.call(Script::Look, 1, 1, out).arg(key).arg(line),
         };
@@ -70,7 +70,7 @@ impl Scripts {
 
     fn force_release(&self, key: &[u8], ended: &[Ended], delete: bool, out: &mut Vec<u8>) {
         let mut command = self.call(Script::Break, 1, 2 + 2 * ended.len(), out);
-        command.arg(key).arg(keys::line_of(key));
+        command.arg(key).arg(keys::queue_name_of(key));
         command.number(u64::from(delete));
         for one in ended {
             command.arg(&one.value).arg(&one.record);

@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn loaded_scripts_check_no_generation_marker_if_masters_were_never_replaced() {
-        let print = |name| Fingerprint::of([name]);
+        let print = |name| Fingerprint::new([name]);
         let loaded = |configuration: Configuration| {
             let (scripts, mut out) = (Scripts::of(configuration, RestartGuard::On), Vec::new());
             for set in Set::ALL {

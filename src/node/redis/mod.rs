@@ -72,7 +72,7 @@ impl RedisNode {
         let shared = Arc::new(Shared::new(address, options));
         Self {
             shared,
-            process: Process::this(),
+            process: Process::current(),
         }
     }
 }
@@ -83,7 +83,7 @@ impl Node for RedisNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             return reply.answer(Err(Fault::forked()));
         }
         let mailbox = &self.shared.mailbox;
@@ -107,7 +107,7 @@ impl Node for RedisNode {
 
     fn doubted_for(&self) -> Option<Duration> {
         // Another thread of the parent may have held a mutex of `shared` during a fork.
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             return None;
         }
         self.shared.doubted_for()
@@ -116,14 +116,14 @@ impl Node for RedisNode {
     fn idle(&self) -> BoxFuture<()> {
         let (shared, process) = (self.shared.clone(), self.process);
         Box::pin(async move {
-            if !process.is_other() {
+            if !process.is_not_current() {
                 shared.mailbox.idle().await;
             }
         })
     }
 
     fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             let fault = Some(Fault::forked());
             let seen = ChangeSeen {
                 fault,
@@ -138,7 +138,7 @@ impl Node for RedisNode {
 
     fn inspect(&self, scope: &Scope) -> BoxFuture<Inspection> {
         let name = self.shared.address.name().clone();
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             let failed = Inspection::failed(name, Fault::forked());
             return Box::pin(std::future::ready(failed));
         }
@@ -153,7 +153,7 @@ impl Node for RedisNode {
 
 impl Drop for RedisNode {
     fn drop(&mut self) {
-        if !self.process.is_other() {
+        if !self.process.is_not_current() {
             self.shared.mailbox.close();
         }
     }

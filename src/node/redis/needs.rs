@@ -227,9 +227,9 @@ pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
 /// - the configured `prefix`, if the name of `lock` begins with it;
 /// - otherwise the part of the name of `lock` up to its first colon. Without a colon, this is the whole name.
 pub(super) fn right_to_key(family: Family, lock: &[u8], prefix: &str) -> Right {
-    let (family, name) = match (family, keys::slot_of(lock)) {
+    let (family, name) = match (family, keys::parse_slot_key(lock)) {
         (Family::Lock, Some((_, name))) => (Family::Slot, name),
-        (Family::Fence, Some((_, name))) => (Family::OfSlot, name),
+        (Family::Fence, Some((_, name))) => (Family::SlotFence, name),
         _ => (family, lock),
     };
     if !prefix.is_empty() && name.starts_with(prefix.as_bytes()) {
@@ -343,10 +343,10 @@ impl Need {
                 .into_iter()
                 .find(|family| family.place() == word)
             {
-                Some(family @ (Family::Slot | Family::OfSlot)) => {
+                Some(family @ (Family::Slot | Family::SlotFence)) => {
                     format!("{}0:{}", family.before(), names.lock)
                 }
-                Some(family @ Family::OfHold) => format!("{}x:{}", family.before(), names.lock),
+                Some(family @ Family::HoldNote) => format!("{}x:{}", family.before(), names.lock),
                 Some(family) if family.is_one_key() => family.before().to_owned(),
                 Some(family) => format!("{}{}", family.before(), names.lock),
                 None => word.to_owned(),
@@ -393,14 +393,14 @@ fn pattern(family: Family, prefix: &str) -> String {
     match family {
         Family::Slot => return slots(),
         family if family.is_one_key() => return family.before().to_owned(),
-        Family::OfSlot => return format!("{RESERVED}*:{}", slots()),
-        Family::OfHold => {
+        Family::SlotFence => return format!("{RESERVED}*:{}", slots()),
+        Family::HoldNote => {
             return format!("{}*:{}", family.before(), pattern(Family::Lock, prefix));
         }
         _ => {}
     }
     let before = [family.before(), prefix].concat();
-    String::from_utf8_lossy(&keys::pattern(before.as_bytes())).into_owned()
+    String::from_utf8_lossy(&keys::pattern_of_prefix(before.as_bytes())).into_owned()
 }
 
 #[cfg(test)]

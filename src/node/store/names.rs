@@ -10,7 +10,7 @@ pub(super) type Name = Arc<[u8]>;
 
 /// The name of the record for a lock key. All slots of a semaphore share one record; each other lock key has its own.
 pub(super) fn of_lock(key: &[u8]) -> Name {
-    keys::line_of(key).into()
+    keys::queue_name_of(key).into()
 }
 
 /// The record that contains this key. The key can be a lock key, or another key that belongs to a lock.

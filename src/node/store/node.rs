@@ -36,7 +36,7 @@ impl<S: Store> StoreNode<S> {
         let shared = Arc::new(Shared::new(store));
         Self {
             shared,
-            process: Process::this(),
+            process: Process::current(),
         }
     }
 
@@ -87,7 +87,7 @@ impl<S: Store> Node for StoreNode<S> {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             return reply.answer(Err(Fault::forked()));
         }
         wake_ups::listen(&self.shared, &request);
@@ -109,7 +109,7 @@ impl<S: Store> Node for StoreNode<S> {
     fn idle(&self) -> BoxFuture<()> {
         let (shared, process) = (self.shared.clone(), self.process);
         Box::pin(async move {
-            if process.is_other() {
+            if process.is_not_current() {
                 return;
             }
             for mailbox in &shared.mailboxes {
@@ -120,7 +120,7 @@ impl<S: Store> Node for StoreNode<S> {
 
     fn inspect(&self, _: &Scope) -> BoxFuture<Inspection> {
         let shared = self.shared.clone();
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             let failed = Inspection::failed(self.name().clone(), Fault::forked());
             return Box::pin(std::future::ready(failed));
         }
@@ -138,7 +138,7 @@ impl<S: Store> Node for StoreNode<S> {
 
 impl<S: Store> Drop for StoreNode<S> {
     fn drop(&mut self) {
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             return;
         }
         for mailbox in &self.shared.mailboxes {

@@ -6,15 +6,15 @@ use crate::protocol::instant::Instant;
 use crate::runtime::{BoxFuture, Runtime, Tokio};
 
 /// A runtime whose wall clock is ahead by this number of seconds.
-struct Ahead(Tokio, Arc<AtomicU64>);
+struct ClockAhead(Tokio, Arc<AtomicU64>);
 
 fn ahead_by(seconds: &Arc<AtomicU64>) -> Redlock {
     let builder = Redlock::builder().in_memory(3);
-    let builder = builder.runtime(Arc::new(Ahead(Tokio::default(), seconds.clone())));
+    let builder = builder.runtime(Arc::new(ClockAhead(Tokio::default(), seconds.clone())));
     builder.build().expect("good settings")
 }
 
-impl Runtime for Ahead {
+impl Runtime for ClockAhead {
     fn now(&self) -> Instant {
         self.0.now()
     }
@@ -38,8 +38,8 @@ impl Runtime for Ahead {
 
 #[tokio::test]
 async fn once_job_is_not_run_if_the_client_clock_is_far_ahead() {
-    let day = 24 * 3600;
-    for (ahead, runs) in [(20, true), (day, false)] {
+    let one_day = 24 * 3600;
+    for (ahead, runs) in [(20, true), (one_day, false)] {
         let redlock = ahead_by(&Arc::new(AtomicU64::new(ahead)));
         // A client whose clock is 20 s ahead calls for a period that begins about 20 s in the future. This is accepted,
         // because the limit is one minute.
@@ -51,14 +51,14 @@ async fn once_job_is_not_run_if_the_client_clock_is_far_ahead() {
             continue;
         }
         let error = outcome.expect_err("a period a day in the future must be refused");
-        let ours = matches!(
+        let is_client_ahead = matches!(
             error,
             ValueError::Ahead {
                 recorded: false,
                 ..
             }
         );
-        assert!(ours, "{error}");
+        assert!(is_client_ahead, "{error}");
         assert!(error.to_string().contains("clock"), "{error}");
     }
 }
@@ -75,8 +75,9 @@ async fn once_job_uses_the_period_in_which_its_call_began() {
     };
     turn.record().await.expect("every master must answer");
     let mut waits = Box::pin(once.at_most_once(async |_| ()));
-    let soon = tokio::time::timeout(Duration::from_millis(20), waits.as_mut());
-    soon.await
+    let early_result = tokio::time::timeout(Duration::from_millis(20), waits.as_mut());
+    early_result
+        .await
         .expect_err("the call must wait, because the lock is held");
     seconds.store(20, Ordering::Relaxed);
     guard.release().await;
@@ -92,8 +93,8 @@ async fn once_job_uses_the_period_in_which_its_call_began() {
 #[tokio::test]
 async fn once_record_contains_the_latest_note_and_the_last_completed_period() {
     let redlock = Redlock::in_memory(3);
-    let day = SystemTime::UNIX_EPOCH..SystemTime::UNIX_EPOCH + Duration::from_secs(24 * 3600);
-    let once = redlock.once_in("nightly", day.clone());
+    let one_day = SystemTime::UNIX_EPOCH..SystemTime::UNIX_EPOCH + Duration::from_secs(24 * 3600);
+    let once = redlock.once_in("nightly", one_day.clone());
     once.create().await.expect("every master must answer");
     for (done, note) in [(false, "failed"), (true, "began")] {
         let guard = redlock.acquire("nightly").await.expect("free");
@@ -110,7 +111,7 @@ async fn once_record_contains_the_latest_note_and_the_last_completed_period() {
         let record = once.record(&guard).await.expect("every master must answer");
         assert_eq!(
             (record.last(), record.note()),
-            (done.then_some(day.start), note)
+            (done.then_some(one_day.start), note)
         );
         guard.release().await;
     }
@@ -121,7 +122,10 @@ async fn once_record_contains_the_latest_note_and_the_last_completed_period() {
         .await
         .expect("every master must answer");
     let record = once.record(&guard).await.expect("every master must answer");
-    assert_eq!((record.last(), record.note()), (Some(day.start), "ended"));
+    assert_eq!(
+        (record.last(), record.note()),
+        (Some(one_day.start), "ended")
+    );
     guard.release().await;
     assert_eq!(once.drop_record().await, Ok(true));
     assert_eq!(
@@ -135,7 +139,7 @@ async fn once_record_contains_the_latest_note_and_the_last_completed_period() {
 fn only_text_in_the_format_of_a_once_job_record_is_accepted() {
     let once = Redlock::in_memory(1).once("nightly", Duration::from_secs(60));
     let read = |text: &[u8]| {
-        once.stored(text)
+        once.parse_record(text)
             .map(|stored| (stored.last, stored.note.to_owned()))
     };
     assert_eq!(read(b"once never"), Ok((None, String::new())));

@@ -6,23 +6,23 @@ use loom::thread;
 use super::*;
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
-use crate::rounds::wanted::Wanted;
+use crate::rounds::lock_target::LockTarget;
 use crate::runtime::{BoxFuture, Runtime};
 
 fn key() -> Arc<[u8]> {
     Arc::from(&b"job"[..])
 }
 
-fn job() -> Wanted {
-    Wanted::exclusive(key())
+fn job_target() -> LockTarget {
+    LockTarget::exclusive(key())
 }
 
-/// Runs the closure `deed` in another thread of the model.
-fn does(deed: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
-    thread::spawn(deed)
+/// Runs the closure `operation` in another thread of the model.
+fn spawn_thread(operation: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
+    thread::spawn(operation)
 }
 
-fn all_end<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
+fn join_all<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
     for thread in threads {
         thread.join().expect("no panic");
     }
@@ -32,12 +32,15 @@ fn all_end<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
 fn waiter_reaches_the_front_in_every_interleaving_if_both_waiters_ahead_leave() {
     crate::sync::model(|| {
         let queues = LocalQueues::new();
-        let [first, second, third] = [(); 3].map(|()| queues.enter(&job()));
-        let leave = [does(move || drop(first)), does(move || drop(second))];
-        block_on(third.front());
-        all_end(leave);
+        let [first, second, third] = [(); 3].map(|()| queues.enter(&job_target()));
+        let leave = [
+            spawn_thread(move || drop(first)),
+            spawn_thread(move || drop(second)),
+        ];
+        block_on(third.wait_for_front());
+        join_all(leave);
         drop(third);
-        assert!(queues.map().is_empty());
+        assert!(queues.queues_by_key().is_empty());
     });
 }
 
@@ -45,15 +48,15 @@ fn waiter_reaches_the_front_in_every_interleaving_if_both_waiters_ahead_leave() 
 fn waiter_reaches_the_front_in_every_interleaving_if_holder_and_waiter_ahead_leave() {
     crate::sync::model(|| {
         let queues = LocalQueues::new();
-        let holder = queues.enter(&job()).hold();
-        let [second, third] = [(); 2].map(|()| queues.enter(&job()));
+        let holder = queues.enter(&job_target()).hold();
+        let [second, third] = [(); 2].map(|()| queues.enter(&job_target()));
         let ends = [
-            does(move || holder.pass_on(&key())),
+            spawn_thread(move || holder.pass_on(&key())),
             // The second waiter may leave while the holder's release notifies it.
-            does(move || drop(second)),
+            spawn_thread(move || drop(second)),
         ];
-        block_on(third.front());
-        all_end(ends);
+        block_on(third.wait_for_front());
+        join_all(ends);
     });
 }
 
@@ -61,16 +64,16 @@ fn waiter_reaches_the_front_in_every_interleaving_if_holder_and_waiter_ahead_lea
 fn new_waiter_reaches_the_front_in_every_interleaving_if_the_lock_is_released() {
     crate::sync::model(|| {
         let queues = LocalQueues::new();
-        let holder = queues.enter(&job()).hold();
-        let ends = does(move || holder.pass_on(&key()));
-        let place = queues.enter(&job());
-        block_on(place.front());
-        all_end([ends]);
+        let holder = queues.enter(&job_target()).hold();
+        let ends = spawn_thread(move || holder.pass_on(&key()));
+        let place = queues.enter(&job_target());
+        block_on(place.wait_for_front());
+        join_all([ends]);
     });
 }
 
-fn slot() -> Wanted {
-    Wanted::slot(permit())
+fn slot_target() -> LockTarget {
+    LockTarget::slot(permit())
 }
 
 fn permit() -> Permit {
@@ -81,18 +84,18 @@ fn permit() -> Permit {
 fn second_waiter_becomes_first_in_every_interleaving_if_the_first_waiter_leaves() {
     crate::sync::model(|| {
         let queues = LocalQueues::new();
-        let [mut first, second] = [(); 2].map(|()| queues.enter(&slot()));
-        first.step_aside();
+        let [mut first, second] = [(); 2].map(|()| queues.enter(&slot_target()));
+        first.leave_for_slot();
         // The first waiter returns to the queue without a slot, and then leaves the queue.
-        let ends = does(move || {
-            first.step_back();
+        let ends = spawn_thread(move || {
+            first.return_to_queue();
             assert!(first.is_first());
             drop(first);
         });
-        block_on(second.first());
-        all_end([ends]);
+        block_on(second.wait_until_first());
+        join_all([ends]);
         drop(second);
-        assert!(queues.map().is_empty() && queues.aside().is_empty());
+        assert!(queues.queues_by_key().is_empty() && queues.waiters_at_slots().is_empty());
     });
 }
 
@@ -100,18 +103,18 @@ fn second_waiter_becomes_first_in_every_interleaving_if_the_first_waiter_leaves(
 fn two_waiters_are_never_first_in_the_local_queue_at_the_same_time() {
     crate::sync::model(|| {
         let queues = LocalQueues::new();
-        let [mut first, mut second] = [(); 2].map(|()| queues.enter(&slot()));
-        first.step_aside();
-        second.step_aside();
+        let [mut first, mut second] = [(); 2].map(|()| queues.enter(&slot_target()));
+        first.leave_for_slot();
+        second.leave_for_slot();
         let [one, other] = [first, second].map(|mut place| {
-            does(move || {
-                place.step_back();
-                block_on(place.first());
+            spawn_thread(move || {
+                place.return_to_queue();
+                block_on(place.wait_until_first());
                 assert!(place.is_first() && place.is_front());
             })
         });
-        all_end([one, other]);
-        assert!(queues.map().is_empty() && queues.aside().is_empty());
+        join_all([one, other]);
+        assert!(queues.queues_by_key().is_empty() && queues.waiters_at_slots().is_empty());
     });
 }
 
@@ -121,22 +124,27 @@ fn semaphore_waiter_notices_a_local_release_in_every_thread_interleaving() {
         let queues = LocalQueues::new();
         let key = permit().key();
         queues.hold([key.clone()].iter());
-        let place = queues.enter(&slot());
+        let place = queues.enter(&slot_target());
         let held = queues.clone();
-        let ends = does(move || held.lock_ended(&key, Some(&permit())));
+        let ends = spawn_thread(move || held.lock_ended(&key, Some(&permit())));
         place.forget_wakes();
         // If the lock is already released, do not wait. Otherwise the release by `lock_ended` must wake this waiter.
         if queues.own_slots(&permit(), None).0 != 0 {
-            block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
+            block_on(place.wait_for_wake_ups(
+                &StoppedClock,
+                MasterSet::default(),
+                Quorum::new(3),
+                Instant::NEVER,
+            ));
         }
-        all_end([ends]);
+        join_all([ends]);
     });
 }
 
 /// A runtime whose clock does not move.
-struct Still;
+struct StoppedClock;
 
-impl Runtime for Still {
+impl Runtime for StoppedClock {
     fn now(&self) -> Instant {
         Instant::from_nanos(0)
     }
@@ -160,14 +168,19 @@ impl Runtime for Still {
 fn wake_ups_from_a_majority_end_a_wait_in_every_thread_interleaving() {
     crate::sync::model(|| {
         let queues = LocalQueues::new();
-        let place = queues.enter(&job());
+        let place = queues.enter(&job_target());
         place.forget_wakes();
         let wakes = [0, 1].map(|node| {
             let queues = queues.clone();
-            does(move || queues.woken(node, &key()))
+            spawn_thread(move || queues.woken(node, &key()))
         });
-        block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
-        all_end(wakes);
+        block_on(place.wait_for_wake_ups(
+            &StoppedClock,
+            MasterSet::default(),
+            Quorum::new(3),
+            Instant::NEVER,
+        ));
+        join_all(wakes);
     });
 }
 
@@ -175,13 +188,18 @@ fn wake_ups_from_a_majority_end_a_wait_in_every_thread_interleaving() {
 fn wake_up_reaches_the_new_front_waiter_in_every_thread_interleaving() {
     crate::sync::model(|| {
         let queues = LocalQueues::new();
-        let [first, second] = [(); 2].map(|()| queues.enter(&job()));
-        let leaves = does(move || drop(first));
-        block_on(second.front());
-        // `second.front()` has returned: the second waiter is at the front, and must receive this wake-up.
-        let wakes = queues.clone();
-        let wakes = does(move || wakes.woken(1, &key()));
-        block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));
-        all_end([leaves, wakes]);
+        let [first, second] = [(); 2].map(|()| queues.enter(&job_target()));
+        let leaves = spawn_thread(move || drop(first));
+        block_on(second.wait_for_front());
+        // `second.wait_for_front()` has returned: the second waiter is at the front, and must receive this wake-up.
+        let waking = queues.clone();
+        let wakes = spawn_thread(move || waking.woken(1, &key()));
+        block_on(second.wait_for_wake_ups(
+            &StoppedClock,
+            MasterSet::first(1),
+            Quorum::new(3),
+            Instant::NEVER,
+        ));
+        join_all([leaves, wakes]);
     });
 }

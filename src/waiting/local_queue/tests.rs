@@ -12,7 +12,7 @@ use super::*;
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
-use crate::rounds::wanted::Wanted;
+use crate::rounds::lock_target::LockTarget;
 use crate::runtime::{BoxFuture, Runtime};
 use crate::waiting::last_finding::LastFinding;
 
@@ -20,26 +20,26 @@ fn key(name: &str) -> Arc<[u8]> {
     Arc::from(name.as_bytes())
 }
 
-fn two() -> Quorum {
-    Quorum::of(3)
+fn two_of_three() -> Quorum {
+    Quorum::new(3)
 }
 
-fn job() -> Wanted {
-    Wanted::exclusive(key("job"))
+fn job_target() -> LockTarget {
+    LockTarget::exclusive(key("job"))
 }
 
-fn both() -> Wanted {
-    Wanted::several(vec![key("job"), key("other")])
+fn target_of_two_keys() -> LockTarget {
+    LockTarget::several(vec![key("job"), key("other")])
 }
 
 fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     match future.poll(&mut Context::from_waker(noop_waker_ref())) {
-        Poll::Ready(done) => Some(done),
+        Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }
 }
 
-const HELD: LastFinding = LastFinding::HERE;
+const HELD: LastFinding = LastFinding::HELD_HERE;
 
 fn outage() -> LastFinding {
     LastFinding {
@@ -49,7 +49,7 @@ fn outage() -> LastFinding {
     }
 }
 
-fn knows(place: &LocalPlace) -> Option<Finding> {
+fn finding_of(place: &LocalPlace) -> Option<Finding> {
     place
         .shared_finding()
         .map(|last_finding| last_finding.finding)
@@ -57,9 +57,9 @@ fn knows(place: &LocalPlace) -> Option<Finding> {
 
 /// A runtime whose clock is set by the test.
 #[derive(Clone, Default)]
-struct Hand(Arc<Nanos>);
+struct ManualClock(Arc<Nanos>);
 
-impl Hand {
+impl ManualClock {
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
     }
@@ -69,7 +69,7 @@ impl Hand {
     }
 }
 
-impl Runtime for Hand {
+impl Runtime for ManualClock {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.0.load(Ordering::Relaxed))
     }
@@ -99,9 +99,9 @@ impl Runtime for Hand {
 #[test]
 fn waiter_reports_a_shared_holder_only_if_it_waits_for_the_same_resource() {
     let queues = LocalQueues::new();
-    let first = queues.enter(&job());
-    let several = queues.enter(&both());
-    let last = queues.enter(&Wanted::exclusive(key("other")));
+    let first = queues.enter(&job_target());
+    let several = queues.enter(&target_of_two_keys());
+    let last = queues.enter(&LockTarget::exclusive(key("other")));
     first.share_finding(Some(outage()));
     drop(first);
     let names_holder =
@@ -113,7 +113,7 @@ fn waiter_reports_a_shared_holder_only_if_it_waits_for_the_same_resource() {
 #[test]
 fn waiter_reports_how_many_waiters_of_the_local_queue_are_ahead() {
     let queues = LocalQueues::new();
-    let mut places = [(); 4].map(|()| Some(queues.enter(&job())));
+    let mut places = [(); 4].map(|()| Some(queues.enter(&job_target())));
     let ahead = |places: &[Option<LocalPlace>]| -> Vec<u64> {
         places.iter().flatten().map(LocalPlace::ahead).collect()
     };
@@ -126,13 +126,16 @@ fn waiter_reports_how_many_waiters_of_the_local_queue_are_ahead() {
     assert_eq!(ahead(&places), [0]);
     assert!(places[2].as_ref().is_some_and(LocalPlace::is_front));
     places[2] = None;
-    assert!(queues.map().is_empty(), "an empty queue must be removed");
+    assert!(
+        queues.queues_by_key().is_empty(),
+        "an empty queue must be removed"
+    );
 }
 
 #[test]
 fn lock_counts_as_held_in_this_process_until_its_holder_leaves_the_local_queue() {
     let queues = LocalQueues::new();
-    let first = queues.enter(&job());
+    let first = queues.enter(&job_target());
     assert!(
         !queues.is_held(b"job"),
         "a waiter must not count as the holder"
@@ -140,21 +143,21 @@ fn lock_counts_as_held_in_this_process_until_its_holder_leaves_the_local_queue()
     let holder = first.hold();
     assert!(queues.is_held(b"job"));
     assert!(!queues.is_held(b"other"));
-    let next = queues.enter(&job());
+    let next = queues.enter(&job_target());
     assert!(!next.is_front());
-    assert_eq!((next.ahead(), knows(&next)), (1, Some(Finding::Held)));
+    assert_eq!((next.ahead(), finding_of(&next)), (1, Some(Finding::Held)));
     {
-        let mut front = pin!(next.front());
+        let mut front = pin!(next.wait_for_front());
         assert_eq!(poll(front.as_mut()), None);
         holder.pass_on(b"job");
         assert!(!queues.is_held(b"job"));
         assert_eq!(poll(front.as_mut()), Some(()));
     }
     // `next` is the first now, and keeps the finding `Held` until its own first attempt.
-    assert_eq!(knows(&next), Some(Finding::Held));
+    assert_eq!(finding_of(&next), Some(Finding::Held));
     let holder = next.hold();
     holder.pass_on(b"job");
-    assert!(queues.map().is_empty());
+    assert!(queues.queues_by_key().is_empty());
 }
 
 #[test]
@@ -172,7 +175,7 @@ fn resource_counts_as_held_until_all_its_local_locks_are_released() {
     queues.lock_ended(b"job", None);
     queues.lock_ended(b"other", None);
     assert!(!queues.is_held(b"job") && !queues.is_held(b"other"));
-    assert!(queues.own.is_empty());
+    assert!(queues.own_locks.is_empty());
     // `job` is not held any more, so releasing it once more has no effect.
     queues.lock_ended(b"job", None);
     assert!(!queues.is_held(b"job"));
@@ -181,21 +184,21 @@ fn resource_counts_as_held_until_all_its_local_locks_are_released() {
 #[test]
 fn finding_of_the_front_waiter_is_visible_to_all_later_waiters() {
     let queues = LocalQueues::new();
-    let [first, second, third] = [(); 3].map(|()| queues.enter(&job()));
-    assert_eq!(knows(&third), None);
+    let [first, second, third] = [(); 3].map(|()| queues.enter(&job_target()));
+    assert_eq!(finding_of(&third), None);
     first.share_finding(Some(outage()));
-    assert_eq!(knows(&first), Some(Finding::Outage));
-    assert_eq!(knows(&third), Some(Finding::Outage));
+    assert_eq!(finding_of(&first), Some(Finding::Outage));
+    assert_eq!(finding_of(&third), Some(Finding::Outage));
     drop(first);
     assert_eq!(
-        knows(&second),
+        finding_of(&second),
         Some(Finding::Outage),
         "the new first waiter must take over the finding of the old one"
     );
     second.share_finding(Some(HELD));
-    assert_eq!(knows(&third), Some(Finding::Held));
+    assert_eq!(finding_of(&third), Some(Finding::Held));
     second.share_finding(None);
-    assert_eq!(knows(&third), None);
+    assert_eq!(finding_of(&third), None);
 }
 
 #[test]
@@ -203,7 +206,7 @@ fn try_acquire_never_waits_behind_others_in_the_local_queue() {
     let queues = LocalQueues::new();
     let tries = || {
         queues
-            .enter_if_free(&job())
+            .enter_if_free(&job_target())
             .map_err(|last_finding| last_finding.finding)
     };
     let first = tries().expect("free").expect("a place");
@@ -211,7 +214,7 @@ fn try_acquire_never_waits_behind_others_in_the_local_queue() {
     // The waiter at the front has no finding before its first attempt ends. Until then, a `try_acquire` must ask the
     // masters itself.
     assert!(matches!(tries(), Ok(None)));
-    let behind = queues.enter(&job());
+    let behind = queues.enter(&job_target());
     assert!(matches!(tries(), Ok(None)));
     first.share_finding(Some(outage()));
     assert!(matches!(tries(), Err(Finding::Outage)));
@@ -222,7 +225,7 @@ fn try_acquire_never_waits_behind_others_in_the_local_queue() {
     );
     let holder = first.hold();
     assert!(matches!(tries(), Ok(None)));
-    let _behind = queues.enter(&job());
+    let _behind = queues.enter(&job_target());
     assert!(matches!(tries(), Err(Finding::Held)));
     drop(holder);
 }
@@ -230,15 +233,15 @@ fn try_acquire_never_waits_behind_others_in_the_local_queue() {
 #[test]
 fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
     let queues = LocalQueues::new();
-    let single = queues.enter(&job());
-    let several = queues.enter(&both());
+    let single = queues.enter(&job_target());
+    let several = queues.enter(&target_of_two_keys());
     assert!(!several.is_front());
     assert_eq!(several.ahead(), 1);
-    let other = queues.enter(&Wanted::exclusive(key("other")));
+    let other = queues.enter(&LockTarget::exclusive(key("other")));
     assert_eq!(other.ahead(), 1);
     single.share_finding(Some(outage()));
     assert_eq!(
-        knows(&several),
+        finding_of(&several),
         Some(Finding::Outage),
         "the waiter must know the last finding of the first waiter"
     );
@@ -254,14 +257,14 @@ fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
     holder.pass_on(b"other");
     assert!(other.is_front());
     drop(other);
-    assert!(queues.map().is_empty());
+    assert!(queues.queues_by_key().is_empty());
 }
 
 #[test]
 fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
     let queues = LocalQueues::new();
-    let mut reader = queues.enter(&job());
-    let writer = queues.enter(&job());
+    let mut reader = queues.enter(&job_target());
+    let writer = queues.enter(&job_target());
     assert!(reader.is_queued());
     reader.leave_queues();
     assert!(!reader.is_queued() && reader.is_front());
@@ -271,16 +274,16 @@ fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
     );
     assert_eq!(queues.unqueued().len(), 1);
     queues.woken(3, b"job");
-    assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
-    assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
+    assert_eq!(reader.waiter.woken_by.load(Ordering::Relaxed), 1 << 3);
+    assert_eq!(writer.waiter.woken_by.load(Ordering::Relaxed), 1 << 3);
     // The reader has left the queue, so it does not share the finding of the waiter at the front.
     writer.share_finding(Some(outage()));
-    assert_eq!(knows(&reader), None);
-    let owner = queues.place_unqueued(&job());
+    assert_eq!(finding_of(&reader), None);
+    let owner = queues.place_unqueued(&job_target());
     assert!(owner.is_front() && !owner.is_queued());
     drop(reader);
     queues.woken(1, b"job");
-    assert_eq!(owner.turn.woken.load(Ordering::Relaxed), 1 << 1);
+    assert_eq!(owner.waiter.woken_by.load(Ordering::Relaxed), 1 << 1);
     drop(owner);
     assert!(queues.unqueued().is_empty());
     assert!(
@@ -289,20 +292,20 @@ fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
     );
 }
 
-fn api() -> (Wanted, Permit) {
+fn api_semaphore() -> (LockTarget, Permit) {
     let permit = Permit::new(key("api"), 0, 4);
-    (Wanted::slot(permit.clone()), permit)
+    (LockTarget::slot(permit.clone()), permit)
 }
 
 #[test]
 fn waiter_that_got_no_slot_returns_to_its_old_place_in_the_local_queue() {
     let queues = LocalQueues::new();
-    let (api, _) = api();
+    let (api, _) = api_semaphore();
     let [mut first, mut second, mut third, fourth] = [(); 4].map(|()| queues.enter(&api));
     assert!(first.is_first() && !second.is_first());
     for place in [&mut first, &mut second, &mut third] {
         assert!(place.is_front());
-        place.step_aside();
+        place.leave_for_slot();
         assert!(!place.is_queued());
     }
     assert!(
@@ -314,62 +317,62 @@ fn waiter_that_got_no_slot_returns_to_its_old_place_in_the_local_queue() {
         "the fourth waiter must not be first, because three waiters came earlier"
     );
     second.share_finding(Some(outage()));
-    second.step_back();
+    second.return_to_queue();
     assert!(second.is_front() && !fourth.is_front());
     assert!(
         !second.is_first(),
         "the second waiter must not be first while the first waiter asks for a slot"
     );
     assert_eq!(
-        knows(&fourth),
+        finding_of(&fourth),
         Some(Finding::Outage),
         "the finding must come from the second waiter, which is at the front of the queue"
     );
-    third.step_back();
+    third.return_to_queue();
     assert_eq!((third.ahead(), fourth.ahead()), (1, 2));
-    first.step_back();
+    first.return_to_queue();
     assert!(first.is_first());
     assert_eq!((second.ahead(), third.ahead(), fourth.ahead()), (1, 2, 3));
     drop((first, second, third));
     assert!(fourth.is_first());
     drop(fourth);
-    assert!(queues.map().is_empty() && queues.aside().is_empty());
+    assert!(queues.queues_by_key().is_empty() && queues.waiters_at_slots().is_empty());
 }
 
 #[test]
 fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
     let queues = LocalQueues::new();
-    let (api, _) = api();
+    let (api, _) = api_semaphore();
     let [mut first, mut second] = [(); 2].map(|()| queues.enter(&api));
-    first.step_aside();
-    second.step_aside();
-    first.step_back();
+    first.leave_for_slot();
+    second.leave_for_slot();
+    first.return_to_queue();
     assert!(first.is_first(), "the waiter that came first must be first");
     // Waiters of another semaphore do not change which waiter is the first here.
-    let other = Wanted::slot(Permit::new(key("other"), 0, 4));
+    let other = LockTarget::slot(Permit::new(key("other"), 0, 4));
     let mut other = [(); 2].map(|()| queues.enter(&other));
-    other[0].step_aside();
+    other[0].leave_for_slot();
     assert!(!other[1].is_first() && first.is_first());
-    // A second `step_back` changes nothing.
-    first.step_back();
+    // A second `return_to_queue` changes nothing.
+    first.return_to_queue();
     drop(first);
-    second.step_aside();
+    second.leave_for_slot();
     drop((second, other));
-    assert!(queues.map().is_empty() && queues.aside().is_empty());
+    assert!(queues.queues_by_key().is_empty() && queues.waiters_at_slots().is_empty());
 }
 
 #[test]
 fn semaphore_waiter_wakes_when_it_becomes_first_or_a_local_task_releases_a_slot() {
     let queues = LocalQueues::new();
-    let (api, permit) = api();
+    let (api, permit) = api_semaphore();
     let [mut first, mut second, third] = [(); 3].map(|()| queues.enter(&api));
-    first.step_aside();
-    second.step_aside();
+    first.leave_for_slot();
+    second.leave_for_slot();
     let waker = Arc::new(Woken::default());
     let woken = futures::task::waker(waker.clone());
     let mut cx = Context::from_waker(&woken);
     {
-        let mut wait = pin!(third.first());
+        let mut wait = pin!(third.wait_until_first());
         assert!(wait.as_mut().poll(&mut cx).is_pending());
         drop(first);
         assert!(
@@ -388,9 +391,9 @@ fn semaphore_waiter_wakes_when_it_becomes_first_or_a_local_task_releases_a_slot(
     queues.hold([slot.clone()].iter());
     let [mut fourth, fifth] = [(); 2].map(|()| queues.enter(&api));
     drop(third);
-    fourth.step_aside();
+    fourth.leave_for_slot();
     fifth.forget_wakes();
-    let mut wait = pin!(fifth.first());
+    let mut wait = pin!(fifth.wait_until_first());
     assert!(wait.as_mut().poll(&mut cx).is_pending());
     waker.0.store(false, Ordering::SeqCst);
     queues.lock_ended(&slot, Some(&permit));
@@ -413,14 +416,14 @@ impl futures::task::ArcWake for Woken {
 #[test]
 fn next_waiter_inherits_the_list_of_occupied_slots_from_the_first_waiter() {
     let queues = LocalQueues::new();
-    let (api, permit) = api();
+    let (api, permit) = api_semaphore();
     let [first, second] = [(); 2].map(|()| queues.enter(&api));
-    first.learn(0b1011);
-    first.got(1);
+    first.set_occupied_elsewhere(0b1011);
+    first.clear_occupied_slot(1);
     drop(first);
     let reservation = queues.reserve_slot(&permit, Some(&second), false);
     assert_eq!(
-        (reservation.permit.slot(), reservation.alone),
+        (reservation.permit.slot(), reservation.is_only_request),
         (1, true),
         "the waiter must ask for slot 1, the first slot that no other process holds"
     );
@@ -428,11 +431,16 @@ fn next_waiter_inherits_the_list_of_occupied_slots_from_the_first_waiter() {
 
 #[test]
 fn wait_ends_after_wake_ups_from_a_majority_or_soon_after_one_wake_up() {
-    let clock = Hand::default();
+    let clock = ManualClock::default();
     let queues = LocalQueues::new();
-    let place = queues.enter(&job());
+    let place = queues.enter(&job_target());
     // The lock was free on no master at the last attempt, so wake-ups from two masters are needed.
-    let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
+    let mut wait = pin!(place.wait_for_wake_ups(
+        &clock,
+        MasterSet::default(),
+        two_of_three(),
+        ManualClock::at(50)
+    ));
     assert_eq!(poll(wait.as_mut()), None);
     queues.woken(0, b"other");
     assert_eq!(
@@ -451,7 +459,12 @@ fn wait_ends_after_wake_ups_from_a_majority_or_soon_after_one_wake_up() {
     assert_eq!(poll(wait.as_mut()), Some(()));
     // The lock was free on master 2 at the last attempt, so a wake-up from master 0 or 1 is enough.
     place.forget_wakes();
-    let mut wait = pin!(place.woken(&clock, MasterSet::one(2), two(), Hand::at(50)));
+    let mut wait = pin!(place.wait_for_wake_ups(
+        &clock,
+        MasterSet::single(2),
+        two_of_three(),
+        ManualClock::at(50)
+    ));
     assert_eq!(poll(wait.as_mut()), None);
     queues.woken(2, b"job");
     assert_eq!(
@@ -463,7 +476,12 @@ fn wait_ends_after_wake_ups_from_a_majority_or_soon_after_one_wake_up() {
     assert_eq!(poll(wait.as_mut()), Some(()));
     // If only one wake-up comes, the wait ends `GRACE` after that wake-up.
     place.forget_wakes();
-    let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
+    let mut wait = pin!(place.wait_for_wake_ups(
+        &clock,
+        MasterSet::default(),
+        two_of_three(),
+        ManualClock::at(50)
+    ));
     clock.set(10);
     queues.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), None);
@@ -475,19 +493,29 @@ fn wait_ends_after_wake_ups_from_a_majority_or_soon_after_one_wake_up() {
 
 #[test]
 fn wait_ends_at_its_deadline_without_a_wake_up() {
-    let clock = Hand::default();
+    let clock = ManualClock::default();
     let queues = LocalQueues::new();
-    let place = queues.enter(&job());
+    let place = queues.enter(&job_target());
     // Without a wake-up, the wait lasts until its deadline, even if the lock was free on all masters at the last
     // attempt.
-    let mut wait = pin!(place.woken(&clock, MasterSet::first(3), two(), Hand::at(50)));
+    let mut wait = pin!(place.wait_for_wake_ups(
+        &clock,
+        MasterSet::first(3),
+        two_of_three(),
+        ManualClock::at(50)
+    ));
     clock.set(49);
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(50);
     assert_eq!(poll(wait.as_mut()), Some(()));
     // After a wake-up, the wait ends at its time limit (100), even if the time `GRACE` has not passed yet.
     clock.set(99);
-    let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(100)));
+    let mut wait = pin!(place.wait_for_wake_ups(
+        &clock,
+        MasterSet::default(),
+        two_of_three(),
+        ManualClock::at(100)
+    ));
     queues.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(100);
@@ -497,8 +525,8 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
 #[test]
 fn wake_up_from_the_65th_or_a_later_master_is_ignored() {
     let queues = LocalQueues::new();
-    let place = queues.enter(&job());
+    let place = queues.enter(&job_target());
     queues.woken(64, b"job");
     queues.woken(70, b"job");
-    assert_eq!(place.turn.woken.load(Ordering::Relaxed), 0);
+    assert_eq!(place.waiter.woken_by.load(Ordering::Relaxed), 0);
 }

@@ -85,7 +85,7 @@ fn roster(ms: &Arc<AtomicU64>) -> Roster {
 fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
         name: "host:1".into(),
-        configuration: Configuration::new(0, Fingerprint::of(["master:6379"]), None),
+        configuration: Configuration::new(0, Fingerprint::new(["master:6379"]), None),
         markers: Markers::of(1, Vec::new()),
         node_timeout: ms(NODE_TIMEOUT),
         connect_timeout: ms(CONNECT_TIMEOUT),

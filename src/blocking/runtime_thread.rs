@@ -14,21 +14,21 @@ use tokio::sync::oneshot;
 
 use crate::error::{BuildError, CannotBlock};
 use crate::fork::Process;
-use crate::hosting::{self, Driven};
+use crate::hosting::{self, DrivenRuntime};
 use crate::redlock::Redlock;
 
 /// How long the background thread may take to send the last releases before it ends, in addition to the node timeout.
-const PARTING: Duration = Duration::from_millis(300);
+const FLUSH_MARGIN: Duration = Duration::from_millis(300);
 
 /// A handle of the background thread, whose runtime runs the locks of blocking callers.
 #[derive(Clone)]
-pub(super) struct Home {
+pub(super) struct RuntimeThread {
     background: Arc<Background>,
     /// Whether callers may wait even on a thread of a Tokio runtime. True only for a handle from `in_spawn_blocking`.
-    anywhere: bool,
+    allows_runtime_threads: bool,
 }
 
-/// The background thread. It ends when the last [`Home`] that refers to it is dropped.
+/// The background thread. It ends when the last [`RuntimeThread`] that refers to it is dropped.
 struct Background {
     runtime: Handle,
     stop: Option<oneshot::Sender<()>>,
@@ -39,57 +39,59 @@ struct Background {
 thread_local! {
     /// True while this thread is inside `wait`. `wait` then also accepts a nested call, for example from a `scope` body
     /// or from an observer, and does not mistake it for a call on a thread of a Tokio runtime.
-    static WAITS: Cell<bool> = const { Cell::new(false) };
+    static IS_BLOCKED: Cell<bool> = const { Cell::new(false) };
 }
 
-impl Home {
+impl RuntimeThread {
     pub(super) fn start(redlock: Redlock) -> Result<Self, BuildError> {
         let no_thread = |error: std::io::Error| BuildError::NoThread(error.to_string());
-        let (stop, stopped) = oneshot::channel();
-        let (started, starts) = std::sync::mpsc::channel();
+        let (stop, stop_requested) = oneshot::channel();
+        let (handle_sender, handle_receiver) = std::sync::mpsc::channel();
         // The runtime is created and dropped on the background thread, because threads of a Tokio runtime may not drop
         // another runtime.
-        let run = move || {
+        let run_runtime = move || {
             let runtime = match hosting::one_thread() {
                 Ok(runtime) => runtime,
-                Err(error) => return drop(started.send(Err(error))),
+                Err(error) => return drop(handle_sender.send(Err(error))),
             };
-            let driven = Driven::new(runtime.handle());
-            let _ = started.send(Ok(runtime.handle().clone()));
+            let driven_runtime = DrivenRuntime::new(runtime.handle());
+            let _ = handle_sender.send(Ok(runtime.handle().clone()));
             runtime.block_on(async move {
-                let _ = stopped.await;
-                let patience = redlock.core.coordinator.patience.answer + PARTING;
+                let _ = stop_requested.await;
+                let patience = redlock.core.coordinator.patience.answer + FLUSH_MARGIN;
                 let _ = tokio::time::timeout(patience, redlock.flush()).await;
             });
-            drop(driven);
+            drop(driven_runtime);
             // Without this call, dropping the runtime would block until pending name lookups have ended.
             runtime.shutdown_background();
         };
-        let thread = thread::Builder::new().name("quorate".to_owned()).spawn(run);
+        let thread = thread::Builder::new()
+            .name("quorate".to_owned())
+            .spawn(run_runtime);
         let thread = thread.map_err(no_thread)?;
-        let runtime = starts
+        let runtime = handle_receiver
             .recv()
             .map_err(|_| std::io::Error::other("the thread ended"));
         let background = Background {
-            runtime: runtime.and_then(|made| made).map_err(no_thread)?,
+            runtime: runtime.and_then(|runtime| runtime).map_err(no_thread)?,
             stop: Some(stop),
             thread: Some(thread),
-            process: Process::this(),
+            process: Process::current(),
         };
         Ok(Self {
             background: Arc::new(background),
-            anywhere: false,
+            allows_runtime_threads: false,
         })
     }
 
     /// Whether the background thread exists only in the parent of this process.
     pub(super) fn is_forked(&self) -> bool {
-        self.background.process.is_other()
+        self.background.process.is_not_current()
     }
 
-    pub(super) fn anywhere(&self) -> Self {
+    pub(super) fn allowing_runtime_threads(&self) -> Self {
         Self {
-            anywhere: true,
+            allows_runtime_threads: true,
             ..self.clone()
         }
     }
@@ -112,29 +114,29 @@ impl Home {
             std::mem::forget(future);
             return Err(CannotBlock::FORKED);
         }
-        let nested = WAITS.get();
-        if !self.anywhere && !nested && Handle::try_current().is_ok() {
+        let is_nested = IS_BLOCKED.get();
+        if !self.allows_runtime_threads && !is_nested && Handle::try_current().is_ok() {
             // Enter the background runtime. If the future drops guards, the background thread then releases their
             // locks.
-            let _in = self.enter();
+            let _entered = self.enter();
             drop(future);
             return Err(CannotBlock::ON_RUNTIME);
         }
-        let _in = self.enter();
-        let _waits = Waits::from_now_on(nested);
-        let parked = Arc::new(Parked {
+        let _entered = self.enter();
+        let _blocked_mark = BlockedMark::set(is_nested);
+        let thread_waker = Arc::new(ThreadWaker {
             thread: thread::current(),
             woken: AtomicBool::new(false),
         });
-        let waker = Waker::from(parked.clone());
+        let waker = Waker::from(thread_waker.clone());
         let mut context = Context::from_waker(&waker);
         let mut future = pin!(future);
         loop {
-            if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
-                return Ok(done);
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return Ok(output);
             }
             // The thread may have been woken by other code, so check the flag of this wait.
-            while !parked.woken.swap(false, Ordering::Acquire) {
+            while !thread_waker.woken.swap(false, Ordering::Acquire) {
                 thread::park();
             }
         }
@@ -151,30 +153,30 @@ impl Home {
 }
 
 /// Marks the calling thread as waiting until this value is dropped.
-struct Waits {
-    before: bool,
+struct BlockedMark {
+    was_blocked: bool,
 }
 
-impl Waits {
-    fn from_now_on(before: bool) -> Self {
-        WAITS.set(true);
-        Self { before }
+impl BlockedMark {
+    fn set(was_blocked: bool) -> Self {
+        IS_BLOCKED.set(true);
+        Self { was_blocked }
     }
 }
 
-impl Drop for Waits {
+impl Drop for BlockedMark {
     fn drop(&mut self) {
-        WAITS.set(self.before);
+        IS_BLOCKED.set(self.was_blocked);
     }
 }
 
 /// Wakes a thread that is parked while it waits for a future.
-struct Parked {
+struct ThreadWaker {
     thread: Thread,
     woken: AtomicBool,
 }
 
-impl Wake for Parked {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -187,7 +189,7 @@ impl Wake for Parked {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if self.process.is_other() {
+        if self.process.is_not_current() {
             // Waiting for a thread of the parent process would never end.
             std::mem::forget((self.stop.take(), self.thread.take()));
             return;

@@ -1,7 +1,7 @@
 //! Writes the generation marker to masters that have never been replaced. A missing marker then shows that a master has
 //! lost its data, or that a different server has its address (docs/protocol.md, "Generation markers").
 
-use super::{ChangeError, Survey, none};
+use super::{ChangeError, Survey, refuse_if_missing};
 use crate::node::change::{ClientKind, MasterSeen};
 use crate::protocol::marker::Marker;
 use crate::redlock::Redlock;
@@ -10,8 +10,9 @@ impl Redlock {
     /// Writes the generation marker to all masters. From then on, a missing marker shows that a master has lost its
     /// data, or that another server has taken its address. Clients ignore the votes of such a master for `max_ttl`.
     ///
-    /// Connected clients are not affected. Call this function again after `masters_name` was set, so that the markers bear
-    /// the name: clients without a name ignore the name of a marker. To restore markers that masters have lost, call this function again.
+    /// Connected clients are not affected. Call this function again after `masters_name` was set, so that the markers
+    /// bear the name: clients without a name ignore the name of a marker. To restore markers that masters have lost,
+    /// call this function again.
     ///
     /// # Errors
     ///
@@ -29,31 +30,33 @@ impl Redlock {
     ///
     /// If a master fails during the call, other masters may already have the marker.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
-        let masters = self.masters_as_marked()?;
-        let before = masters.survey().await;
+        let change = self.masters_change()?;
+        let before = change.survey().await;
         // If any master has a marker, clients treat a missing marker as lost: restore it. If no master has a marker, or
         // none that bears the configured name, write the first markers.
-        let any = |such: &dyn Fn(Marker) -> bool| {
+        let has_any_marker = |is_selected: &dyn Fn(Marker) -> bool| {
             let mut markers = before.masters.iter().filter_map(MasterSeen::marker);
-            markers.any(such)
+            markers.any(is_selected)
         };
-        let restores = any(&|_| true);
-        let is_first = !any(&|marker| before.configuration.is_named_by(marker));
+        let restores_markers = has_any_marker(&|_| true);
+        let is_first = !has_any_marker(&|marker| before.configuration.is_named_by(marker));
         let mut missing = before.unmarkable();
         if is_first {
             missing.extend(before.faults());
         }
-        missing.extend(masters.alternating(&before).await);
-        none(missing)?;
-        let after = masters.raise_where(0, |_| restores).await;
+        missing.extend(change.alternating_addresses(&before).await);
+        refuse_if_missing(missing)?;
+        let after = change
+            .raise_markers_restoring(0, |_| restores_markers)
+            .await;
         // The address may have led to another server just now.
-        none(before.alternating(std::slice::from_ref(&after)))?;
-        let marked =
-            after.those(|master| master.marker().is_some_and(|marker| after.is_own(marker)));
-        let all = !is_first || marked == after.those(|_| true);
-        let enough = all && after.quorum.is_met_by(marked);
-        none(after.unless(
-            enough,
+        refuse_if_missing(before.alternating_addresses(std::slice::from_ref(&after)))?;
+        let marked_masters = after
+            .masters_where(|master| master.marker().is_some_and(|marker| after.is_own(marker)));
+        let has_all = !is_first || marked_masters == after.masters_where(|_| true);
+        let is_enough = has_all && after.quorum.is_met_by(marked_masters);
+        refuse_if_missing(after.missing_unless(
+            is_enough,
             "not all masters have a generation marker: run the step `mark` again",
         ))?;
         Ok(after)
@@ -62,12 +65,12 @@ impl Redlock {
 
 impl Survey {
     /// Whether every master has a generation marker, which bears the name in
-    /// [`masters_name`](crate::RedlockBuilder::masters_name) if one is set. [`mark_masters`](Redlock::mark_masters) writes
-    /// the marker, and so does a replacement of the masters.
+    /// [`masters_name`](crate::RedlockBuilder::masters_name) if one is set. [`mark_masters`](Redlock::mark_masters)
+    /// writes the marker, and so does a replacement of the masters.
     pub fn is_marked(&self) -> bool {
-        let named = |marker| self.configuration.is_named_by(marker);
+        let is_named = |marker| self.configuration.is_named_by(marker);
         let mut masters = self.masters.iter();
-        masters.all(|master| master.marker().is_some_and(named))
+        masters.all(|master| master.marker().is_some_and(is_named))
     }
 
     /// The reasons why the marker must not be written to these masters, one line each.
@@ -80,12 +83,14 @@ impl Survey {
         }
         let mut missing = self.obstacles();
         for master in &self.masters {
-            let strange = |marker: &Marker| {
+            let is_unfit = |marker: &Marker| {
                 let name = self.configuration.name();
                 let marker = &Marker { name, ..*marker };
-                !self.is_own(*marker) && !self.is_of_others(*marker) && !self.is_later(*marker)
+                !self.is_own(*marker)
+                    && !self.belongs_to_other_masters(*marker)
+                    && !self.is_later(*marker)
             };
-            if let Some(marker) = master.marker().filter(strange) {
+            if let Some(marker) = master.marker().filter(is_unfit) {
                 missing.push(format!(
                     "{}: the generation marker {marker} of this master belongs to another generation or to an \
                      unfinished replacement: correct masters_generation, or finish the replacement",
@@ -100,15 +105,15 @@ impl Survey {
     /// One line for each connected client that would be rejected once the masters have the marker. Such a client is
     /// configured with other masters, or with another step of a replacement.
     fn would_be_refused(&self) -> Vec<String> {
-        let own = self
+        let first_print = self
             .configuration
             .print_at(self.configuration.first_marker());
-        let own = own.map(|print| (self.configuration.step(), print.number()));
+        let own_print = first_print.map(|print| (self.configuration.step(), print.number()));
         let mut missing = Vec::new();
         for master in &self.masters {
             for client in &master.seen.clients {
                 if let ClientKind::AtStep(step, print) = client.kind
-                    && Some((step, print)) != own
+                    && Some((step, print)) != own_print
                 {
                     missing.push(format!(
                         "{}: the client {} at {} is configured with other masters or another generation: use the same \
@@ -122,9 +127,9 @@ impl Survey {
     }
 
     fn is_own(&self, marker: Marker) -> bool {
-        let own = self.configuration.first_marker();
-        marker.number == own
-            && self.configuration.print_at(own) == Some(marker.print)
+        let own_number = self.configuration.first_marker();
+        marker.number == own_number
+            && self.configuration.print_at(own_number) == Some(marker.print)
             && self.configuration.is_named_by(marker)
     }
 }

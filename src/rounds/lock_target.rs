@@ -7,14 +7,14 @@ use crate::node::{Claim, Class, Group, Mode, Part, Permit, Shape, Token};
 
 /// The keys that an acquire asks for, and the mode of each key: exclusive or shared.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct LockTarget {
     /// For a slot of a semaphore: the key of the semaphore's queue. For any other request: the first lock key.
     key: Arc<[u8]>,
     /// Whether the request is for one plain lock, for a group of keys with their modes, or for a slot of a semaphore.
     shape: Shape,
 }
 
-impl Wanted {
+impl LockTarget {
     /// A request for one key, held exclusively.
     pub(crate) fn exclusive(key: Arc<[u8]>) -> Self {
         let shape = Shape::Plain;
@@ -33,16 +33,16 @@ impl Wanted {
     /// A request for several keys, each held exclusively. A master grants all of them or none.
     pub(crate) fn several(keys: Vec<Arc<[u8]>>) -> Self {
         let mode = Mode::Exclusive;
-        let part = |key| Part {
+        let exclusive_part = |key| Part {
             key,
             mode: mode.clone(),
         };
-        Self::group(keys.into_iter().map(part).collect())
+        Self::group(keys.into_iter().map(exclusive_part).collect())
     }
 
     /// A request for one key that is shared: by readers, or by the holds of one owner (a client that may hold the lock
     /// several times). `class` selects one of these two.
-    pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
+    pub(crate) fn with_class(key: Arc<[u8]>, class: Class) -> Self {
         let mode = Mode::Class(class);
         Self::group(vec![Part { key, mode }])
     }
@@ -88,8 +88,10 @@ impl Wanted {
     /// All keys for which the waiter queues in this process.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         let parts = self.shape.parts();
-        let alone = parts.is_empty().then_some(&self.key);
-        alone.into_iter().chain(parts.iter().map(|part| &part.key))
+        let single_key = parts.is_empty().then_some(&self.key);
+        single_key
+            .into_iter()
+            .chain(parts.iter().map(|part| &part.key))
     }
 
     /// A claim with a placeholder token. It holds no lock, and only serves to remove the waiter's queue entries from
@@ -111,8 +113,8 @@ impl Wanted {
             Shape::Permit(permit) => {
                 let key = permit.key();
                 // The number of bytes of `key` before the semaphore's resource name.
-                let before = key.len() - permit.name().len() + coordinator.prefix.len();
-                Claim::on(key, before, token, coordinator.fencing)
+                let prefix_len = key.len() - permit.name().len() + coordinator.prefix.len();
+                Claim::on(key, prefix_len, token, coordinator.fencing)
             }
         };
         claim.with_shape(&self.shape)
@@ -129,11 +131,11 @@ mod tests {
             key: key.into(),
             mode,
         };
-        let alone = Wanted::group(vec![part(b"a", Mode::Exclusive)]);
-        assert!(alone.shape.is_plain());
-        let two = [b"a", b"b"].map(|key| part(key, Mode::Exclusive));
-        assert!(!Wanted::group(two.into()).shape.is_plain());
-        let shared = Wanted::group(vec![part(b"a", Mode::Class(Class::Shared))]);
+        let single = LockTarget::group(vec![part(b"a", Mode::Exclusive)]);
+        assert!(single.shape.is_plain());
+        let two_parts = [b"a", b"b"].map(|key| part(key, Mode::Exclusive));
+        assert!(!LockTarget::group(two_parts.into()).shape.is_plain());
+        let shared = LockTarget::group(vec![part(b"a", Mode::Class(Class::Shared))]);
         assert!(!shared.shape.is_plain());
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{held, with_replies};
+use crate::error::{held_text, with_replies};
 use crate::hold::guard::LockGuard;
 use crate::node::Note;
 use crate::report::NodeReport;
@@ -42,7 +42,7 @@ pub struct Refusal {
     /// `true`, because locks are not re-entrant.
     pub held_here: bool,
     /// Whether another program holds the lock: the lock key has a value that quorate did not write
-    /// ([`Missed::foreign`](crate::Missed::foreign)).
+    /// ([`FailedAcquire::foreign`](crate::FailedAcquire::foreign)).
     pub foreign: bool,
     /// The holder's note; `None` if the holder has written none, or if no master returned it.
     pub note: Option<Box<Note>>,
@@ -62,6 +62,6 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the lock {}", held(self.held_here, self.foreign))
+        write!(f, "the lock {}", held_text(self.held_here, self.foreign))
     }
 }

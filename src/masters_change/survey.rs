@@ -11,8 +11,8 @@ use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The masters' clocks may differ by at most `max_ttl` minus `SLACK`, but a difference of 1 s is always allowed.
-const SLACK: Duration = Duration::from_secs(2);
+/// The masters' clocks may differ by at most `max_ttl` minus `CLOCK_SLACK`, but a difference of 1 s is always allowed.
+const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// The stage of a replacement of the masters, derived from the generation markers of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,75 +69,75 @@ impl MasterSeen {
 }
 
 impl Survey {
-    /// The masters for whose state `such` returns true.
-    pub(super) fn those(&self, such: impl Fn(&MasterSeen) -> bool) -> MasterSet {
+    /// The masters for whose state `is_selected` returns true.
+    pub(super) fn masters_where(&self, is_selected: impl Fn(&MasterSeen) -> bool) -> MasterSet {
         let masters = self.masters.iter().enumerate();
         masters
-            .filter(|(_, master)| such(master))
+            .filter(|(_, master)| is_selected(master))
             .map(|(index, _)| index)
             .collect()
     }
 
     /// For each key of a fencing counter, the largest number that an old master reports.
-    pub(super) fn largest(&self) -> BTreeMap<Vec<u8>, u64> {
-        let mut largest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+    pub(super) fn largest_counters(&self) -> BTreeMap<Vec<u8>, u64> {
+        let mut largest_numbers: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
             for (key, number) in &master.seen.counters {
-                let known = largest.entry(key.clone()).or_default();
-                *known = (*known).max(*number);
+                let largest = largest_numbers.entry(key.clone()).or_default();
+                *largest = (*largest).max(*number);
             }
         }
-        largest
+        largest_numbers
     }
 
     /// The masters whose generation marker belongs to this replacement and has at least the number `first_marker() +
     /// by`.
-    pub(super) fn marked(&self, by: u64) -> MasterSet {
-        let least = self.configuration.first_marker() + by;
-        let ours = |marker: Marker| {
-            let named = self.configuration.is_named_by(marker);
-            marker.number >= least && named && !self.is_of_others(marker)
+    pub(super) fn masters_marked_at_least(&self, by: u64) -> MasterSet {
+        let least_number = self.configuration.first_marker() + by;
+        let is_ours = |marker: Marker| {
+            let is_named = self.configuration.is_named_by(marker);
+            marker.number >= least_number && is_named && !self.belongs_to_other_masters(marker)
         };
-        self.those(|master| master.marker().is_some_and(ours))
+        self.masters_where(|master| master.marker().is_some_and(is_ours))
     }
 
     /// Whether any master of the same set (old or next) as the master at `index` has a marker of this replacement. In
     /// that case, a missing marker on another master of this set was lost.
     pub(super) fn has_marker_like(&self, index: usize) -> bool {
-        let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
+        let (marked, is_old) = (self.masters_marked_at_least(0), self.quorum.is_old(index));
         let mut masters = self.masters.iter().enumerate();
-        masters.any(|(other, master)| master.is_old == is_old && marked.has(other))
+        masters.any(|(other_index, master)| master.is_old == is_old && marked.has(other_index))
     }
 
     /// Whether any master is open, so that it admits clients that know only the next masters.
     pub(super) fn is_any_open(&self) -> bool {
-        self.marked(2) != MasterSet::default()
+        self.masters_marked_at_least(2) != MasterSet::default()
     }
 
     /// Whether the fingerprint in the marker differs from the fingerprint of the configured masters.
-    pub(super) fn is_of_others(&self, marker: Marker) -> bool {
-        let ours = self.configuration.print_at(marker.number);
-        ours.is_some_and(|ours| ours != marker.print)
+    pub(super) fn belongs_to_other_masters(&self, marker: Marker) -> bool {
+        let own_print = self.configuration.print_at(marker.number);
+        own_print.is_some_and(|own_print| own_print != marker.print)
     }
 
     /// Whether the marker belongs to a later replacement of the masters than this one.
     pub(super) fn is_later(&self, marker: Marker) -> bool {
-        let unknown = self.configuration.print_at(marker.number).is_none();
-        unknown && marker.number >= self.configuration.first_marker()
+        let is_unknown = self.configuration.print_at(marker.number).is_none();
+        is_unknown && marker.number >= self.configuration.first_marker()
     }
 
     /// The stage of the replacement, derived from the generation markers of the masters.
     pub fn stage(&self) -> ChangeStage {
         let [old, next] = [self.quorum.old_only(), self.quorum.next_only()];
-        if next.is_met_by(self.marked(4)) {
+        if next.is_met_by(self.masters_marked_at_least(4)) {
             ChangeStage::Finished
-        } else if next.is_met_by(self.marked(2)) {
+        } else if next.is_met_by(self.masters_marked_at_least(2)) {
             ChangeStage::Open
-        } else if old.is_met_by(self.marked(1)) {
+        } else if old.is_met_by(self.masters_marked_at_least(1)) {
             ChangeStage::Closed
-        } else if self.marked(1) != MasterSet::default() {
+        } else if self.masters_marked_at_least(1) != MasterSet::default() {
             ChangeStage::PartlyClosed
-        } else if self.quorum.is_met_by(self.marked(0)) {
+        } else if self.quorum.is_met_by(self.masters_marked_at_least(0)) {
             ChangeStage::Begun
         } else {
             ChangeStage::Untouched
@@ -147,7 +147,7 @@ impl Survey {
     /// Whether a majority of the old masters has a generation marker with at least this number. If so, the replacement
     /// that wrote this number had opened these masters.
     pub(super) fn is_open_for(&self, number: u64) -> bool {
-        let marked = self.those(|master| {
+        let marked = self.masters_where(|master| {
             master
                 .marker()
                 .is_some_and(|marker| marker.number >= number)
@@ -157,60 +157,64 @@ impl Survey {
 
     /// The masters that are closed in this survey and still closed in the later survey `now`. Leaves out a master whose
     /// server process has restarted between the two surveys.
-    pub(super) fn closed_until(&self, now: &Self) -> MasterSet {
-        let closed = self.marked(1);
-        let still = now.marked(1);
-        let same = |index: &usize| {
-            let run = |survey: &Self| survey.masters.get(*index)?.seen.run_id.clone();
-            run(self).is_some() && run(self) == run(now)
+    pub(super) fn closed_throughout(&self, later: &Self) -> MasterSet {
+        let closed = self.masters_marked_at_least(1);
+        let still_closed = later.masters_marked_at_least(1);
+        let is_same_run = |index: &usize| {
+            let run_id = |survey: &Self| survey.masters.get(*index)?.seen.run_id.clone();
+            run_id(self).is_some() && run_id(self) == run_id(later)
         };
-        let both = (0..self.masters.len()).filter(|index| closed.has(*index) && still.has(*index));
-        both.filter(same).collect()
+        let closed_in_both =
+            (0..self.masters.len()).filter(|index| closed.has(*index) && still_closed.has(*index));
+        closed_in_both.filter(is_same_run).collect()
     }
 
     /// The keys of all locks under which any master stores a value (quota or once-per-period record).
-    pub(super) fn names(&self) -> Vec<Vec<u8>> {
-        let names = self.masters.iter().flat_map(|master| &master.seen.names);
-        let names: BTreeSet<&Vec<u8>> = names.collect();
+    pub(super) fn value_names(&self) -> Vec<Vec<u8>> {
+        let all_names = self.masters.iter().flat_map(|master| &master.seen.names);
+        let names: BTreeSet<&Vec<u8>> = all_names.collect();
         names.into_iter().cloned().collect()
     }
 
     /// One line for each fencing counter that was not raised on a majority of the next masters, because an
     /// [`Owner`](crate::Owner) holds the lock.
     pub(super) fn held_by_owners(&self) -> Vec<String> {
-        let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
-        let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
-        let left = owned.into_iter().filter(|(key, _)| {
-            let took = |master: &MasterSeen| {
+        let owners = self.masters.iter().flat_map(|master| &master.seen.owned);
+        let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owners.map(|(key, owner)| (key, owner)).collect();
+        let refused = owned.into_iter().filter(|(key, _)| {
+            let accepted_counter = |master: &MasterSeen| {
                 let mut owned = master.seen.owned.iter();
                 master.seen.fault.is_none() && !owned.any(|(other, _)| other == *key)
             };
-            !self.quorum.next_only().is_met_by(self.those(took))
+            !self
+                .quorum
+                .next_only()
+                .is_met_by(self.masters_where(accepted_counter))
         });
-        let line = |(key, owner): (&Vec<u8>, &Vec<u8>)| {
-            let without = |text: &[u8], before: &str| {
-                let rest = text.strip_prefix(before.as_bytes()).unwrap_or(text);
+        let text_of_lock = |(key, owner): (&Vec<u8>, &Vec<u8>)| {
+            let without_prefix = |text: &[u8], prefix: &str| {
+                let rest = text.strip_prefix(prefix.as_bytes()).unwrap_or(text);
                 String::from_utf8_lossy(rest).into_owned()
             };
             format!(
                 "{:?}: the fencing counter of this lock cannot be raised while the owner {:?} holds the lock: wait \
                  until the owner releases the lock, then run the step `open` again",
-                without(key, Family::Fence.before()),
-                without(owner, OWNER)
+                without_prefix(key, Family::Fence.before()),
+                without_prefix(owner, OWNER)
             )
         };
-        left.map(line).collect()
+        refused.map(text_of_lock).collect()
     }
 
     /// The masters that answered all requests.
-    pub(super) fn well(&self) -> MasterSet {
-        self.those(|master| master.seen.fault.is_none())
+    pub(super) fn masters_without_fault(&self) -> MasterSet {
+        self.masters_where(|master| master.seen.fault.is_none())
     }
 
     /// Returns no lines if `so` is true. Otherwise returns the line `missing`, and the lines of
     /// [`faults`](Self::faults).
-    pub(super) fn unless(&self, so: bool, missing: &str) -> Vec<String> {
-        if so {
+    pub(super) fn missing_unless(&self, is_met: bool, missing: &str) -> Vec<String> {
+        if is_met {
             return Vec::new();
         }
         let mut missing = vec![missing.to_owned()];
@@ -220,11 +224,11 @@ impl Survey {
 
     /// One line for each master that could not be asked, or did not answer every request.
     pub fn faults(&self) -> Vec<String> {
-        self.faults_of(|_| true)
+        self.faults_where(|_| true)
     }
 
-    pub(super) fn faults_of(&self, such: impl Fn(&MasterSeen) -> bool) -> Vec<String> {
-        let masters = self.masters.iter().filter(|master| such(master));
+    pub(super) fn faults_where(&self, is_selected: impl Fn(&MasterSeen) -> bool) -> Vec<String> {
+        let masters = self.masters.iter().filter(|master| is_selected(master));
         let faults = masters.filter_map(|master| {
             let fault: &Fault = master.seen.fault.as_ref()?;
             Some(format!("{}: {fault}", master.node))
@@ -239,7 +243,7 @@ impl Survey {
     /// - a master on which the operator's user lacks a right; without this check, a step could fail in the middle of
     ///   its writes
     pub(super) fn obstacles(&self) -> Vec<String> {
-        let mut missing = self.faults_of(MasterSeen::lacks_rights);
+        let mut missing = self.faults_where(MasterSeen::lacks_rights);
         for (index, master) in self.masters.iter().enumerate() {
             let node = &master.node;
             if let (Some(text), None) = (&master.seen.mark, master.marker()) {
@@ -249,7 +253,7 @@ impl Survey {
                 ));
             }
             if let Some(marker) = master.marker()
-                && (self.is_of_others(marker) || self.is_later(marker))
+                && (self.belongs_to_other_masters(marker) || self.is_later(marker))
             {
                 missing.push(format!(
                     "{node}: its generation marker {marker} belongs to other masters or a later replacement: check \
@@ -266,9 +270,10 @@ impl Survey {
                      masters_name"
                 ));
             }
-            let run = master.seen.run_id.as_ref();
-            let twin = |other: &&MasterSeen| run.is_some() && other.seen.run_id.as_ref() == run;
-            if let Some(other) = self.masters[..index].iter().find(twin) {
+            let run_id = master.seen.run_id.as_ref();
+            let is_same_server =
+                |other: &&MasterSeen| run_id.is_some() && other.seen.run_id.as_ref() == run_id;
+            if let Some(other) = self.masters[..index].iter().find(is_same_server) {
                 missing.push(format!(
                     "{node} is the same server as {}: name each server once",
                     other.node
@@ -279,37 +284,39 @@ impl Survey {
     }
 
     /// One line for each master with a generation marker that lacks the configured name.
-    pub(super) fn without_name(&self) -> Vec<String> {
-        let lacks = |marker: Marker| !self.configuration.is_named_by(marker);
-        let masters = self.masters.iter();
-        let masters = masters.filter(|master| master.marker().is_some_and(lacks));
-        let line = |master: &MasterSeen| {
+    pub(super) fn markers_without_name(&self) -> Vec<String> {
+        let lacks_name = |marker: Marker| !self.configuration.is_named_by(marker);
+        let masters = self
+            .masters
+            .iter()
+            .filter(|master| master.marker().is_some_and(lacks_name));
+        let text_of_master = |master: &MasterSeen| {
             format!(
                 "{}: its generation marker does not bear the name in masters_name: run quorate masters mark without \
                  next_masters first",
                 master.node
             )
         };
-        masters.map(line).collect()
+        masters.map(text_of_master).collect()
     }
 
     /// One line for each master whose address does not always lead to the same server. `again` are later connections to
     /// the masters of this survey.
-    pub(super) fn alternating(&self, again: &[Self]) -> Vec<String> {
+    pub(super) fn alternating_addresses(&self, later_surveys: &[Self]) -> Vec<String> {
         let mut missing = Vec::new();
         for (index, master) in self.masters.iter().enumerate() {
-            let runs = again.iter().filter_map(|later| {
+            let later_ids = later_surveys.iter().filter_map(|later| {
                 let later = later.masters.get(index)?;
                 later.seen.run_id.as_ref()
             });
             let first = master.seen.run_id.as_ref();
-            let runs: BTreeSet<&String> = runs.chain(first).collect();
-            if runs.len() > 1 {
+            let run_ids: BTreeSet<&String> = later_ids.chain(first).collect();
+            if run_ids.len() > 1 {
                 missing.push(format!(
                     "{}: this address leads to {} servers in turn, but must always lead to the same server: name each \
                      server by an address of its own (if the server was just restarted, repeat the step)",
                     master.node,
-                    runs.len()
+                    run_ids.len()
                 ));
             }
         }
@@ -317,19 +324,22 @@ impl Survey {
     }
 
     /// The reasons why the next masters cannot replace the old ones, one line each.
-    pub(super) fn unfit(&self, max_ttl: Duration) -> Vec<String> {
+    pub(super) fn unfit_next_masters(&self, max_ttl: Duration) -> Vec<String> {
         let mut missing = Vec::new();
-        let young = max_ttl + Duration::from_secs(1);
+        let required_uptime = max_ttl + Duration::from_secs(1);
         for master in self.masters.iter().filter(|master| master.is_next) {
             let (node, seen) = (&master.node, &master.seen);
             if seen.is_uptime_impossible && !master.is_old {
                 missing.push(format!(
                     "{node} reports an impossible uptime, because its clock was set after its start: restart this \
-                     server, and run the step `begin` again when it has been up for {young:?}"
+                     server, and run the step `begin` again when it has been up for {required_uptime:?}"
                 ));
-            } else if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
+            } else if let Some(uptime) = seen
+                .uptime
+                .filter(|up| *up < required_uptime && !master.is_old)
+            {
                 missing.push(format!(
-                    "{node} has been up for only {uptime:?}, but its votes count only after {young:?}: run the step \
+                    "{node} has been up for only {uptime:?}, but its votes count only after {required_uptime:?}: run the step \
                      `begin` again when the server has been up for this long"
                 ));
             }
@@ -353,9 +363,11 @@ impl Survey {
     pub(super) fn clocks_apart(&self, max_ttl: Duration) -> Option<String> {
         let masters = self.masters.iter();
         let clocks = masters.filter_map(|master| master.seen.clock_offset_ms);
-        let apart = clocks.clone().max()?.abs_diff(clocks.min()?);
-        let apart = Duration::from_millis(apart);
-        let allowed = max_ttl.saturating_sub(SLACK).max(Duration::from_secs(1));
+        let apart_ms = clocks.clone().max()?.abs_diff(clocks.min()?);
+        let apart = Duration::from_millis(apart_ms);
+        let allowed = max_ttl
+            .saturating_sub(CLOCK_SLACK)
+            .max(Duration::from_secs(1));
         (apart > allowed).then(|| {
             format!(
                 "the masters' clocks differ by {apart:?}, but at most {allowed:?} is allowed: synchronise the clocks \
@@ -383,12 +395,12 @@ impl Survey {
     }
 
     /// One line for each client of the old masters that does not check the generation marker. Such a client does not
-    /// notice the replacement, and must disconnect before the next step. If `allow_unknown_clients` is true, unknown clients
-    /// are ignored.
+    /// notice the replacement, and must disconnect before the next step. If `allow_unknown_clients` is true, unknown
+    /// clients are ignored.
     pub(super) fn clients_without_notice(&self, allow_unknown_clients: bool) -> Vec<String> {
         let mut missing = Vec::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
-            let unaware = master
+            let unaware_clients = master
                 .seen
                 .clients
                 .iter()
@@ -397,7 +409,7 @@ impl Survey {
                     ClientKind::Untold => true,
                     ClientKind::Unknown => !allow_unknown_clients,
                 });
-            for client in unaware {
+            for client in unaware_clients {
                 missing.push(format!(
                     "{}: {} at {} takes locks but does not check the generation marker: stop that client, or revoke its rights",
                     master.node,
@@ -415,8 +427,8 @@ impl Survey {
         let ClientKind::AtStep(step, print) = client.kind else {
             return false;
         };
-        let ours = self.configuration.tagged(step);
-        ours.is_some_and(|ours| ours.number() != print)
+        let own_print = self.configuration.tagged(step);
+        own_print.is_some_and(|own_print| own_print.number() != print)
     }
 
     /// The step of this `Redlock`: twice its [generation](crate::RedlockBuilder::masters_generation), plus one if next
@@ -437,11 +449,11 @@ impl Survey {
     /// - The configuration names only the next masters, which [`open`](crate::MastersChange::open) has not opened yet.
     /// - The generation marker of the master was written for other masters.
     pub fn refuses(&self) -> bool {
-        let refused = self.those(|master| {
+        let refusing_masters = self.masters_where(|master| {
             let admission = self.configuration.admission(master.marker());
             master.seen.fault.is_none() && admission != Admission::Admitted
         });
-        !self.quorum.possible_without(refused)
+        !self.quorum.is_possible_without(refusing_masters)
     }
 
     /// Advice for the operator. Advice does not prevent a step of the replacement.
@@ -451,10 +463,11 @@ impl Survey {
 
     /// One line for each next master that already stores values (quotas and once-per-period records), before this step
     /// copies any.
-    pub(super) fn holding_values(&self) -> Vec<String> {
-        let next = self.masters.iter();
-        let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
-        let advice = next.map(|master| {
+    pub(super) fn next_masters_with_values(&self) -> Vec<String> {
+        let masters = self.masters.iter();
+        let next_masters =
+            masters.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
+        let advice = next_masters.map(|master| {
             format!(
                 "{} already stores {} values (quotas or once-per-period records): if they are left from an earlier \
                  use, delete them now; the step `open` removes those that no old master has",

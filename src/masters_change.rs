@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub use self::survey::{ChangeStage, Survey};
 pub use self::values::CarriedValue;
-use self::values::{Carrier, Copied};
+use self::values::{CarryResults, ValueCarrier};
 use crate::node::NodeName;
 use crate::node::change::{ChangeOrder, ChangeSeen, Counter, MasterSeen};
 use crate::protocol::instant::Instant;
@@ -21,7 +21,7 @@ use crate::redlock::Redlock;
 
 /// How many times an operator's step connects to each master, to find out whether its address always leads to the same
 /// server. If an address leads to one of two servers at random, the step misses this with a probability of 1 : 256.
-const CONNECTIONS: usize = 8;
+const IDENTIFYING_CONNECTIONS: usize = 8;
 
 /// A replacement of the old masters by the next masters; see [`Redlock::change`]. Call its steps in this order:
 /// `begin`, `close`, `closed`, `open`, `finish`.
@@ -55,7 +55,7 @@ impl Redlock {
     ///
     /// [`ChangeError::NothingToChange`] if no next masters are set.
     pub fn change(&self) -> Result<MastersChange<'_>, ChangeError> {
-        let change = self.masters_as_marked()?;
+        let change = self.masters_change()?;
         if change.configuration.has_next() {
             Ok(change)
         } else {
@@ -69,10 +69,10 @@ impl Redlock {
     ///
     /// [`ChangeError::NothingToChange`] if the masters cannot store a generation marker.
     pub async fn survey(&self) -> Result<Survey, ChangeError> {
-        Ok(self.masters_as_marked()?.survey().await)
+        Ok(self.masters_change()?.survey().await)
     }
 
-    fn masters_as_marked(&self) -> Result<MastersChange<'_>, ChangeError> {
+    fn masters_change(&self) -> Result<MastersChange<'_>, ChangeError> {
         let configuration = self.core.coordinator.configuration;
         Ok(MastersChange {
             redlock: self,
@@ -100,19 +100,19 @@ impl MastersChange<'_> {
     /// that the replacement needs, but that the configured user does not have.
     pub async fn survey(&self) -> Survey {
         let scope = self.redlock.scope_of_rights();
-        let rights = |keys| ChangeOrder::Rights {
+        let rights_order = |keys| ChangeOrder::Rights {
             scope: scope.clone(),
             keys,
         };
-        let survey = self.order(&rights(None)).await;
+        let survey = self.send_order(&rights_order(None)).await;
         // Check the user's rights for every stored key on all masters, because a later step can copy a key to masters
         // that do not store it yet.
-        let stored = survey.masters.iter().flat_map(|master| &master.seen.stored);
-        let stored: BTreeSet<Vec<u8>> = stored.cloned().collect();
-        if stored.is_empty() || survey.masters.iter().any(MasterSeen::lacks_rights) {
+        let all_stored = survey.masters.iter().flat_map(|master| &master.seen.stored);
+        let stored_values: BTreeSet<Vec<u8>> = all_stored.cloned().collect();
+        if stored_values.is_empty() || survey.masters.iter().any(MasterSeen::lacks_rights) {
             return survey;
         }
-        self.order(&rights(Some(stored.into_iter().collect())))
+        self.send_order(&rights_order(Some(stored_values.into_iter().collect())))
             .await
     }
 
@@ -136,8 +136,8 @@ impl MastersChange<'_> {
     pub async fn begin(&self) -> Result<Survey, ChangeError> {
         let before = self.survey().await;
         let mut missing = before.obstacles();
-        missing.extend(before.faults_of(|master| master.is_next));
-        missing.extend(before.unfit(self.redlock.core.options.max_ttl));
+        missing.extend(before.faults_where(|master| master.is_next));
+        missing.extend(before.unfit_next_masters(self.redlock.core.options.max_ttl));
         if self.configuration.first_marker() > 0
             && !before.is_open_for(self.configuration.first_marker() - 2)
         {
@@ -148,19 +148,19 @@ impl MastersChange<'_> {
             );
         }
         missing.extend(before.clients_of_other_masters());
-        missing.extend(before.without_name());
-        missing.extend(self.alternating(&before).await);
-        none(missing)?;
+        missing.extend(before.markers_without_name());
+        missing.extend(self.alternating_addresses(&before).await);
+        refuse_if_missing(missing)?;
         let after = self
-            .raise_where(0, |master| before.has_marker_like(master))
+            .raise_markers_restoring(0, |master| before.has_marker_like(master))
             .await;
-        let reached = after.stage() >= ChangeStage::Begun;
-        none(after.unless(
-            reached,
+        let has_begun = after.stage() >= ChangeStage::Begun;
+        refuse_if_missing(after.missing_unless(
+            has_begun,
             "too few old masters or too few next masters have the generation marker: run the step `begin` again",
         ))?;
         let after = self.carry_early(after).await?;
-        let mut advice = before.holding_values();
+        let mut advice = before.next_masters_with_values();
         advice.extend(after.advice);
         Ok(Survey { advice, ..after })
     }
@@ -188,11 +188,11 @@ impl MastersChange<'_> {
             );
         }
         missing.extend(before.clients_without_notice(self.allow_unknown_clients));
-        none(missing)?;
-        let after = self.raise(1).await;
-        let reached = after.stage() >= ChangeStage::Closed;
-        none(after.unless(
-            reached,
+        refuse_if_missing(missing)?;
+        let after = self.raise_markers(1).await;
+        let is_closed = after.stage() >= ChangeStage::Closed;
+        refuse_if_missing(after.missing_unless(
+            is_closed,
             "no majority of the old masters is closed: run the step `close` again",
         ))?;
         self.carry_early(after).await
@@ -212,15 +212,15 @@ impl MastersChange<'_> {
     /// masters is closed, or a client does not check the generation marker.
     pub async fn closed(&self) -> Result<Survey, ChangeError> {
         let before = self.survey().await;
-        none(before.obstacles())?;
+        refuse_if_missing(before.obstacles())?;
         if before.stage() < ChangeStage::Closed {
             let missing =
                 vec!["no majority of the old masters is closed: run the step `close` first".into()];
             return Err(ChangeError::Missing(missing));
         }
         // Raise the markers again, because an earlier call possibly did not reach all old masters.
-        let survey = self.raise(1).await;
-        none(survey.clients_without_notice(self.allow_unknown_clients))?;
+        let survey = self.raise_markers(1).await;
+        refuse_if_missing(survey.clients_without_notice(self.allow_unknown_clients))?;
         Ok(survey)
     }
 
@@ -244,47 +244,52 @@ impl MastersChange<'_> {
     /// - The masters' clocks differ too much.
     /// - No majority of the next masters could be opened. Those that were opened stay open.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
-        let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
-        let now = self.survey().await;
-        let mut missing = now.obstacles();
-        if waited.is_none_or(|waited| waited < self.wait()) {
+        let closed_for = closed
+            .closed_at
+            .map(|closed_at| self.now().saturating_since(closed_at));
+        let survey = self.survey().await;
+        let mut missing = survey.obstacles();
+        if closed_for.is_none_or(|closed_for| closed_for < self.wait()) {
             missing.push(format!(
                 "the old masters must be closed for at least {:?} before the step `open`: wait longer, or run the step \
                  `close` again",
                 self.wait()
             ));
         }
-        if !self.old_only().is_met_by(closed.closed_until(&now)) {
+        if !self.old_only().is_met_by(closed.closed_throughout(&survey)) {
             missing.push(
                 "too few of the old masters have stayed closed and running since the step `close`: run the step \
                  `close` again"
                     .into(),
             );
         }
-        missing.extend(now.clients_without_notice(self.allow_unknown_clients));
-        none(missing)?;
+        missing.extend(survey.clients_without_notice(self.allow_unknown_clients));
+        refuse_if_missing(missing)?;
         // If any next master is open, an earlier call has copied all values. A new copy could overwrite values that
         // clients have changed on the next masters.
-        let carried = if now.is_any_open() {
+        let carried_values = if survey.is_any_open() {
             Vec::new()
         } else {
             self.carry_values(closed).await?
         };
         match self.carry_counters_and_raise(closed).await {
             Err(ChangeError::Missing(mut missing)) => {
-                missing.extend(values::removed(&carried));
+                missing.extend(values::removed_texts(&carried_values));
                 Err(ChangeError::Missing(missing))
             }
-            opened => opened.map(|after| Survey { carried, ..after }),
+            result => result.map(|after| Survey {
+                carried: carried_values,
+                ..after
+            }),
         }
     }
 
     async fn carry_counters_and_raise(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         self.carry_counters(closed).await?;
-        let after = self.raise(2).await;
-        let reached = after.stage() >= ChangeStage::Open;
-        none(after.unless(
-            reached,
+        let after = self.raise_markers(2).await;
+        let is_open = after.stage() >= ChangeStage::Open;
+        refuse_if_missing(after.missing_unless(
+            is_open,
             "no majority of the next masters is open: run the step `open` again",
         ))?;
         Ok(after)
@@ -303,8 +308,8 @@ impl MastersChange<'_> {
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run the step `open` first".into());
         }
-        none(missing)?;
-        Ok(self.raise(2).await)
+        refuse_if_missing(missing)?;
+        Ok(self.raise_markers(2).await)
     }
 
     /// Last step: ends the replacement. Clients that know both sets get no votes any more.
@@ -319,11 +324,11 @@ impl MastersChange<'_> {
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run the step `open` first".into());
         }
-        none(missing)?;
-        let after = self.raise(4).await;
-        let reached = after.stage() >= ChangeStage::Finished;
-        none(after.unless(
-            reached,
+        refuse_if_missing(missing)?;
+        let after = self.raise_markers(4).await;
+        let is_finished = after.stage() >= ChangeStage::Finished;
+        refuse_if_missing(after.missing_unless(
+            is_finished,
             "no majority of the next masters is marked as finished: run the step `finish` again",
         ))?;
         Ok(after)
@@ -332,33 +337,37 @@ impl MastersChange<'_> {
     /// Copies the values (quotas and once-per-period records) to the next masters. Includes every value that at least
     /// one master lists.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
-        let read = self.order(&ChangeOrder::Values).await;
-        let enough = self.old_only().is_met_by(closed.closed_until(&read));
-        none(read.unless(
-            enough,
+        let value_survey = self.send_order(&ChangeOrder::Values).await;
+        let is_enough = self
+            .old_only()
+            .is_met_by(closed.closed_throughout(&value_survey));
+        refuse_if_missing(value_survey.missing_unless(
+            is_enough,
             "too few of the old masters stayed closed and listed their quotas and records: run the step `close` again",
         ))?;
-        let enough = self.next_only().is_met_by(read.well());
-        none(read.unless(
-            enough,
+        let is_enough = self
+            .next_only()
+            .is_met_by(value_survey.masters_without_fault());
+        refuse_if_missing(value_survey.missing_unless(
+            is_enough,
             "too few of the next masters listed their quotas and records: run the step `open` again",
         ))?;
-        let carrier = Carrier {
+        let carrier = ValueCarrier {
             redlock: self.redlock,
             wait: self.wait(),
-            open: read.marked(2),
+            open: value_survey.masters_marked_at_least(2),
             removes: true,
         };
-        let Copied {
+        let CarryResults {
             carried,
-            left,
+            not_carried,
             denied: mut missing,
-        } = carrier.carry_all(&read.names()).await;
-        missing.extend(left);
+        } = carrier.carry_all(&value_survey.value_names()).await;
+        missing.extend(not_carried);
         if missing.is_empty() {
             return Ok(carried);
         }
-        missing.extend(values::removed(&carried));
+        missing.extend(values::removed_texts(&carried));
         Err(ChangeError::Missing(missing))
     }
 
@@ -370,22 +379,22 @@ impl MastersChange<'_> {
         if after.stage() >= ChangeStage::Open {
             return Ok(after);
         }
-        let read = self.order(&ChangeOrder::Values).await;
-        let carrier = Carrier {
+        let value_survey = self.send_order(&ChangeOrder::Values).await;
+        let carrier = ValueCarrier {
             redlock: self.redlock,
             wait: Duration::ZERO,
-            open: read.marked(2),
+            open: value_survey.masters_marked_at_least(2),
             removes: false,
         };
-        let Copied {
+        let CarryResults {
             carried,
-            left,
+            not_carried,
             denied,
-        } = carrier.carry_all(&read.names()).await;
-        none(denied)?;
+        } = carrier.carry_all(&value_survey.value_names()).await;
+        refuse_if_missing(denied)?;
         Ok(Survey {
             carried,
-            advice: left,
+            advice: not_carried,
             ..after
         })
     }
@@ -398,30 +407,34 @@ impl MastersChange<'_> {
     /// - The masters' clocks differ too much.
     /// - No majority of the next masters has raised the counters.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
-        let read = self
-            .order(&ChangeOrder::Counters(copied_within(self.wait())))
+        let counter_survey = self
+            .send_order(&ChangeOrder::Counters(counter_age_limit(self.wait())))
             .await;
-        let enough = self.old_only().is_met_by(closed.closed_until(&read));
-        none(read.unless(
-            enough,
+        let is_enough = self
+            .old_only()
+            .is_met_by(closed.closed_throughout(&counter_survey));
+        refuse_if_missing(counter_survey.missing_unless(
+            is_enough,
             "too few of the old masters have stayed closed and have listed their fencing counters: run the step \
              `close` again",
         ))?;
-        none(Vec::from_iter(
-            read.clocks_apart(self.redlock.core.options.max_ttl),
+        refuse_if_missing(Vec::from_iter(
+            counter_survey.clocks_apart(self.redlock.core.options.max_ttl),
         ))?;
-        let largest = read.largest();
-        if largest.is_empty() {
+        let largest_counters = counter_survey.largest_counters();
+        if largest_counters.is_empty() {
             return Ok(());
         }
-        let counters: Arc<[Counter]> = largest.into_iter().collect();
-        let written = self.order(&ChangeOrder::Carry(counters)).await;
-        let enough = self.next_only().is_met_by(written.well());
-        none(written.unless(
-            enough,
+        let counters: Arc<[Counter]> = largest_counters.into_iter().collect();
+        let write_survey = self.send_order(&ChangeOrder::Carry(counters)).await;
+        let is_enough = self
+            .next_only()
+            .is_met_by(write_survey.masters_without_fault());
+        refuse_if_missing(write_survey.missing_unless(
+            is_enough,
             "no majority of the next masters accepted the fencing counters: run the step `open` again",
         ))?;
-        none(written.held_by_owners())
+        refuse_if_missing(write_survey.held_by_owners())
     }
 
     fn old_only(&self) -> Quorum {
@@ -435,63 +448,64 @@ impl MastersChange<'_> {
     /// Raises the generation marker of every master to `first_marker() + by`, and restores lost markers. The steps of a
     /// replacement call this with three numbers: 1 closes the old masters, 2 opens the next masters, and 4 ends the
     /// replacement.
-    async fn raise(&self, by: u64) -> Survey {
-        self.raise_where(by, |_| true).await
+    async fn raise_markers(&self, by: u64) -> Survey {
+        self.raise_markers_restoring(by, |_| true).await
     }
 
     /// Raises the generation marker of every master to `first_marker() + by`.
     ///
     /// `restores` receives the index of each master. If this master has no marker, true means that its marker was lost,
     /// and false means that it never had one.
-    async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
+    async fn raise_markers_restoring(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
             return self.survey().await;
         };
-        let name = self.configuration.name();
-        let name = name.map_or_else(String::new, |name| format!(" {name}"));
-        let print: Arc<str> = format!("{print}{name}").into();
-        let order = |index| ChangeOrder::Raise {
+        let name_print = self.configuration.name();
+        let name = name_print.map_or_else(String::new, |name| format!(" {name}"));
+        let marker_text: Arc<str> = format!("{print}{name}").into();
+        let raise_order = |index| ChangeOrder::Raise {
             number,
-            print: print.clone(),
+            print: marker_text.clone(),
             step: number.div_ceil(2),
             restores: restores(index),
         };
-        let survey = self.order_each(order).await;
+        let survey = self.send_order_to_each(raise_order).await;
         Survey {
             closed_at: (by > 0).then(|| self.now()),
             ..survey
         }
     }
 
-    /// Connects to every master [`CONNECTIONS`] times. Returns one line for each master whose address does not always
-    /// lead to the server that `before` shows.
-    async fn alternating(&self, before: &Survey) -> Vec<String> {
-        let again = (0..CONNECTIONS).map(|_| self.order(&ChangeOrder::Identify));
-        let again = futures::future::join_all(again).await;
-        before.alternating(&again)
+    /// Connects to every master [`IDENTIFYING_CONNECTIONS`] times. Returns one line for each master whose address does
+    /// not always lead to the server that `before` shows.
+    async fn alternating_addresses(&self, before: &Survey) -> Vec<String> {
+        let identify_orders =
+            (0..IDENTIFYING_CONNECTIONS).map(|_| self.send_order(&ChangeOrder::Identify));
+        let later_surveys = futures::future::join_all(identify_orders).await;
+        before.alternating_addresses(&later_surveys)
     }
 
     fn now(&self) -> Instant {
         self.redlock.core.coordinator.now()
     }
 
-    async fn order(&self, order: &ChangeOrder) -> Survey {
-        self.order_each(|_| order.clone()).await
+    async fn send_order(&self, order: &ChangeOrder) -> Survey {
+        self.send_order_to_each(|_| order.clone()).await
     }
 
-    async fn order_each(&self, order: impl Fn(usize) -> ChangeOrder) -> Survey {
+    async fn send_order_to_each(&self, order: impl Fn(usize) -> ChangeOrder) -> Survey {
         let coordinator = &self.redlock.core.coordinator;
-        let asked = coordinator
+        let answers = coordinator
             .nodes()
             .iter()
             .enumerate()
             .map(|(index, node)| node.change(order(index)));
-        let seen = futures::future::join_all(asked).await;
+        let seen = futures::future::join_all(answers).await;
         let quorum = coordinator.quorum;
-        let masters = coordinator.names().zip(seen).enumerate();
+        let numbered = coordinator.names().zip(seen).enumerate();
         let masters =
-            masters.map(
+            numbered.map(
                 |(index, (node, seen)): (usize, (&NodeName, ChangeSeen))| MasterSeen {
                     node: node.clone(),
                     is_old: quorum.is_old(index),
@@ -511,9 +525,9 @@ impl MastersChange<'_> {
 }
 
 /// Returns the lines as an error, without repeated lines. Returns `Ok` if there are no lines.
-fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
-    let mut known = BTreeSet::new();
-    missing.retain(|line| known.insert(line.clone()));
+fn refuse_if_missing(mut missing: Vec<String>) -> Result<(), ChangeError> {
+    let mut distinct = BTreeSet::new();
+    missing.retain(|line| distinct.insert(line.clone()));
     if missing.is_empty() {
         Ok(())
     } else {
@@ -525,7 +539,7 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
 /// counters need no copy: every new fencing token is derived from a master's clock, and is larger.
 ///
 /// `wait` is the wait before the step `open`.
-fn copied_within(wait: Duration) -> Duration {
+fn counter_age_limit(wait: Duration) -> Duration {
     wait + Duration::from_secs(10)
 }
 
@@ -538,7 +552,7 @@ mod tests {
         let hour = Duration::from_secs(3600);
         for wait in [Duration::from_secs(1), hour] {
             assert!(
-                copied_within(wait) >= wait + Duration::from_secs(9),
+                counter_age_limit(wait) >= wait + Duration::from_secs(9),
                 "{wait:?}"
             );
         }
