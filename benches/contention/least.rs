@@ -187,7 +187,7 @@ pub(super) async fn run_process(
             granted_in: acquired_at - sent_at,
             acquired_at,
             released_at,
-            token: (2 * turn + process_index) as u64,
+            order: (2 * turn + process_index) as u64,
         });
     }
     acquisitions

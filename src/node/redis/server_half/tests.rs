@@ -36,7 +36,7 @@ fn memory() -> Memory {
 
 /// The scripts of a connection that has loaded all of them. The SHA1 digest of a script is its index.
 fn scripts(checked: bool) -> Scripts {
-    let configuration = Configuration::new(1, Fingerprint::of(["a"]), None);
+    let configuration = Configuration::new(1, Fingerprint::new(["a"]), None);
     let mut scripts = match checked {
         true => Scripts::checked(configuration, RestartGuard::On),
         false => Scripts::default(),
