@@ -11,11 +11,11 @@ use crate::waiting::local_queue::place::LocalPlace;
 
 /// How many slots of a semaphore an acquire tries in a row before it waits for a wake-up. A `try_acquire` ends after
 /// this number of slots.
-const MAX_SLOTS_IN_A_ROW: u32 = 3;
+const MAX_SLOTS: u32 = 3;
 
 impl AcquireLoop<'_> {
     /// Returns true if the masters show another slot of the semaphore as free, and sets `target` to that slot. The
-    /// acquire then asks for it without waiting. At most [`MAX_SLOTS_IN_A_ROW`] slots are tried after each wake-up, or
+    /// acquire then asks for it without waiting. At most [`MAX_SLOTS`] slots are tried after each wake-up, or
     /// within a `try_acquire`.
     pub(super) async fn choose_another_slot(
         &mut self,
@@ -27,8 +27,7 @@ impl AcquireLoop<'_> {
             return false;
         };
         let slots_tried = std::mem::take(slots_in_a_row) + 1;
-        let may_try_another =
-            slots_tried < MAX_SLOTS_IN_A_ROW && (self.tries_once || !self.is_over());
+        let may_try_another = slots_tried < MAX_SLOTS && (self.tries_once || !self.is_over());
         if !may_try_another || failed.failure != Some(Failure::Contention) {
             return false;
         }

@@ -23,7 +23,7 @@ const FLOORS: [&[&str]; 13] = [
     &["hold"],
     &["acquire"],
     &["redlock"],
-    &["kinds", "values", "listing", "change"],
+    &["kinds", "values", "listing", "masters_change"],
     &["builder", "config", "testing", "blocking", "lib"],
 ];
 
