@@ -72,15 +72,11 @@ impl Coordinator {
         fairness: Fairness,
         until: Instant,
     ) -> Result<WonAttempt, FailedAttempt> {
-        let claim = Arc::new(
-            target
-                .claim(self, self.random_token())
-                .with_fairness(fairness),
-        );
+        let token = self.random_token();
+        let claim = Arc::new(target.claim(self, token).with_fairness(fairness));
         let wall_us = self.runtime.wall_micros();
         let offset = ClockOffset::from_micros(self.clock_offset.load(Ordering::Relaxed));
         let proposal = offset.proposal(wall_us);
-
         // Read the clock before sending the first request: no master can start the ttl earlier.
         let started_at = self.now();
         let answers = AcquireAnswers::open(self.quorum, started_at);
