@@ -177,6 +177,13 @@ impl MissingRight {
         }
     }
 
+    /// Replaces the [`rule`](Self::rule), for a database whose `GRANT` statement has another form.
+    #[must_use]
+    pub fn granted_by(self, rule: &str) -> Self {
+        let rule = rule.into();
+        Self { rule, ..self }
+    }
+
     /// The rule with which an operator grants the right.
     ///
     /// - Redis: the ACL rule for `ACL SETUSER`, for example `+time`, `~lock:*` or `&quorate:wake:*`. Empty if the right

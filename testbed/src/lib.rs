@@ -4,7 +4,7 @@
 //!   without its data; [`Masters`] are several of them. Dropping them kills the processes, and deletes
 //!   their data.
 //! - [`MariaDb`] is one real MariaDB process with the same methods. A [`Console`] is an administrator's session on it.
-//! - [`Postgres`] is one real PostgreSQL process, and [`Home`] an empty directory, for tests of data that a lock protects.
+//! - [`Postgres`] is one real PostgreSQL process. [`Home`] is an empty directory, for tests of data that a lock protects.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`TestServer`] is the trait of the servers that can be masters: a [`Server`], a [`MariaDb`] or a [`ZooKeeper`].
 //! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.
@@ -97,7 +97,7 @@ pub use masters::Masters;
 pub use names::{Leads, Names};
 pub use namespace::{Namespace, isolable, isolate};
 pub use options::{Persistence, ServerOptions, Tls};
-pub use postgres::Postgres;
+pub use postgres::{Postgres, PostgresOptions};
 pub use process::within;
 pub use proxy::Proxy;
 pub use resp::{Connection, Reply};

@@ -1,20 +1,24 @@
 //! One temporary PostgreSQL server: a real process with its data and its socket in a temporary directory.
 //!
-//! The server has no port: clients connect through its Unix socket. It never waits for the disk.
+//! Without [`PostgresOptions::tcp`], the server has no port: clients connect through its Unix socket. Unless an option
+//! says otherwise, the server never waits for the disk.
 
 use std::ffi::OsStr;
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::Error;
 use crate::home::Home;
 use crate::life::Life;
+use crate::ports::PortLease;
+use crate::process::process_state;
 use crate::spawn::{find, mortal};
 
 /// How long to wait until the effect of a signal is visible, and how long a started server may take until its first
@@ -24,6 +28,44 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const VERSIONS: &str = "/usr/lib/postgresql";
 /// The user and the group `nobody` and `nogroup` of Linux. PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65_534;
+
+/// The number of further ports that are tried if the first port is taken.
+const PORTS_TO_TRY: usize = 8;
+
+/// Options of one [`Postgres`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until they are handed to Postgres::start_with"]
+pub struct PostgresOptions {
+    tcp: bool,
+    settings: Vec<String>,
+    hba: Vec<String>,
+}
+
+impl PostgresOptions {
+    /// Options of a server that has no port, never waits for the disk, and accepts every client without a password.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes the server listen on a free port of loopback, which stays the same across restarts. Default: no port.
+    pub fn tcp(self) -> Self {
+        Self { tcp: true, ..self }
+    }
+
+    /// Sets a parameter of the server, for example `fsync` to `on`. It takes precedence over the defaults of the
+    /// testbed. Clients and SQL statements may change it for their sessions.
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.push(format!("{name}={value}"));
+        self
+    }
+
+    /// Puts a line in front of `pg_hba.conf`, for example `host all locks 127.0.0.1/32 scram-sha-256`. By default, the
+    /// file accepts every local client as every user.
+    pub fn hba(mut self, line: &str) -> Self {
+        self.hba.push(line.to_owned());
+        self
+    }
+}
 
 /// The paths of the programs that a [`Postgres`] needs.
 #[derive(Debug)]
@@ -89,10 +131,12 @@ fn is_root() -> bool {
 #[derive(Debug)]
 #[must_use = "dropping the server ends it"]
 pub struct Postgres {
+    options: PostgresOptions,
     programs: &'static Programs,
     /// The server process. Fields are dropped in the order of their declarations, so the server ends before its
     /// directory is removed.
     life: Life,
+    lease: Option<PortLease>,
     dir: Home,
 }
 
@@ -106,6 +150,15 @@ impl Postgres {
         Programs::find().map(|_| ())
     }
 
+    /// Starts a server with the default options, as [`start_with`](Self::start_with) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start_with`](Self::start_with).
+    pub fn start() -> Result<Self, Error> {
+        Self::start_with(PostgresOptions::new())
+    }
+
     /// Starts a server that accepts every local client as the administrator `postgres`, without a password. Waits until
     /// the server answers.
     ///
@@ -113,26 +166,85 @@ impl Postgres {
     ///
     /// [`Error::NoPostgres`] if a program is missing; [`Error::Exited`] or [`Error::NotReady`] with the end of the
     /// server's log if the server does not start. No process is left running in that case.
-    pub fn start() -> Result<Self, Error> {
+    pub fn start_with(options: PostgresOptions) -> Result<Self, Error> {
         let programs = Programs::find()?;
         let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
         if is_root() {
             chown(dir.path(), Some(NOBODY), Some(NOBODY))
                 .map_err(Error::io("change the owner of a directory"))?;
         }
-        let server = Self {
+        let mut server = Self {
+            options,
             programs,
             life: Life::new(dir.path().join("server.log"), PATIENCE),
+            lease: None,
             dir,
         };
         server.install()?;
-        server.launch()?;
+        server.launch_on_free_port()?;
+        Ok(server)
+    }
+
+    /// Starts a second server on a copy of this server's data directory, as from a backup of the files. The options are
+    /// those of this server. If this server runs, the copy is one of a running server.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start_with`](Self::start_with).
+    pub fn start_copy(&self) -> Result<Self, Error> {
+        let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
+        let copied = Command::new("cp")
+            .arg("-a")
+            .args([self.data_dir(), dir.path().join("data")])
+            .status()
+            .map_err(Error::io("copy the data directory"))?;
+        if !copied.success() {
+            let log = "cp has failed".to_owned();
+            let status = copied;
+            return Err(Error::Exited { status, log });
+        }
+        if is_root() {
+            chown(dir.path(), Some(NOBODY), Some(NOBODY))
+                .map_err(Error::io("change the owner of a directory"))?;
+        }
+        let _ = fs::remove_file(dir.path().join("data/postmaster.pid"));
+        let mut server = Self {
+            options: self.options.clone(),
+            programs: self.programs,
+            life: Life::new(dir.path().join("server.log"), PATIENCE),
+            lease: None,
+            dir,
+        };
+        server.launch_on_free_port()?;
         Ok(server)
     }
 
     /// The temporary directory of the server, in which its socket is. It is removed when the server is dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// The address of the server on loopback; `None` without [`PostgresOptions::tcp`].
+    pub fn addr(&self) -> Option<SocketAddr> {
+        let lease = self.lease.as_ref()?;
+        Some((Ipv4Addr::LOCALHOST, lease.port()).into())
+    }
+
+    /// The URL of a database for the administrator: `postgres://postgres@127.0.0.1:port/database`. Without a port, the
+    /// URL names the Unix socket.
+    pub fn url(&self, database: &str) -> String {
+        self.url_of("postgres", database)
+    }
+
+    /// The URL of a database, with the credentials `user`: a name, or `name:password`.
+    pub fn url_of(&self, user: &str, database: &str) -> String {
+        match self.addr() {
+            Some(addr) => format!("postgres://{user}@{addr}/{database}"),
+            None => format!(
+                "postgres://{user}@/{database}?host={}",
+                self.dir.path().display()
+            ),
+        }
     }
 
     /// Ends the server at once, as a crash would: all of its processes end, and the next start recovers from the log.
@@ -144,6 +256,91 @@ impl Postgres {
     pub fn restart(&self) -> Result<(), Error> {
         self.end()?;
         self.launch()
+    }
+
+    /// Shuts the server down cleanly, without waiting for its clients (`pg_ctl stop -m fast`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unverified`] if the process does not end.
+    pub fn shut_down(&self) -> Result<(), Error> {
+        self.life.end(Signal::INT, || true)
+    }
+
+    /// Kills the main process of the server with SIGKILL. The other processes notice this and end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unverified`] if the process does not end.
+    pub fn kill(&self) -> Result<(), Error> {
+        let children = self.children();
+        self.life.end(Signal::KILL, || {
+            let is_gone = |pid: &Pid| {
+                let pid = pid.as_raw_nonzero().get().cast_unsigned();
+                process_state(pid).is_none_or(|state| state == 'Z')
+            };
+            children.iter().all(is_gone)
+        })
+    }
+
+    /// Starts a server that has ended, with its data. If it listens on a port, it is the same port.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub fn start_again(&self) -> Result<(), Error> {
+        self.launch()
+    }
+
+    /// Kills one backend process with SIGKILL, as the kernel does if the machine has no more memory. The server then
+    /// ends all other backends and recovers from its log, in the same main process.
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system, for example if the process has ended.
+    pub fn kill_backend(&self, pid: u32) -> Result<(), Error> {
+        let pid = Pid::from_raw(pid.cast_signed()).ok_or(Error::NotRunning)?;
+        kill_process(pid, Signal::KILL).map_err(Error::io("kill a backend"))
+    }
+
+    /// Freezes all processes of the server with SIGSTOP.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`] if the server is dead.
+    pub fn stop(&self) -> Result<(), Error> {
+        self.life.stop()?;
+        // Each process of the server is in a session and a process group of its own.
+        self.signal_children(Signal::STOP);
+        Ok(())
+    }
+
+    /// Resumes a server that [`stop`](Self::stop) has frozen.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`] if the server is dead.
+    pub fn cont(&self) -> Result<(), Error> {
+        self.signal_children(Signal::CONT);
+        self.life.cont()
+    }
+
+    fn signal_children(&self, signal: Signal) {
+        for pid in self.children() {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// The child processes of the server's main process: its backends and its helpers.
+    fn children(&self) -> Vec<Pid> {
+        let Some(parent) = self.life.pid() else {
+            return Vec::new();
+        };
+        let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+        let list = list.unwrap_or_default();
+        list.split_whitespace()
+            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+            .collect()
     }
 
     /// Runs SQL statements as the administrator, with the command-line client `psql`. Returns one line per row, with
@@ -174,8 +371,15 @@ impl Postgres {
             .args(["--no-psqlrc", "--no-align", "--tuples-only"])
             .arg("--host")
             .arg(self.dir.path())
+            .arg(format!("--port={}", self.port()))
             .args(["--username=postgres", "--dbname=postgres"]);
         command
+    }
+
+    /// The port of the server. The name of its Unix socket contains this number even if the server does not listen on
+    /// the port.
+    fn port(&self) -> u16 {
+        self.lease.as_ref().map_or(5432, PortLease::port)
     }
 
     /// The last lines of the server's log. All restarts of the server write to the same log.
@@ -197,12 +401,36 @@ impl Postgres {
             .stdin(Stdio::null())
             .output()
             .map_err(Error::io("create the data directory"))?;
-        if output.status.success() {
-            return Ok(());
+        if !output.status.success() {
+            let status = output.status;
+            let log = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Error::Exited { status, log });
         }
-        let status = output.status;
-        let log = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(Error::Exited { status, log })
+        self.write_hba()
+    }
+
+    fn write_hba(&self) -> Result<(), Error> {
+        let file = self.data_dir().join("pg_hba.conf");
+        let read = fs::read_to_string(&file).map_err(Error::io("read pg_hba.conf"))?;
+        let lines = [self.options.hba.join("\n"), read].join("\n");
+        fs::write(&file, lines).map_err(Error::io("write pg_hba.conf"))
+    }
+
+    fn launch_on_free_port(&mut self) -> Result<(), Error> {
+        for tries in 1.. {
+            if self.options.tcp {
+                let lease = PortLease::take().map_err(Error::io("find a free port"))?;
+                self.lease = Some(lease);
+            }
+            match self.launch() {
+                Err(Error::Exited { log, .. })
+                    if self.options.tcp
+                        && tries < PORTS_TO_TRY
+                        && log.contains("could not bind") => {}
+                outcome => return outcome,
+            }
+        }
+        Ok(())
     }
 
     fn launch(&self) -> Result<(), Error> {
@@ -212,8 +440,24 @@ impl Postgres {
             .arg(self.data_dir())
             .arg("-k")
             .arg(self.dir.path())
-            .args(["-c", "listen_addresses=", "-c", "fsync=off"])
+            .args(["-p", &self.port().to_string()])
+            .args(["-c", "fsync=off", "-c", "full_page_writes=off"])
             .args(["-c", "shared_buffers=16MB", "-c", "lock_timeout=30s"])
+            .args(["-c", "max_connections=200"])
+            .args([
+                "-c",
+                if self.options.tcp {
+                    "listen_addresses=127.0.0.1"
+                } else {
+                    "listen_addresses="
+                },
+            ])
+            .args(
+                self.options
+                    .settings
+                    .iter()
+                    .flat_map(|setting| ["-c", setting]),
+            )
             .current_dir(self.dir.path());
         self.life.begin(command)?;
         let probe = || self.sql("SELECT 1").err().map(|error| error.to_string());

@@ -1,0 +1,256 @@
+//! One connection to a PostgreSQL server.
+//!
+//! # Why like this
+//!
+//! `tokio-postgres` divides a connection into a client and a driver, which its documentation runs in a task of its own.
+//! Here, each request polls the driver. So the connection needs no task and no runtime of its own, and dropping the
+//! [`Connection`] closes the socket at once.
+//!
+//! A dropped request does no harm: the driver still reads its answer, and the next request gets its own.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use quorate::node::{Fault, Protocol, other_protocol};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Error, NoTls, Notification, SimpleQueryMessage,
+};
+
+use crate::dial::{Bytes, dial};
+use crate::fault::{fault, of_login};
+use crate::pooler;
+use crate::url::{Address, Place};
+
+/// If a server that this process has not met has not completed the login after this time, the client also finds out
+/// whether it is a server of another kind: 200 ms, well below the default connect timeout. Redis and other servers wait
+/// for the rest of a request that they do not understand.
+const SILENCE: Duration = Duration::from_millis(200);
+/// The oldest version of PostgreSQL that this crate supports.
+const OLDEST: u32 = 14;
+
+/// A connection to one PostgreSQL server.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) driver: Driver,
+}
+
+/// The part of a connection that sends requests and receives answers.
+pub(crate) struct Driver {
+    inner: Box<tokio_postgres::Connection<Box<dyn Bytes>, NoTlsStream>>,
+    /// Whether the connection has ended. The driver must not be polled again.
+    ended: bool,
+    /// The notifications that were received, but not yet read.
+    pub(crate) notifications: Vec<Notification>,
+}
+
+impl Connection {
+    /// Opens a connection to the database of this address.
+    pub(crate) async fn open(address: &Address) -> Result<Self, Fault> {
+        Self::open_database(address, &address.database).await
+    }
+
+    /// Opens a connection to a database on the server of this address. Refuses a connection pooler and an old server.
+    pub(crate) async fn open_database(address: &Address, database: &str) -> Result<Self, Fault> {
+        let mut connection = or_other_kind(Self::log_in(address, database), address).await?;
+        connection.check_version()?;
+        connection.check_pooler().await?;
+        address.met.store(true, Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    async fn log_in(address: &Address, database: &str) -> Result<Self, Fault> {
+        let stream = dial(address).await?;
+        let mut config = Config::new();
+        config.user(&address.user).dbname(database);
+        config
+            .application_name("quorate")
+            .ssl_mode(SslMode::Disable);
+        if let Some(password) = address.password().await {
+            config.password(password);
+        }
+        let connected = config.connect_raw(stream, NoTls).await;
+        let (client, inner) = connected.map_err(|error| of_login(&error, address))?;
+        let driver = Driver {
+            inner: Box::new(inner),
+            ended: false,
+            notifications: Vec::new(),
+        };
+        Ok(Self { client, driver })
+    }
+
+    /// The version of the server, as the server writes it, for example `15.18 (Debian ..)`.
+    pub(crate) fn version(&self) -> &str {
+        self.driver
+            .inner
+            .parameter("server_version")
+            .unwrap_or_default()
+    }
+
+    fn check_version(&self) -> Result<(), Fault> {
+        let version = self.version();
+        let digits = version.split(|c: char| !c.is_ascii_digit()).next();
+        match digits.and_then(|digits| digits.parse().ok()) {
+            Some(OLDEST..) => Ok(()),
+            _ => {
+                let shown = crate::fault::plain(version);
+                let why = format!(
+                    "the version of the server is {shown:?}: use PostgreSQL {OLDEST} or newer"
+                );
+                Err(Fault::Unsupported(why.into()))
+            }
+        }
+    }
+
+    async fn check_pooler(&mut self) -> Result<(), Fault> {
+        let announced = pooler::announced(&self.client).await;
+        let rows = self.ask("SELECT pg_backend_pid()").await?;
+        let pid = rows
+            .first()
+            .and_then(|row| row.first()?.as_ref()?.parse().ok());
+        if announced.is_some() && announced == pid {
+            Ok(())
+        } else {
+            Err(pooler::refused())
+        }
+    }
+
+    /// Executes statements without parameters, and returns the rows of all of them as text.
+    pub(crate) async fn ask(&mut self, statements: &str) -> Result<Vec<TextRow>, Fault> {
+        let Self { client, driver } = self;
+        driver.run(text_rows(client, statements)).await
+    }
+}
+
+/// The columns of a row as text; `None` for NULL.
+pub(crate) type TextRow = Vec<Option<String>>;
+
+/// Executes statements without parameters, and returns the rows of all of them as text.
+pub(crate) async fn text_rows(client: &Client, statements: &str) -> Result<Vec<TextRow>, Error> {
+    let messages = client.simple_query(statements).await?;
+    let rows = messages.into_iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => {
+            let columns = (0..row.len()).map(|column| row.get(column).map(str::to_owned));
+            Some(columns.collect())
+        }
+        _ => None,
+    });
+    Ok(rows.collect())
+}
+
+impl Driver {
+    /// Executes a request of the client of this connection.
+    pub(crate) async fn run<T>(
+        &mut self,
+        request: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Fault> {
+        let mut request = pin!(request);
+        poll_fn(|cx| {
+            // The first poll of the request queues its messages. The driver sends them, and receives the answers.
+            let answered = request.as_mut().poll(cx);
+            if let Poll::Ready(answer) = answered {
+                return Poll::Ready(answer.map_err(|error| fault(&error, true)));
+            }
+            let end = self.turn(cx);
+            match (request.as_mut().poll(cx), end) {
+                // The error of the driver shows why the connection was closed.
+                (Poll::Ready(Err(error)), Some(Some(end))) if error.is_closed() => {
+                    Poll::Ready(Err(fault(&end, true)))
+                }
+                (Poll::Ready(answer), _) => {
+                    Poll::Ready(answer.map_err(|error| fault(&error, true)))
+                }
+                (Poll::Pending, Some(end)) => Poll::Ready(Err(lost(end.as_ref()))),
+                (Poll::Pending, None) => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Sends a request, and does not wait for its answer. The next request of this connection reads and drops it.
+    pub(crate) async fn send<T>(&mut self, request: impl Future<Output = T>) {
+        let mut request = pin!(request);
+        poll_fn(|cx| {
+            let _ = request.as_mut().poll(cx);
+            self.turn(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Waits for notifications. Fails when the connection has ended.
+    pub(crate) async fn next_notifications(&mut self) -> Result<Vec<Notification>, Fault> {
+        poll_fn(|cx| {
+            let end = self.turn(cx);
+            if !self.notifications.is_empty() {
+                return Poll::Ready(Ok(std::mem::take(&mut self.notifications)));
+            }
+            match end {
+                Some(end) => Poll::Ready(Err(lost(end.as_ref()))),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Sends and receives as much as possible without waiting. Returns `None` if the connection is open. Otherwise
+    /// returns why it has ended, if there is an error.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Option<Option<Error>> {
+        while !self.ended {
+            match self.inner.poll_message(cx) {
+                Poll::Ready(Some(Ok(AsyncMessage::Notification(message)))) => {
+                    self.notifications.push(message)
+                }
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(error))) => {
+                    self.ended = true;
+                    return Some(Some(error));
+                }
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending => return None,
+            }
+        }
+        Some(None)
+    }
+}
+
+fn lost(end: Option<&Error>) -> Fault {
+    let closed = || Fault::Disconnected("closed by the server".into());
+    end.map_or_else(closed, |error| fault(error, true))
+}
+
+/// Waits for the end of `opening`. Fails earlier if the server is silent, and speaks another protocol than PostgreSQL.
+async fn or_other_kind<T>(
+    opening: impl Future<Output = Result<T, Fault>>,
+    address: &Address,
+) -> Result<T, Fault> {
+    let mut opening = pin!(opening);
+    let Place::Tcp { host, port } = &address.place else {
+        return opening.await;
+    };
+    if address.met.load(Ordering::Relaxed) {
+        return opening.await;
+    }
+    // The protocol of PostgreSQL is not in the list, so exclude none that such a server could be taken for.
+    let other = || other_protocol((host.as_str(), *port), Protocol::Tls);
+    match tokio::time::timeout(SILENCE, &mut opening).await {
+        // MySQL speaks first, so the login fails at once.
+        Ok(Err(Fault::Down(why)))
+            if &*why != "closed by the server" && !why.contains("refused") =>
+        {
+            let found = tokio::time::timeout(SILENCE, other()).await.ok().flatten();
+            return Err(found.map_or(Fault::Down(why), |text| Fault::Unsupported(text.into())));
+        }
+        Ok(opened) => return opened,
+        Err(_) => {}
+    }
+    tokio::select! {
+        biased;
+        opened = &mut opening => opened,
+        Some(text) = other() => Err(Fault::Unsupported(text.into())),
+    }
+}

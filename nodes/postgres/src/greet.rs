@@ -1,0 +1,366 @@
+//! Begins a session: sets the connection up, checks whether the server may vote, and reads its current run.
+//!
+//! # Why like this
+//!
+//! A server must not vote in these states, because it may lack grants, or may lose them without a trace:
+//!
+//! - **A standby, or a server that is read-only.** An administrator who sets `default_transaction_read_only` wants no
+//!   writes, so sessions do not override it.
+//! - **`fsync=off`.** A failure of the machine then loses commits, and nothing shows whether `fsync` was on at the last
+//!   start. A server that should be fast needs `synchronous_commit=off` at most, and sessions override that.
+//! - **An earlier timeline than this process has seen.** The server is an old primary, whose standby was promoted.
+//!
+//! If the row of the run does not fit the present table or server, the records come from a dump, or were emptied, or
+//! rewritten. The session then replaces the row, so the server counts as just started, and votes after `max_ttl`.
+
+use std::time::Duration;
+
+use quorate::node::store::Greeting;
+use quorate::node::{Fault, ServerRun};
+use rand::RngExt as _;
+use tokio_postgres::{Client, Error};
+
+use crate::connection::{Connection, TextRow, text_rows};
+use crate::fault::{fault, unprepared, unreadable};
+use crate::pipeline::{Request, in_order};
+use crate::run::{FirstSight, outdated};
+use crate::sql::{self, Statements, VANISHED};
+use crate::tables::{self, Schema, VERSION};
+
+/// How often a session tries to begin a run. It fails only if other sessions replace the row at the same time.
+const TRIES: usize = 4;
+
+/// The state of the server that decides whether it may vote.
+const STATE: &str = "SELECT pg_is_in_recovery(),current_setting('transaction_read_only')='on',\
+                     current_setting('fsync')='on',extract(epoch from pg_postmaster_start_time())::text";
+/// The identity of the server. It is equal in all databases of the server, on its replicas and on copies of its files.
+const IDENTITY: &str = "SELECT system_identifier FROM pg_control_system()";
+/// The name of the current WAL file, which begins with the timeline.
+const TIMELINE: &str = "SELECT pg_walfile_name(pg_current_wal_lsn())";
+
+/// The facts about a server at the beginning of a session.
+pub(crate) struct Met {
+    /// The id of the current run of the server.
+    pub(crate) run: String,
+    /// The number of the file of the records.
+    pub(crate) filenode: i64,
+    /// The name of the server.
+    server: String,
+    /// The age of the run.
+    age: Duration,
+    pub(crate) statements: Statements,
+}
+
+impl Met {
+    /// The facts that the session task needs.
+    pub(crate) fn greeting(&self) -> Greeting {
+        Greeting::new(ServerRun::new(self.run.clone()))
+            .server(self.server.clone())
+            .uptime(self.age)
+    }
+}
+
+/// Sets the session up, checks the server and its tables, and reads the current run.
+pub(crate) async fn greet(
+    connection: &mut Connection,
+    timeout: Duration,
+    seen: &FirstSight,
+) -> Result<Met, Fault> {
+    let asked = ask(connection, timeout).await?;
+    let identity = asked.votes()?;
+    let filenode = asked.fits()?;
+    let (row, statements) = run_row(connection, &identity, filenode).await?;
+    let age = seen.age(&row.id, row.aged);
+    let server = match &*identity {
+        // The user may not read the identity. The time of the start is equal in all databases of the server.
+        "" => format!("postgres started at {}", asked.started),
+        identity => format!("postgres {identity}"),
+    };
+    Ok(Met {
+        run: row.id,
+        filenode,
+        server,
+        age,
+        statements,
+    })
+}
+
+/// What the server answers at the beginning of a session.
+#[derive(Debug, Default)]
+struct Asked {
+    is_standby: bool,
+    is_read_only: bool,
+    is_synced: bool,
+    /// When the server was started, by its wall clock.
+    started: String,
+    /// The system identifier of the server; empty if the user may not read it.
+    identity: String,
+    /// The timeline of the server; `None` if it cannot be read.
+    timeline: Option<u32>,
+    schema: Schema,
+}
+
+/// Sets the session up, and asks for everything that [`Asked`] contains, in one round trip.
+async fn ask(connection: &mut Connection, timeout: Duration) -> Result<Asked, Fault> {
+    let settings = sql::settings(timeout);
+    let tables = tables::question();
+    let [vanished, alive] = VANISHED;
+    let texts = [
+        &settings, vanished, alive, STATE, IDENTITY, TIMELINE, &tables,
+    ];
+    let Connection { client, driver } = connection;
+    let ask = |text: &&'_ str| -> Request<'_, Result<Vec<TextRow>, Error>> {
+        let text = (*text).to_owned();
+        let client: &Client = client;
+        Box::pin(async move { text_rows(client, &text).await })
+    };
+    let requests = texts.iter().map(ask).collect();
+    let answers = driver.run(async { Ok(in_order(requests).await) }).await?;
+    let answers: Result<[_; 7], _> = answers.try_into();
+    // Errors of these are no obstacle: an operating system without the setting, a standby, or a missing right.
+    let Ok([set, _, _, state, identity, timeline, tables]) = answers else {
+        return Err(unreadable());
+    };
+    let failed = |error: Error| fault(&error, true);
+    set.map_err(failed)?;
+    let state = state.map_err(failed)?;
+    let is = |column: usize| text(&state, column).as_deref() == Some("t");
+    Ok(Asked {
+        is_standby: is(0),
+        is_read_only: is(1),
+        is_synced: is(2),
+        started: text(&state, 3).unwrap_or_default(),
+        identity: identity
+            .ok()
+            .and_then(|rows| text(&rows, 0))
+            .map(digits)
+            .unwrap_or_default(),
+        timeline: timeline.ok().and_then(|rows| timeline_of(&text(&rows, 0)?)),
+        schema: Schema::read(&tables.map_err(failed)?),
+    })
+}
+
+/// A column of the first row.
+fn text(rows: &[TextRow], column: usize) -> Option<String> {
+    rows.first()?.get(column)?.clone()
+}
+
+/// Removes all characters but digits, so that the text can be a part of a statement.
+fn digits(text: String) -> String {
+    text.chars().filter(char::is_ascii_digit).collect()
+}
+
+/// The timeline in the name of a WAL file: its first eight digits, in hexadecimal form.
+fn timeline_of(file: &str) -> Option<u32> {
+    u32::from_str_radix(file.get(..8)?, 16).ok()
+}
+
+impl Asked {
+    /// Checks whether the server may vote. Returns its identity.
+    fn votes(&self) -> Result<String, Fault> {
+        if self.is_standby || self.is_read_only {
+            return Err(Fault::ReadOnly);
+        }
+        if !self.is_synced {
+            let why = "fsync is off, so the server may lose grants without a trace if the machine fails: set fsync = on";
+            return Err(Fault::Unsupported(why.into()));
+        }
+        let latest = self
+            .timeline
+            .and_then(|timeline| outdated(&self.identity, timeline));
+        if let Some(latest) = latest.filter(|_| !self.identity.is_empty()) {
+            let timeline = self.timeline.unwrap_or_default();
+            let why = format!(
+                "the server is an old primary: it is on timeline {timeline}, but a standby was promoted to timeline \
+                 {latest}: stop this server"
+            );
+            return Err(Fault::Server(why.into()));
+        }
+        Ok(self.identity.clone())
+    }
+
+    /// Checks the tables and the rights on them. Returns the number of the file of the records.
+    fn fits(&self) -> Result<i64, Fault> {
+        suits(&self.schema)?;
+        if let Some(misfit) = self.schema.misfits().first() {
+            return Err(unprepared(&misfit.text()));
+        }
+        let missing = self.schema.missing_rights();
+        if !missing.is_empty() {
+            let why = format!(
+                "the user in the URL lacks rights ({}): run the GRANTs that `quorate prepare-server URL` prints",
+                missing.join(", ")
+            );
+            return Err(Fault::Denied(why.into()));
+        }
+        self.schema.filenode().ok_or_else(unreadable)
+    }
+}
+
+/// Returns a fault if this crate does not support the tables of this schema.
+pub(crate) fn suits(schema: &Schema) -> Result<(), Fault> {
+    match schema.version {
+        Some(VERSION) => Ok(()),
+        Some(newer) if newer > VERSION => {
+            let why = format!(
+                "the schema has version {newer}, but this program supports only {VERSION}: use a newer program"
+            );
+            Err(Fault::Unprepared(why.into()))
+        }
+        Some(_) => Err(unprepared(
+            "the schema of the tables is older than this program",
+        )),
+        None => Err(unprepared("the schema is missing")),
+    }
+}
+
+/// The row of the current run.
+#[derive(Debug, PartialEq, Eq)]
+struct RunRow {
+    id: String,
+    filenode: i64,
+    /// The system identifier of the server that wrote the row; empty if its client could not read it.
+    server: String,
+    /// For how long clients have watched the run, in microseconds.
+    aged: i64,
+}
+
+impl RunRow {
+    fn read(rows: &[TextRow]) -> Option<Self> {
+        Some(Self {
+            id: text(rows, 0)?,
+            filenode: text(rows, 1)?.parse().ok()?,
+            server: text(rows, 2)?,
+            aged: text(rows, 3)?.parse().ok()?,
+        })
+    }
+
+    fn is_of(&self, identity: &str, filenode: i64) -> bool {
+        let is_server = self.server.is_empty() || identity.is_empty() || self.server == identity;
+        // The id becomes a part of statements.
+        let is_id = self.id.len() == 32 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_server && is_id && self.filenode == filenode
+    }
+}
+
+const READ: &str = "SELECT id,filenode,server,aged FROM quorate.run WHERE one=1";
+
+/// Reads the row of the current run. Writes it if the table is empty, or if the row belongs to another table or server.
+/// Prepares the common statements in the same round trip.
+async fn run_row(
+    connection: &mut Connection,
+    identity: &str,
+    filenode: i64,
+) -> Result<(RunRow, Statements), Fault> {
+    let id = format!(
+        "{:032x}",
+        rand::make_rng::<rand::rngs::StdRng>().random::<u128>()
+    );
+    let insert = format!(
+        "INSERT INTO quorate.run (one,id,filenode,server,aged) VALUES (1,'{id}',{filenode},'{identity}',0) \
+         ON CONFLICT DO NOTHING;{READ}"
+    );
+    let Connection { client, driver } = connection;
+    let asked = async {
+        let requests: [Request<'_, _>; 2] = [
+            Box::pin(async { text_rows(client, &insert).await.map(Ok) }),
+            Box::pin(async { Ok(Err(Statements::prepare_common(client).await?)) }),
+        ];
+        in_order(requests.into())
+            .await
+            .into_iter()
+            .collect::<Result<Vec<_>, Error>>()
+    };
+    let mut answers = driver.run(asked).await?.into_iter();
+    let (Some(Ok(mut rows)), Some(Err(statements))) = (answers.next(), answers.next()) else {
+        return Err(unreadable());
+    };
+    for _ in 0..TRIES {
+        let row = RunRow::read(&rows);
+        if let Some(row) = row.filter(|row| row.is_of(identity, filenode)) {
+            return Ok((row, statements));
+        }
+        // `old` is compared with the row that the server reads, so a run that another session has begun is kept.
+        let replace = format!(
+            "UPDATE quorate.run SET id='{id}',filenode={filenode},server='{identity}',aged=0 \
+             WHERE one=1 AND (filenode<>{filenode} OR server<>'{identity}' OR id !~ '^[0-9a-f]{{32}}$');{READ}"
+        );
+        rows = connection.ask(&replace).await?;
+    }
+    Err(unprepared("the table quorate.run cannot be used"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked() -> Asked {
+        Asked {
+            is_synced: true,
+            identity: "the identity of this test".into(),
+            timeline: Some(3),
+            ..Asked::default()
+        }
+    }
+
+    #[test]
+    fn server_that_may_lack_grants_does_not_vote() {
+        assert!(asked().votes().is_ok());
+        let standby = Asked {
+            is_standby: true,
+            ..asked()
+        };
+        assert_eq!(standby.votes(), Err(Fault::ReadOnly));
+        let read_only = Asked {
+            is_read_only: true,
+            ..asked()
+        };
+        assert_eq!(read_only.votes(), Err(Fault::ReadOnly));
+        let unsynced = Asked {
+            is_synced: false,
+            ..asked()
+        };
+        assert!(
+            unsynced
+                .votes()
+                .is_err_and(|fault| fault.to_string().contains("fsync"))
+        );
+        let old = Asked {
+            timeline: Some(2),
+            ..asked()
+        };
+        assert!(
+            old.votes()
+                .is_err_and(|fault| fault.to_string().contains("old primary"))
+        );
+        let unreadable = Asked {
+            timeline: None,
+            ..asked()
+        };
+        assert!(unreadable.votes().is_ok());
+    }
+
+    #[test]
+    fn row_of_another_table_or_server_is_not_used() {
+        let row = |server: &str| RunRow {
+            id: "0123456789abcdef0123456789abcdef".into(),
+            filenode: 7,
+            server: server.into(),
+            aged: 0,
+        };
+        assert!(row("1").is_of("1", 7) && row("").is_of("1", 7) && row("1").is_of("", 7));
+        assert!(!row("1").is_of("2", 7) && !row("1").is_of("1", 8));
+        let odd = RunRow {
+            id: "' OR".into(),
+            ..row("1")
+        };
+        assert!(!odd.is_of("1", 7));
+    }
+
+    #[test]
+    fn timeline_is_the_beginning_of_the_name_of_a_wal_file() {
+        assert_eq!(timeline_of("0000001A000000000000004F"), Some(26));
+        assert_eq!(timeline_of("0000"), None);
+        assert_eq!(timeline_of("zz00001A00"), None);
+    }
+}

@@ -1,0 +1,166 @@
+//! Measures the age of a run of a server, without the wall clock of the server or of a client.
+//!
+//! # Why like this
+//!
+//! No function of PostgreSQL that an ordinary user may call shows a monotonic clock, and each time of the server moves
+//! with its wall clock. So the age of a run is what clients have counted on their own monotonic clocks:
+//!
+//! - A client that has watched a run for some time writes this age into the row of `quorate.run` (`aged`).
+//! - A client that meets the run for the first time begins to count at the age in the row.
+//!
+//! A crash of the server empties the table, and so also forgets the age. A new process does not wait, and processes that
+//! end soon add up their ages. An age that nobody counted, for example while no client ran, is lost: the guard then
+//! waits longer than necessary.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use quorate::fork::PerProcess;
+
+/// An age in a row above this limit (100 years) is not credible and counts as zero.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// The shortest growth of an age that is written into the row.
+const SHORTEST_GROWTH: Duration = Duration::from_secs(1);
+/// An age is written again when it has grown by a part of itself: a tenth. So a process writes about 120 times a day,
+/// and a new process believes at least 10/11 of the true age.
+const GROWTH: u32 = 10;
+
+/// The last run that this process saw at one address.
+#[derive(Debug, Default)]
+pub(crate) struct FirstSight(Mutex<Option<Seen>>);
+
+#[derive(Debug)]
+struct Seen {
+    run: String,
+    at: Instant,
+    /// The age of the run at the time `at`.
+    base: Duration,
+    /// The largest age that is known to be in the row.
+    written: Duration,
+}
+
+impl Seen {
+    fn age(&self, now: Instant) -> Duration {
+        self.base + now.saturating_duration_since(self.at)
+    }
+}
+
+impl FirstSight {
+    fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The age of the run `run`, whose row shows the age `aged` in microseconds.
+    pub(crate) fn age(&self, run: &str, aged: i64) -> Duration {
+        self.age_at(Instant::now(), run, aged)
+    }
+
+    fn age_at(&self, now: Instant, run: &str, aged: i64) -> Duration {
+        let aged = Duration::from_micros(u64::try_from(aged).unwrap_or(0));
+        let aged = Some(aged)
+            .filter(|aged| *aged < LONGEST)
+            .unwrap_or_default();
+        let mut seen = self.seen();
+        let known = seen.as_ref().filter(|seen| seen.run == run);
+        let age = known.map_or(Duration::ZERO, |seen| seen.age(now)).max(aged);
+        let written = known.map_or(Duration::ZERO, |seen| seen.written).max(aged);
+        *seen = Some(Seen {
+            run: run.to_owned(),
+            at: now,
+            base: age,
+            written,
+        });
+        age
+    }
+
+    /// The age to write into the row of the run `run`; `None` if the row shows nearly this age.
+    pub(crate) fn due(&self, run: &str) -> Option<Duration> {
+        self.due_at(Instant::now(), run)
+    }
+
+    fn due_at(&self, now: Instant, run: &str) -> Option<Duration> {
+        let mut seen = self.seen();
+        let seen = seen.as_mut().filter(|seen| seen.run == run)?;
+        let age = seen.age(now);
+        let growth = (seen.written / GROWTH).max(SHORTEST_GROWTH);
+        if age < seen.written + growth {
+            return None;
+        }
+        seen.written = age;
+        Some(age)
+    }
+}
+
+/// The statement that writes this age into the row of the run `run`.
+pub(crate) fn raise(run: &str, age: Duration) -> String {
+    let age = i64::try_from(age.as_micros()).unwrap_or(0);
+    format!("UPDATE quorate.run SET aged={age} WHERE id='{run}' AND aged<{age}")
+}
+
+/// The latest timelines that this process has seen, by the system identifier of the server.
+static TIMELINES: PerProcess<Mutex<HashMap<String, u32>>> = PerProcess::new();
+
+/// Notes that the server `server` is on this timeline. Returns the latest timeline that this process has seen of it, if
+/// that one is later: then the server is an old primary, whose standby was promoted.
+pub(crate) fn outdated(server: &str, timeline: u32) -> Option<u32> {
+    let seen = TIMELINES.get_or_init(Mutex::default);
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let latest = seen.entry(server.to_owned()).or_insert(timeline);
+    *latest = timeline.max(*latest);
+    (*latest > timeline).then_some(*latest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn age_of_a_run_begins_at_the_age_in_the_row_and_grows() {
+        let (seen, start) = (FirstSight::default(), Instant::now());
+        assert_eq!(seen.age_at(start, "a", 0), Duration::ZERO);
+        assert_eq!(seen.age_at(start + 5 * SECOND, "a", 0), 5 * SECOND);
+        let later = seen.age_at(start + 6 * SECOND, "a", 60_000_000);
+        assert_eq!(later, 60 * SECOND, "another client has counted longer");
+        assert_eq!(seen.age_at(start + 7 * SECOND, "a", 0), 61 * SECOND);
+        assert_eq!(seen.age_at(start + 8 * SECOND, "b", 0), Duration::ZERO);
+        assert_eq!(
+            seen.age_at(start + 9 * SECOND, "a", 3_000_000),
+            3 * SECOND,
+            "after the run b, only the age in the row counts"
+        );
+        for incredible in [-1, i64::MIN, i64::MAX] {
+            let seen = FirstSight::default();
+            assert_eq!(seen.age_at(start, "a", incredible), Duration::ZERO);
+        }
+    }
+
+    #[test]
+    fn age_is_written_when_it_has_grown_by_a_second_and_a_tenth() {
+        let (seen, start) = (FirstSight::default(), Instant::now());
+        assert_eq!(seen.due_at(start, "a"), None);
+        seen.age_at(start, "a", 0);
+        assert_eq!(seen.due_at(start + SECOND / 2, "a"), None);
+        assert_eq!(seen.due_at(start + SECOND, "b"), None);
+        assert_eq!(seen.due_at(start + SECOND, "a"), Some(SECOND));
+        assert_eq!(seen.due_at(start + SECOND, "a"), None);
+        assert_eq!(seen.due_at(start + 100 * SECOND, "a"), Some(100 * SECOND));
+        assert_eq!(seen.due_at(start + 109 * SECOND, "a"), None);
+        assert_eq!(seen.due_at(start + 110 * SECOND, "a"), Some(110 * SECOND));
+        let times =
+            (111..86_400).filter(|second| seen.due_at(start + *second * SECOND, "a").is_some());
+        assert!(times.count() < 100);
+    }
+
+    #[test]
+    fn server_on_an_earlier_timeline_than_seen_is_outdated() {
+        let server = "the server of this test";
+        assert_eq!(outdated(server, 2), None);
+        assert_eq!(outdated(server, 1), Some(2));
+        assert_eq!(outdated(server, 3), None);
+        assert_eq!(outdated(server, 2), Some(3));
+        assert_eq!(outdated("another server of this test", 1), None);
+    }
+}
