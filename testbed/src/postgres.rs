@@ -219,6 +219,50 @@ impl Postgres {
         Ok(server)
     }
 
+    /// Starts a hot standby, which replicates this server asynchronously. `SELECT pg_promote()` makes it a primary.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start_with`](Self::start_with). [`Error::Exited`] also if the program `pg_basebackup` is missing or fails.
+    pub fn start_standby(&self) -> Result<Self, Error> {
+        let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
+        if is_root() {
+            chown(dir.path(), Some(NOBODY), Some(NOBODY))
+                .map_err(Error::io("change the owner of a directory"))?;
+        }
+        let mut standby = Self {
+            options: self.options.clone(),
+            programs: self.programs,
+            life: Life::new(dir.path().join("server.log"), PATIENCE),
+            lease: None,
+            dir,
+        };
+        let program = self.programs.server.with_file_name("pg_basebackup");
+        let output = unprivileged(&program)
+            .args([
+                "--write-recovery-conf",
+                "--checkpoint=fast",
+                "--no-sync",
+                "--username=postgres",
+            ])
+            .arg(format!("--port={}", self.port()))
+            .arg("--host")
+            .arg(self.dir.path())
+            .arg("--pgdata")
+            .arg(standby.data_dir())
+            .current_dir(standby.dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .map_err(Error::io("copy the server"))?;
+        if !output.status.success() {
+            let status = output.status;
+            let log = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Error::Exited { status, log });
+        }
+        standby.launch_on_free_port()?;
+        Ok(standby)
+    }
+
     /// The temporary directory of the server, in which its socket is. It is removed when the server is dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -350,8 +394,18 @@ impl Postgres {
     ///
     /// [`Error::Refused`] with the server's message.
     pub fn sql(&self, statements: &str) -> Result<String, Error> {
+        self.sql_in("postgres", statements)
+    }
+
+    /// Runs SQL statements in this database, as [`sql`](Self::sql) does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] with the server's message.
+    pub fn sql_in(&self, database: &str, statements: &str) -> Result<String, Error> {
         let output = self
             .client()
+            .arg(format!("--dbname={database}"))
             .args(["--quiet", "--set=ON_ERROR_STOP=1", "--command", statements])
             .stdin(Stdio::null())
             .output()

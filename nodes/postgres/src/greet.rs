@@ -68,8 +68,8 @@ pub(crate) async fn greet(
 ) -> Result<Met, Fault> {
     let asked = ask(connection, timeout).await?;
     let identity = asked.votes()?;
-    let filenode = asked.fits()?;
-    let (row, statements) = run_row(connection, &identity, filenode).await?;
+    let (filenode, path) = asked.fits()?;
+    let (row, statements) = run_row(connection, &identity, &path).await?;
     let age = seen.age(&row.id, row.aged);
     let server = match &*identity {
         // The user may not read the identity. The time of the start is equal in all databases of the server.
@@ -179,8 +179,8 @@ impl Asked {
         Ok(self.identity.clone())
     }
 
-    /// Checks the tables and the rights on them. Returns the number of the file of the records.
-    fn fits(&self) -> Result<i64, Fault> {
+    /// Checks the tables and the rights on them. Returns the number and the path of the file of the records.
+    fn fits(&self) -> Result<(i64, String), Fault> {
         suits(&self.schema)?;
         if let Some(misfit) = self.schema.misfits().first() {
             return Err(unprepared(&misfit.text()));
@@ -193,7 +193,12 @@ impl Asked {
             );
             return Err(Fault::Denied(why.into()));
         }
-        self.schema.filenode().ok_or_else(unreadable)
+        // The path becomes a part of statements.
+        let path = self
+            .schema
+            .path()
+            .filter(|path| !path.contains(['\'', '\\']));
+        self.schema.filenode().zip(path).ok_or_else(unreadable)
     }
 }
 
@@ -218,7 +223,8 @@ pub(crate) fn suits(schema: &Schema) -> Result<(), Fault> {
 #[derive(Debug, PartialEq, Eq)]
 struct RunRow {
     id: String,
-    filenode: i64,
+    /// The path of the file of the records.
+    file: String,
     /// The system identifier of the server that wrote the row; empty if its client could not read it.
     server: String,
     /// For how long clients have watched the run, in microseconds.
@@ -229,35 +235,35 @@ impl RunRow {
     fn read(rows: &[TextRow]) -> Option<Self> {
         Some(Self {
             id: text(rows, 0)?,
-            filenode: text(rows, 1)?.parse().ok()?,
+            file: text(rows, 1)?,
             server: text(rows, 2)?,
             aged: text(rows, 3)?.parse().ok()?,
         })
     }
 
-    fn is_of(&self, identity: &str, filenode: i64) -> bool {
+    fn is_of(&self, identity: &str, path: &str) -> bool {
         let is_server = self.server.is_empty() || identity.is_empty() || self.server == identity;
         // The id becomes a part of statements.
         let is_id = self.id.len() == 32 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_server && is_id && self.filenode == filenode
+        is_server && is_id && self.file == path
     }
 }
 
-const READ: &str = "SELECT id,filenode,server,aged FROM quorate.run WHERE one=1";
+const READ: &str = "SELECT id,file,server,aged FROM quorate.run WHERE one=1";
 
 /// Reads the row of the current run. Writes it if the table is empty, or if the row belongs to another table or server.
 /// Prepares the common statements in the same round trip.
 async fn run_row(
     connection: &mut Connection,
     identity: &str,
-    filenode: i64,
+    path: &str,
 ) -> Result<(RunRow, Statements), Fault> {
     let id = format!(
         "{:032x}",
         rand::make_rng::<rand::rngs::StdRng>().random::<u128>()
     );
     let insert = format!(
-        "INSERT INTO quorate.run (one,id,filenode,server,aged) VALUES (1,'{id}',{filenode},'{identity}',0) \
+        "INSERT INTO quorate.run (one,id,file,server,aged) VALUES (1,'{id}','{path}','{identity}',0) \
          ON CONFLICT DO NOTHING;{READ}"
     );
     let Connection { client, driver } = connection;
@@ -277,13 +283,13 @@ async fn run_row(
     };
     for _ in 0..TRIES {
         let row = RunRow::read(&rows);
-        if let Some(row) = row.filter(|row| row.is_of(identity, filenode)) {
+        if let Some(row) = row.filter(|row| row.is_of(identity, path)) {
             return Ok((row, statements));
         }
-        // `old` is compared with the row that the server reads, so a run that another session has begun is kept.
+        // The condition is checked again with the current row, so a run that another session has begun is kept.
         let replace = format!(
-            "UPDATE quorate.run SET id='{id}',filenode={filenode},server='{identity}',aged=0 \
-             WHERE one=1 AND (filenode<>{filenode} OR server<>'{identity}' OR id !~ '^[0-9a-f]{{32}}$');{READ}"
+            "UPDATE quorate.run SET id='{id}',file='{path}',server='{identity}',aged=0 \
+             WHERE one=1 AND (file<>'{path}' OR server<>'{identity}' OR id !~ '^[0-9a-f]{{32}}$');{READ}"
         );
         rows = connection.ask(&replace).await?;
     }
@@ -342,19 +348,20 @@ mod tests {
 
     #[test]
     fn row_of_another_table_or_server_is_not_used() {
+        const FILE: &str = "base/5/7";
         let row = |server: &str| RunRow {
             id: "0123456789abcdef0123456789abcdef".into(),
-            filenode: 7,
+            file: "base/5/7".into(),
             server: server.into(),
             aged: 0,
         };
-        assert!(row("1").is_of("1", 7) && row("").is_of("1", 7) && row("1").is_of("", 7));
-        assert!(!row("1").is_of("2", 7) && !row("1").is_of("1", 8));
+        assert!(row("1").is_of("1", FILE) && row("").is_of("1", FILE) && row("1").is_of("", FILE));
+        assert!(!row("1").is_of("2", FILE) && !row("1").is_of("1", "base/6/7"));
         let odd = RunRow {
             id: "' OR".into(),
             ..row("1")
         };
-        assert!(!odd.is_of("1", 7));
+        assert!(!odd.is_of("1", FILE));
     }
 
     #[test]

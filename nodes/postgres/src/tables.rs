@@ -54,7 +54,7 @@ pub(crate) const RUN: Table = Table {
     name: "run",
     persistence: "u",
     create: "CREATE UNLOGGED TABLE IF NOT EXISTS quorate.run (\
-             one int PRIMARY KEY,id text NOT NULL,filenode bigint NOT NULL,server text NOT NULL,aged bigint NOT NULL)",
+             one int PRIMARY KEY,id text NOT NULL,file text NOT NULL,server text NOT NULL,aged bigint NOT NULL)",
     needed: &["SELECT", "INSERT", "UPDATE"],
     rights: "SELECT, INSERT, UPDATE",
 };
@@ -83,7 +83,7 @@ pub(crate) fn question() -> String {
     };
     format!(
         "SELECT obj_description(n.oid,'pg_namespace'),c.relname,c.relpersistence,pg_relation_filenode(c.oid),\
-         {},{},{},{} FROM pg_namespace n \
+         pg_relation_filepath(c.oid),{},{},{},{} FROM pg_namespace n \
          LEFT JOIN pg_class c ON c.relnamespace=n.oid AND c.relkind='r' AND c.relname IN ('record','run') \
          WHERE n.nspname='{SCHEMA}'",
         has("SELECT"),
@@ -111,6 +111,7 @@ struct Found {
     name: String,
     persistence: String,
     filenode: Option<i64>,
+    path: Option<String>,
     rights: Vec<&'static str>,
 }
 
@@ -152,7 +153,7 @@ impl Schema {
             let (Some(name), Some(persistence)) = (column(1), column(2)) else {
                 continue;
             };
-            let has = |(number, _): &(usize, &&str)| column(4 + number) == Some("t");
+            let has = |(number, _): &(usize, &&str)| column(5 + number) == Some("t");
             let rights = RIGHTS
                 .iter()
                 .enumerate()
@@ -162,6 +163,7 @@ impl Schema {
                 name: name.to_owned(),
                 persistence: persistence.to_owned(),
                 filenode: column(3).and_then(|number| number.parse().ok()),
+                path: column(4).map(str::to_owned),
                 rights: rights.collect(),
             });
         }
@@ -175,6 +177,12 @@ impl Schema {
     /// The number of the file of the records. It changes if the table is created again, emptied or rewritten.
     pub(crate) fn filenode(&self) -> Option<i64> {
         self.find(&RECORD)?.filenode
+    }
+
+    /// The path of the file of the records in the data directory. It contains the number of the database, too, and so
+    /// differs in a copy of the database on the same server.
+    pub(crate) fn path(&self) -> Option<String> {
+        self.find(&RECORD)?.path.clone()
     }
 
     /// What is wrong with the tables.
@@ -218,7 +226,7 @@ mod tests {
 
     fn row(name: &str, persistence: &str, rights: [&str; 4]) -> Vec<Option<String>> {
         let comment = format!("{COMMENT}{VERSION}");
-        let begin = [comment.as_str(), name, persistence, "16384"];
+        let begin = [comment.as_str(), name, persistence, "16384", "base/5/16384"];
         begin
             .iter()
             .chain(&rights)
@@ -234,6 +242,7 @@ mod tests {
             (schema.version, schema.filenode()),
             (Some(VERSION), Some(16384))
         );
+        assert_eq!(schema.path().as_deref(), Some("base/5/16384"));
         assert!(schema.misfits().is_empty() && schema.missing_rights().is_empty());
         assert!(schema.may_delete());
         let wrong = Schema::read(&[row("record", "u", all), row("run", "p", all)]);
@@ -250,7 +259,7 @@ mod tests {
     fn missing_schema_and_schema_without_tables_are_incomplete() {
         let none = Schema::read(&[]);
         assert!(!none.exists && none.version.is_none());
-        let mut empty = vec![None; 8];
+        let mut empty = vec![None; 9];
         let read = Schema::read(&[empty.clone()]);
         assert!(read.exists && read.version.is_none());
         assert_eq!(

@@ -1,0 +1,562 @@
+//! Tests of the guarantees of the trait `Store`, on a real PostgreSQL server.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    Console, change, check, commit, get, name, of, options, put, server, session, sql, version,
+    wake,
+};
+use quorate::node::store::{
+    Commit, Committed, Listener as _, Pacer, Record, Session as _, Store as _,
+};
+
+/// A store over a new server. The test returns early if PostgreSQL is missing.
+macro_rules! store {
+    ($options:expr) => {
+        match server($options).await {
+            Some(it) => it,
+            None => return,
+        }
+    };
+    () => {
+        store!(options())
+    };
+}
+
+#[tokio::test]
+async fn record_is_changed_only_if_it_has_the_expected_version() {
+    let (_server, store) = store!();
+    let mut session = session(&store).await;
+    let first = put(&mut session, "a", 0, "one").await;
+    let record = get(&mut session, "a").await;
+    assert_eq!((record.version, &record.state[..]), (first, &b"one"[..]));
+    let second = put(&mut session, "a", first, "two").await;
+    assert_ne!(second, first);
+    for stale in [0, first, second + 1, u64::MAX] {
+        let said = session
+            .commit(&[of(change("a", stale, "no"))])
+            .await
+            .unwrap();
+        assert_eq!(said.what, [Committed::Stale], "{stale}");
+        assert!(
+            said.clock.is_some(),
+            "the answer to an outdated commit must contain the clock"
+        );
+    }
+    let record = get(&mut session, "a").await;
+    assert_eq!((record.version, &record.state[..]), (second, &b"two"[..]));
+    assert_eq!(get(&mut session, "b").await, Record::default());
+}
+
+#[tokio::test]
+async fn names_and_states_of_records_may_contain_any_bytes() {
+    let (_server, store) = store!();
+    let mut session = session(&store).await;
+    let all: Vec<u8> = (0..=255).collect();
+    // A name whose bytes cannot be compressed, so that it needs all its room in the index.
+    let mut number = 7_u32;
+    let mut drawn = || {
+        number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        number.to_be_bytes()[0]
+    };
+    let longest: Vec<u8> = (0..2100).map(|_| drawn()).collect();
+    for key in [&all[..], b"", b"' OR 1=1; --", b"A", b"a", b"a ", &longest] {
+        let key: Arc<[u8]> = key.into();
+        let mut change = change("x", 0, "");
+        change.name = key.clone();
+        change.state = Some([&key[..], &all].concat());
+        let state = change.state.clone().unwrap();
+        let said = session.commit(&[of(change)]).await.unwrap();
+        let version = version(&said.what[0]);
+        let said = session.load(&[key]).await.unwrap();
+        assert_eq!(said.what, [Record::new(version, state)]);
+    }
+    let mut long = change("x", 0, "s");
+    long.name = [7; 2101][..].into();
+    let fault = session.commit(&[of(long)]).await.unwrap_err();
+    assert_eq!(fault.kind(), "unsupported");
+}
+
+#[tokio::test]
+async fn records_are_loaded_in_the_requested_order() {
+    let (_server, store) = store!();
+    let mut session = session(&store).await;
+    for key in ["a", "b", "c"] {
+        put(&mut session, key, 0, key).await;
+    }
+    let asked = ["c", "none", "a", "c"].map(name);
+    let said = session.load(&asked).await.unwrap();
+    let states: Vec<_> = said.what.iter().map(|one| &one.state[..]).collect();
+    assert_eq!(states, [&b"c"[..], b"", b"a", b"c"]);
+    assert!(said.what[1].version == 0 && said.what[0].version > 0);
+    assert!(session.load(&[]).await.unwrap().clock.is_some());
+}
+
+#[tokio::test]
+async fn server_clock_in_a_reply_lies_between_the_times_of_request_and_reply() {
+    let (server, store) = store!();
+    let mut session = session(&store).await;
+    let wall = || {
+        let now = std::time::SystemTime::now();
+        let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
+        u64::try_from(now.as_micros()).unwrap()
+    };
+    let mut version = put(&mut session, "a", 0, "s").await;
+    for turn in 0..4 {
+        let asked = wall();
+        let clock = match turn {
+            0 => session.load(&[name("a")]).await.unwrap().clock,
+            1 | 2 => {
+                let said = session
+                    .commit(&[of(change("a", version, "s"))])
+                    .await
+                    .unwrap();
+                version = crate::common::version(&said.what[0]);
+                said.clock
+            }
+            _ => session.page(0, 10).await.unwrap().clock,
+        };
+        let clock = clock.expect("a clock");
+        assert!(
+            (asked..=wall()).contains(&clock),
+            "request {turn}: the clock {clock} must be from {asked} to now"
+        );
+    }
+    // A change that waits for its row must show the time after the wait.
+    let console = Console::open(
+        &server,
+        "BEGIN; SELECT 1 FROM quorate.record WHERE name='a' FOR UPDATE",
+    );
+    let ended = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        let ended = std::time::SystemTime::now();
+        drop(console);
+        ended
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_micros()
+    });
+    let said = session
+        .commit(&[of(change("a", version, "s"))])
+        .await
+        .unwrap();
+    assert!(u128::from(said.clock.unwrap()) >= ended.join().unwrap());
+}
+
+#[tokio::test]
+async fn record_version_is_never_reused_even_after_a_deletion() {
+    let (server, store) = store!();
+    let mut session = session(&store).await;
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let mut version = put(&mut session, "a", 0, "s").await;
+        assert!(seen.insert(version));
+        for _ in 0..3 {
+            version = put(&mut session, "a", version, "s").await;
+            assert!(
+                seen.insert(version),
+                "the version {version} must not be used twice"
+            );
+        }
+        sql(&server, "DELETE FROM quorate.record");
+    }
+}
+
+#[tokio::test]
+async fn record_is_removed_only_if_it_has_the_given_version() {
+    let (_server, store) = store!();
+    let mut session = session(&store).await;
+    let first = put(&mut session, "a", 0, "1").await;
+    let last = put(&mut session, "a", first, "2").await;
+    let kept = put(&mut session, "b", 0, "3").await;
+    let late = [(name("b"), kept - 1), (name("a"), first), (name("c"), 1)];
+    session.remove(&late).await.unwrap();
+    assert_eq!(get(&mut session, "a").await.version, last);
+    session
+        .remove(&[(name("b"), 1), (name("a"), last)])
+        .await
+        .unwrap();
+    assert_eq!(get(&mut session, "a").await, Record::default());
+    assert_eq!(get(&mut session, "b").await.version, kept);
+    let again = put(&mut session, "a", 0, "4").await;
+    session.remove(&[(name("a"), last)]).await.unwrap();
+    assert_eq!(get(&mut session, "a").await.version, again);
+}
+
+#[tokio::test]
+async fn late_commit_of_a_lost_session_is_refused_because_the_version_has_changed() {
+    let (server, store) = store!();
+    let mut lost = session(&store).await;
+    let first = put(&mut lost, "a", 0, "first").await;
+    let mut next = session(&store).await;
+    server.stop().unwrap();
+    let late = [of(change("a", first, "late"))];
+    let asked = tokio::time::timeout(Duration::from_millis(100), lost.commit(&late)).await;
+    assert!(asked.is_err(), "a stopped server must not answer");
+    server.cont().unwrap();
+    // Exactly one of the two commits is applied, whichever arrives first.
+    let said = next
+        .commit(&[of(change("a", first, "next"))])
+        .await
+        .unwrap();
+    let record = get(&mut next, "a").await;
+    match &said.what[0] {
+        Committed::Done(versions) => assert_eq!(record.version, versions[0]),
+        Committed::Stale => assert_eq!(record.state, b"late"),
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(
+        get(&mut next, "a").await,
+        record,
+        "the late change must have no effect"
+    );
+}
+
+#[tokio::test]
+async fn request_after_an_abandoned_request_gets_its_own_answer() {
+    let (server, store) = store!();
+    let mut session = session(&store).await;
+    put(&mut session, "a", 0, "a").await;
+    put(&mut session, "b", 0, "b").await;
+    server.stop().unwrap();
+    let names = [name("a")];
+    let asked = tokio::time::timeout(Duration::from_millis(50), session.load(&names)).await;
+    assert!(asked.is_err());
+    server.cont().unwrap();
+    assert_eq!(get(&mut session, "b").await.state, b"b");
+}
+
+#[tokio::test]
+async fn change_that_waits_for_a_row_is_not_executed_after_its_session_is_closed() {
+    let (server, store) = store!();
+    let mut one = session(&store).await;
+    let first = put(&mut one, "a", 0, "first").await;
+    let console = Console::open(
+        &server,
+        "BEGIN; SELECT 1 FROM quorate.record WHERE name='a' FOR UPDATE",
+    );
+    let late = [of(change("a", first, "late"))];
+    let asked = tokio::time::timeout(Duration::from_millis(200), one.commit(&late)).await;
+    assert!(asked.is_err(), "the commit must wait for the locked row");
+    drop(one);
+    // The server checks once a second whether the client is gone.
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type='Lock'";
+    let ended = || sql(&server, waiting) == "0\n";
+    assert!(quorate_testbed::within(Duration::from_secs(4), ended));
+    drop(console);
+    let mut next = session(&store).await;
+    assert_eq!(get(&mut next, "a").await.state, b"first");
+}
+
+#[tokio::test]
+async fn change_of_a_row_that_somebody_holds_is_refused_as_busy_in_time() {
+    let (server, _) = store!();
+    let store = quorate_postgres::Postgres::open(&format!("{}?timeout=300ms", server.url("locks")))
+        .unwrap();
+    let mut one = session(&store).await;
+    let first = put(&mut one, "a", 0, "first").await;
+    let _console = Console::open(
+        &server,
+        "BEGIN; SELECT 1 FROM quorate.record WHERE name='a' FOR UPDATE",
+    );
+    let began = Instant::now();
+    let fault = one
+        .commit(&[of(change("a", first, "late"))])
+        .await
+        .unwrap_err();
+    assert_eq!(fault.kind(), "busy", "{fault}");
+    assert!(began.elapsed() < Duration::from_secs(2));
+    assert_eq!(
+        get(&mut one, "a").await.state,
+        b"first",
+        "the session must still be usable"
+    );
+}
+
+#[tokio::test]
+async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
+    let (_server, store) = store!();
+    let mut session = session(&store).await;
+    let a = put(&mut session, "a", 0, "a").await;
+    let both = commit(vec![change("b", 0, "b2"), change("a", a, "a2")]);
+    let said = session.commit(std::slice::from_ref(&both)).await.unwrap();
+    let Committed::Done(versions) = &said.what[0] else {
+        panic!("stale");
+    };
+    let (b, a2) = (versions[0], versions[1]);
+    assert_eq!(get(&mut session, "b").await.version, b);
+    assert_eq!(get(&mut session, "a").await.version, a2);
+    // If the version of any record in a commit is wrong, nothing must be applied.
+    for stale in [
+        both.clone(),
+        commit(vec![change("a", a2, "no"), change("b", b + 9, "no")]),
+        commit(vec![change("a", a2, "no"), change("c", 5, "no")]),
+        commit(vec![change("a", a2, "no"), change("b", 0, "no")]),
+        commit(vec![change("c", 0, "no"), check("b", b + 9)]),
+        commit(vec![change("c", 0, "no"), check("a", 0)]),
+    ] {
+        let said = session.commit(&[stale]).await.unwrap();
+        assert_eq!(said.what, [Committed::Stale]);
+        assert!(said.clock.is_some());
+    }
+    assert_eq!(get(&mut session, "a").await.state, b"a2");
+    assert_eq!(get(&mut session, "b").await.state, b"b2");
+    assert_eq!(get(&mut session, "c").await, Record::default());
+    // The failed commit has reserved a row for a record. That row must not block a later commit.
+    let c = put(&mut session, "c", 0, "c").await;
+    let mixed = commit(vec![check("c", c), change("a", a2, "a3"), check("d", 0)]);
+    let said = session.commit(&[mixed]).await;
+    assert!(matches!(&said.unwrap().what[0], Committed::Done(v) if v[0] == c && v[2] == 0));
+    let page = session.page(0, 10).await.unwrap().what;
+    assert_eq!(
+        page.len(),
+        3,
+        "a row without a state must not be listed as a record: {page:?}"
+    );
+}
+
+#[tokio::test]
+async fn commit_can_check_the_version_of_a_record_without_changing_the_record() {
+    let (_server, store) = store!();
+    let mut session = session(&store).await;
+    let a = put(&mut session, "a", 0, "a").await;
+    let asked = [
+        of(check("a", a)),
+        of(check("a", a + 1)),
+        of(check("a", 0)),
+        of(check("none", 0)),
+        of(check("none", 1)),
+    ];
+    let said = session.commit(&asked).await.unwrap();
+    let done = |version| Committed::Done(vec![version]);
+    let stale = || Committed::Stale;
+    assert_eq!(said.what, [done(a), stale(), stale(), done(0), stale()]);
+    assert_eq!(get(&mut session, "a").await.version, a);
+}
+
+#[tokio::test]
+async fn commits_of_a_batch_are_applied_independently() {
+    let (_server, store) = store!();
+    let mut session = session(&store).await;
+    let a = put(&mut session, "a", 0, "a").await;
+    let e = put(&mut session, "e", 0, "e").await;
+    let batch: Vec<Commit> = vec![
+        of(change("z", 0, "z")),
+        of(change("a", a + 1, "no")),
+        commit(vec![change("m", 0, "m"), change("l", 0, "l")]),
+        of(change("b", 7, "no")),
+        of(check("a", a)),
+        commit(vec![change("n", 0, "n"), change("b", 7, "no")]),
+        of(change("c", 0, "c")),
+        of(change("e", e, "e2")),
+    ];
+    let said = session.commit(&batch).await.unwrap().what;
+    let done: Vec<bool> = said.iter().map(|one| *one != Committed::Stale).collect();
+    assert_eq!(done, [true, false, true, false, true, false, true, true]);
+    for (key, state) in [
+        ("z", "z"),
+        ("a", "a"),
+        ("m", "m"),
+        ("l", "l"),
+        ("c", "c"),
+        ("e", "e2"),
+    ] {
+        assert_eq!(
+            get(&mut session, key).await.state,
+            state.as_bytes(),
+            "{key}"
+        );
+    }
+    assert_eq!(get(&mut session, "n").await, Record::default());
+    assert_eq!(get(&mut session, "z").await.version, version(&said[0]));
+    assert_eq!(get(&mut session, "e").await.version, version(&said[7]));
+    assert_eq!(session.commit(&[]).await.unwrap().what, []);
+}
+
+#[tokio::test]
+async fn acknowledged_commit_is_applied_despite_unusual_global_settings() {
+    let odd = options()
+        .set("default_transaction_isolation", "serializable")
+        .set("default_transaction_deferrable", "on")
+        .set("synchronous_commit", "off")
+        .set("idle_session_timeout", "300ms")
+        .set("statement_timeout", "1s")
+        .set("TimeZone", "Pacific/Kiritimati")
+        .set("bytea_output", "escape")
+        .set("IntervalStyle", "sql_standard")
+        .set("search_path", "nowhere");
+    let (_server, store) = store!(odd);
+    let (mut one, mut other) = (session(&store).await, session(&store).await);
+    let batch = [of(change("a", 0, "a")), of(change("b", 0, "b"))];
+    let said = one.commit(&batch).await.expect("answered");
+    assert!(!said.what.contains(&Committed::Stale));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    put(&mut one, "c", 0, "c").await;
+    let all = ["a", "b", "c"];
+    let said = other.load(&all.map(name)).await.expect("answered");
+    let said: Vec<_> = said.what.into_iter().map(|record| record.state).collect();
+    assert_eq!(said, all.map(|key| key.as_bytes().to_vec()));
+}
+
+#[tokio::test]
+async fn pages_of_records_are_sorted_by_name_and_continue_after_the_previous_page() {
+    let (_server, store) = store!();
+    let mut session = session(&store).await;
+    for key in ["c", "a", "b"] {
+        put(&mut session, key, 0, key).await;
+    }
+    let said = session.page(0, 2).await.unwrap().what;
+    let names: Vec<_> = said.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!(names, [b"a", b"b"]);
+    let said = session.page(2, 2).await.unwrap();
+    assert_eq!(said.what[0].0, b"c");
+    assert_eq!(said.what[0].1, get(&mut session, "c").await);
+    // The next page must start after the last record of the previous page, even if an earlier record was removed.
+    session.page(0, 2).await.unwrap();
+    let first = get(&mut session, "a").await.version;
+    session.remove(&[(b"a"[..].into(), first)]).await.unwrap();
+    assert_eq!(session.page(2, 2).await.unwrap().what[0].0, b"c");
+    let none = session.page(3, 2).await.unwrap();
+    assert!(none.what.is_empty() && none.clock.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_one_of_the_concurrent_commits_to_a_record_version_is_applied() {
+    let (_server, store) = store!();
+    let mut won = 0;
+    let mut turns = Vec::new();
+    for _ in 0..4 {
+        let mut session = session(&store).await;
+        turns.push(tokio::spawn(async move {
+            let mut won = 0_u64;
+            for _ in 0..100 {
+                let record = get(&mut session, "count").await;
+                let count: u64 = String::from_utf8(record.state)
+                    .unwrap()
+                    .parse()
+                    .unwrap_or(0);
+                let next = (count + 1).to_string();
+                let said = session
+                    .commit(&[of(change("count", record.version, &next))])
+                    .await;
+                won += u64::from(said.unwrap().what[0] != Committed::Stale);
+            }
+            won
+        }));
+    }
+    for turn in turns {
+        won += turn.await.unwrap();
+    }
+    let record = get(&mut session(&store).await, "count").await;
+    assert_eq!(String::from_utf8(record.state).unwrap(), won.to_string());
+    assert!(won > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_of_the_same_records_in_opposite_orders_do_not_deadlock() {
+    let (server, store) = store!();
+    let mut turns = Vec::new();
+    for client in 0..8_usize {
+        let mut session = session(&store).await;
+        turns.push(tokio::spawn(async move {
+            let mut won = 0_u64;
+            for turn in 0..100_usize {
+                // The sessions use the same names repeatedly, in a different order each time. Some use batches, and some
+                // remove the records, so that others create them again.
+                let mut keys: Vec<String> = (0..3)
+                    .map(|n| format!("k{}", (client * n + turn + n) % 5))
+                    .collect();
+                keys.sort();
+                keys.dedup();
+                if client % 2 == 0 {
+                    keys.reverse();
+                }
+                let names: Vec<_> = keys.iter().map(|key| name(key)).collect();
+                let loaded = session.load(&names).await.unwrap().what;
+                if turn % 7 == 0 {
+                    let gone = names.into_iter().zip(loaded.iter().map(|one| one.version));
+                    session.remove(&gone.collect::<Vec<_>>()).await.unwrap();
+                    continue;
+                }
+                let changes = keys
+                    .iter()
+                    .zip(&loaded)
+                    .map(|(key, one)| change(key, one.version, "s"));
+                let changes: Vec<_> = changes.collect();
+                let commits = if turn % 3 == 0 {
+                    changes.into_iter().map(of).collect()
+                } else {
+                    vec![commit(changes)]
+                };
+                let said = session.commit(&commits).await;
+                let said = said.unwrap_or_else(|fault| panic!("{fault}")).what;
+                won += said.iter().filter(|one| **one != Committed::Stale).count() as u64;
+            }
+            won
+        }));
+    }
+    let mut won = 0;
+    for turn in turns {
+        won += turn.await.unwrap();
+    }
+    assert!(won > 0);
+    let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname='locks'";
+    assert_eq!(sql(&server, deadlocks), "0\n");
+}
+
+#[tokio::test]
+async fn listener_of_a_process_receives_each_of_its_wake_ups_once() {
+    let (server, store) = store!();
+    let mut session = session(&store).await;
+    let process: Arc<str> = "0123456789abcdef".into();
+    let mut listener = store.listen(process.clone()).await.unwrap();
+    let mut told = of(change("a", 0, "s"));
+    let long = [7; 2200];
+    told.wakes = vec![
+        wake(&process, b"one"),
+        wake("ffff456789abcdef", b"other"),
+        wake(&process, b"\0'two"),
+        wake(&process, &long),
+    ];
+    let said = session.commit(&[told.clone()]).await.unwrap();
+    assert_eq!(
+        listener.next().await.unwrap(),
+        [&b"one"[..], b"\0'two", &long]
+    );
+    // A commit with an outdated version is not applied, so it must wake no listener, alone or in a batch.
+    told.changes.push(change("b", 9, "no"));
+    session.commit(&[told.clone()]).await.unwrap();
+    told.changes.pop();
+    session.commit(&[told.clone()]).await.unwrap();
+    let mut fresh = of(change("a", version(&said.what[0]), "s"));
+    fresh.wakes = vec![wake(&process, b"three")];
+    session.commit(&[told.clone(), fresh, told]).await.unwrap();
+    assert_eq!(listener.next().await.unwrap(), [b"three"]);
+    let waits = tokio::time::timeout(Duration::from_millis(300), listener.next()).await;
+    assert!(waits.is_err(), "no further wake-up must arrive");
+    // A text that quorate has not sent wakes all waiters.
+    sql(&server, "NOTIFY quorate_0123456789abcdef, 'odd'");
+    assert_eq!(listener.next().await.unwrap(), Vec::<Vec<u8>>::new());
+}
+
+#[tokio::test]
+async fn listener_listens_while_the_pacer_shows_a_waiter() {
+    let (server, store) = store!();
+    let process: Arc<str> = "0123456789abcdef".into();
+    let mut listener = store.listen(process.clone()).await.unwrap();
+    listener.follow(Pacer::default());
+    let waits = tokio::time::timeout(Duration::from_millis(300), listener.next()).await;
+    assert!(waits.is_err());
+    let mut session = session(&store).await;
+    let mut told = of(change("a", 0, "s"));
+    told.wakes = vec![wake(&process, b"one")];
+    session.commit(&[told]).await.unwrap();
+    assert_eq!(listener.next().await.unwrap(), [b"one"]);
+    let began = Instant::now();
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+    sql(&server, end);
+    let fault = listener.next().await.unwrap_err();
+    assert_eq!(fault.kind(), "disconnected", "{fault}");
+    assert!(began.elapsed() < Duration::from_secs(5));
+}

@@ -1,0 +1,199 @@
+//! Tests of servers without the schema, without rights, or with a wrong schema, and of the preparation.
+
+use crate::common::{bare, get, options, put, server, session, sql, store, store_at};
+use quorate::Purpose;
+use quorate::node::store::{Session as _, Store as _};
+use quorate_postgres::{NotPrepared, prepare, script};
+
+#[tokio::test]
+async fn missing_database_and_missing_schema_are_reported_and_created() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let one = store(&server);
+    for create in [None, Some("CREATE DATABASE locks")] {
+        if let Some(create) = create {
+            server.sql(create).expect("created");
+        }
+        let fault = one.connect().await.err().expect("unprepared");
+        assert_eq!(fault.kind(), "unprepared", "{fault}");
+        assert!(
+            fault.to_string().contains("quorate prepare-server"),
+            "{fault}"
+        );
+        assert!(one.listen("0123456789abcdef".into()).await.is_err());
+    }
+    server.sql("DROP DATABASE locks").expect("dropped");
+    let url = server.url("locks");
+    let report = prepare(&url).await.expect("prepared");
+    assert!(report.made && report.repaired.is_empty());
+    let again = prepare(&url).await.expect("prepared");
+    assert!(!again.made, "{again}");
+    session(&one).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn several_administrators_may_prepare_a_server_at_the_same_time() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let url = server.url("locks");
+    let tasks: Vec<_> = (0..6)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move { prepare(&url).await })
+        })
+        .collect();
+    let mut made = 0;
+    for task in tasks {
+        let report = task
+            .await
+            .expect("no panic")
+            .unwrap_or_else(|error| panic!("{error}"));
+        made += u32::from(report.made);
+    }
+    assert_eq!(made, 1);
+    session(&store(&server)).await;
+}
+
+#[tokio::test]
+async fn script_creates_the_same_schema_and_changes_nothing_the_second_time() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    server.sql("CREATE DATABASE locks").expect("created");
+    let text = script("postgres://someone:secret@h/locks").expect("a script");
+    assert!(!text.contains("secret") && !text.contains("someone"));
+    sql(&server, &text);
+    let one = store(&server);
+    let mut open = session(&one).await;
+    let version = put(&mut open, "a", 0, "s").await;
+    sql(&server, &text);
+    assert_eq!(get(&mut open, "a").await.version, version);
+    assert!(!prepare(&server.url("locks")).await.expect("prepared").made);
+}
+
+#[tokio::test]
+async fn user_with_the_printed_grants_can_do_everything_and_each_grant_is_needed() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    sql(&server, "CREATE USER locker");
+    let url = server.url_of("locker", "locks");
+    let refused = store_at(&url).connect().await.err().expect("no rights");
+    assert_eq!(refused.kind(), "denied", "{refused}");
+    let grants = prepare(&server.url("locks"))
+        .await
+        .expect("prepared")
+        .grants;
+    for grant in &grants {
+        sql(&server, &grant.replace("TO USER", "TO locker"));
+    }
+    let one = store_at(&url);
+    let mut open = session(&one).await;
+    let version = put(&mut open, "a", 0, "s").await;
+    open.remove(&[(b"a"[..].into(), version)])
+        .await
+        .expect("removed");
+    let found = one.inspect().await;
+    assert_eq!((found.fault, found.missing), (None, Vec::new()));
+    assert!(one.listen("0123456789abcdef".into()).await.is_ok());
+    let revokes = [
+        "USAGE ON SCHEMA quorate",
+        "SELECT ON quorate.record",
+        "INSERT ON quorate.record",
+        "UPDATE ON quorate.record",
+        "SELECT ON quorate.run",
+        "INSERT ON quorate.run",
+        "UPDATE ON quorate.run",
+    ];
+    for right in revokes {
+        sql(&server, &format!("REVOKE {right} FROM locker"));
+        let refused = one.connect().await.err().expect(right);
+        assert_eq!(refused.kind(), "denied", "{right}: {refused}");
+        sql(&server, &format!("GRANT {right} TO locker"));
+    }
+    sql(&server, "REVOKE DELETE ON quorate.record FROM locker");
+    let mut open = session(&one).await;
+    let version = put(&mut open, "a", 0, "s").await;
+    let records = [(b"a"[..].into(), version)];
+    assert_eq!(
+        open.remove(&records).await.expect_err("denied").kind(),
+        "denied"
+    );
+    session(&one)
+        .await
+        .remove(&records)
+        .await
+        .expect("not tried again");
+    let found = one.inspect().await;
+    assert_eq!(found.fault, None);
+    assert_eq!(
+        found.missing[0].rule(),
+        "GRANT DELETE ON quorate.record TO USER"
+    );
+    assert_eq!(found.missing[0].purposes(), [Purpose::Removal]);
+    // An ordinary user may not create a schema.
+    sql(&server, "CREATE DATABASE other");
+    let refused = prepare(&server.url_of("locker", "other")).await;
+    assert!(
+        matches!(refused, Err(NotPrepared::Server { .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn schema_of_a_newer_program_is_refused() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    sql(
+        &server,
+        "COMMENT ON SCHEMA quorate IS 'tables of quorate, version 2'",
+    );
+    let fault = one.connect().await.err().expect("newer");
+    assert!(fault.to_string().contains("newer program"), "{fault}");
+    let refused = prepare(&server.url("locks")).await;
+    assert!(
+        matches!(refused, Err(NotPrepared::Newer { found: 2, .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn inspection_shows_version_settings_and_round_trip() {
+    let Some((_server, one)) = server(options()).await else {
+        return;
+    };
+    let found = one.inspect().await;
+    assert_eq!(found.fault, None);
+    assert_eq!(
+        (found.server.as_deref(), found.role.as_deref()),
+        (Some("postgres"), Some("master"))
+    );
+    let version = found.version.as_deref().expect("a version");
+    assert!(
+        version
+            .split('.')
+            .all(|number| number.parse::<u32>().is_ok()),
+        "{version}"
+    );
+    assert!(found.round_trip.is_some() && found.connecting.is_some() && found.wake_ups);
+    assert!(
+        found
+            .clock_offset_ms
+            .is_some_and(|offset| offset.abs() < 1_000)
+    );
+    for (name, value) in [
+        ("fsync", "on"),
+        ("full_page_writes", "off"),
+        ("synchronous_commit", "on"),
+        ("synchronous_standby_names", ""),
+        ("max_connections", "200"),
+        ("notification_queue_usage", "0"),
+    ] {
+        assert_eq!(found.setting(name), Some(value), "{name}");
+    }
+    let identity = found.identity.expect("an identity");
+    assert!(identity.starts_with("postgres 7"), "{identity}");
+}
