@@ -223,7 +223,8 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// As for [`start_with`](Self::start_with). [`Error::Exited`] also if the program `pg_basebackup` is missing or fails.
+    /// As for [`start_with`](Self::start_with). [`Error::Exited`] also if the program `pg_basebackup` is missing or
+    /// fails.
     pub fn start_standby(&self) -> Result<Self, Error> {
         let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
         if is_root() {

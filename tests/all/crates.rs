@@ -1,5 +1,5 @@
-//! If a program uses quorate only with Redis, Cargo must not compile the crates for MySQL, MariaDB or ZooKeeper. The
-//! command must not contain the switches of the seeded bugs.
+//! If a program uses quorate only with Redis, Cargo must not compile the crates for MySQL, MariaDB, PostgreSQL or
+//! ZooKeeper. The command must not contain the switches of the seeded bugs.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -41,7 +41,7 @@ fn program_that_uses_only_redis_compiles_no_crate_for_other_kinds_of_masters() {
     assert!(alone.contains("quorate") && !alone.contains("redis"));
     assert!(crates("redis").contains("redis"));
     for name in &alone {
-        let other = ["mysql", "maria", "zookeeper"];
+        let other = ["mysql", "maria", "postgres", "zookeeper"];
         assert!(!other.iter().any(|kind| name.contains(kind)), "{name}");
     }
     // The feature `node` (the traits for other kinds of masters) adds no crate.
@@ -79,6 +79,7 @@ fn only_the_simulation_contains_the_switches_of_seeded_bugs() {
         "quorate-cli",
         "quorate-contract",
         "quorate-mysql",
+        "quorate-postgres",
         "quorate-zookeeper",
         "quorate-chaos",
     ] {

@@ -28,7 +28,7 @@ const FLOORS: [&[&str]; 13] = [
 ];
 
 /// For each package, the maximum number of source files in import cycles. Lower these numbers, but never raise them.
-const CIRCLES: [(&str, usize); 11] = [
+const CIRCLES: [(&str, usize); 12] = [
     ("src", 0),
     ("testbed/src", 0),
     ("cli/src", 0),
@@ -39,6 +39,7 @@ const CIRCLES: [(&str, usize); 11] = [
     ("mutants/src", 0),
     ("nodes/zookeeper/src", 0),
     ("nodes/mysql/src", 0),
+    ("nodes/postgres/src", 0),
     ("nodes/contract/src", 0),
 ];
 

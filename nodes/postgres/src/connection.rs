@@ -21,9 +21,10 @@ use tokio_postgres::{
     AsyncMessage, Client, Config, Error, NoTls, Notification, SimpleQueryMessage,
 };
 
-use crate::dial::{Bytes, dial};
+use crate::dial::dial;
 use crate::fault::{fault, of_login};
 use crate::pooler;
+use crate::stream::Bytes;
 use crate::url::{Address, Place};
 
 /// If a server that this process has not met has not completed the login after this time, the client also finds out

@@ -4,22 +4,17 @@
 //!
 //! `tokio-postgres` can open the stream itself, but the stream of this module is better suited for a lock:
 //!
-//! - The pooler check (`crate::pooler`) needs a client that was given its stream. With TLS inside `tokio-postgres`, that
-//!   check would need a second implementation of TLS.
+//! - The pooler check (`crate::pooler`) needs a client that was given its stream. With TLS inside `tokio-postgres`,
+//!   that check would need a second implementation of TLS.
 //! - The URL parser of `tokio-postgres` refuses `sslmode=verify-full`, `sslrootcert` and `passfile`.
 //! - Its `connect_timeout` covers only TCP: a stopped server would hang the login for ever.
 
 use quorate::node::Fault;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::fault::of_io;
+use crate::stream::Bytes;
 use crate::url::{Address, Place};
-
-/// A stream of bytes to a server and back.
-pub(crate) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Bytes for S {}
 
 /// Opens the stream to the server of this address.
 pub(crate) async fn dial(address: &Address) -> Result<Box<dyn Bytes>, Fault> {

@@ -162,7 +162,7 @@ impl Asked {
             return Err(Fault::ReadOnly);
         }
         if !self.is_synced {
-            let why = "fsync is off, so the server may lose grants without a trace if the machine fails: set fsync = on";
+            let why = "fsync is off, so the server may lose grants without a trace if the machine fails: turn it on";
             return Err(Fault::Unsupported(why.into()));
         }
         let latest = self

@@ -19,15 +19,17 @@
 //! # }
 //! ```
 //!
-//! Each record of a lock is a row. A client changes the row with one statement, which takes effect only if the row still
-//! has the version that the client read. So no row stays locked between two round trips. The server needs no stored
-//! procedure and no extension.
+//! Each record of a lock is a row. A client changes the row with one statement, which takes effect only if the row
+//! still has the version that the client read. So no row stays locked between two round trips. The server needs no
+//! stored procedure and no extension.
 //!
 //! The servers must be independent of each other. Do not use a standby that may be promoted, unless it replicates
 //! synchronously: it can lack the most recent grants.
 //!
 //! Connect to the server itself, and not to a connection pooler such as pgbouncer.
 
+#[cfg(feature = "tls-rustls")]
+mod certificates;
 mod connection;
 mod dial;
 mod fault;
@@ -44,6 +46,7 @@ mod session;
 mod sql;
 mod steps;
 mod store;
+mod stream;
 mod tables;
 #[cfg(feature = "tls-rustls")]
 mod tls;

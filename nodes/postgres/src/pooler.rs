@@ -9,13 +9,13 @@
 //! - `LISTEN` hears nothing.
 //! - A setting of a session, such as `synchronous_commit`, is left to the next client, and is missing here.
 //!
-//! A server announces the id of its backend process at the login, for requests to cancel a statement. A pooler announces
-//! an id of its own. So an id that differs from `pg_backend_pid()` shows a pooler. A comparison of TCP ports would also
-//! refuse each plain TCP proxy, and would not work through Unix sockets.
+//! A server announces the id of its backend process at the login, for requests to cancel a statement. A pooler
+//! announces an id of its own. So an id that differs from `pg_backend_pid()` shows a pooler. A comparison of TCP ports
+//! would also refuse each plain TCP proxy, and would not work through Unix sockets.
 //!
-//! `tokio-postgres` does not return the announced id. It writes the id into a request to cancel a statement. This module
-//! lets it write such a request into memory, and never sends it: a canceled commit that waits for a standby would be
-//! reported as done.
+//! `tokio-postgres` does not return the announced id. It writes the id into a request to cancel a statement. This
+//! module lets it write such a request into memory, and never sends it: a canceled commit that waits for a standby
+//! would be reported as done.
 //!
 //! Not solved: a pooler in session mode would do no harm, but is refused, too.
 
@@ -39,7 +39,7 @@ pub(crate) async fn announced(client: &Client) -> Option<i32> {
 
 /// The fault of a server behind a pooler.
 pub(crate) fn refused() -> Fault {
-    let why = "a connection pooler such as pgbouncer answers instead of PostgreSQL, so locks would not be safe: name the \
-               host and the port of the PostgreSQL server itself in the URL";
+    let why = "a connection pooler such as pgbouncer answers instead of PostgreSQL, so locks would not be safe: name \
+               the host and the port of the PostgreSQL server itself in the URL";
     Fault::Unsupported(why.into())
 }

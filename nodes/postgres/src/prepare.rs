@@ -85,8 +85,8 @@ impl fmt::Display for Report {
 ///
 /// It is safe to call this function again, or from several processes at the same time.
 ///
-/// The user of `url` needs the right to create a schema in the database (`CREATE`). If the database is missing, the user
-/// also needs the right `CREATEDB`.
+/// The user of `url` needs the right to create a schema in the database (`CREATE`). If the database is missing, the
+/// user also needs the right `CREATEDB`.
 ///
 /// # Errors
 ///

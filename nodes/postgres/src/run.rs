@@ -8,9 +8,9 @@
 //! - A client that has watched a run for some time writes this age into the row of `quorate.run` (`aged`).
 //! - A client that meets the run for the first time begins to count at the age in the row.
 //!
-//! A crash of the server empties the table, and so also forgets the age. A new process does not wait, and processes that
-//! end soon add up their ages. An age that nobody counted, for example while no client ran, is lost: the guard then
-//! waits longer than necessary.
+//! A crash of the server empties the table, and so also forgets the age. A new process does not wait, and processes
+//! that end soon add up their ages. An age that nobody counted, for example while no client ran, is lost: the guard
+//! then waits longer than necessary.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -30,8 +30,8 @@ pub struct PostgresSession {
     filenode: i64,
     seen: Arc<FirstSight>,
     draw: StdRng,
-    /// Where the last page that was read ends: the number of records up to there, and the smallest name after it. `None`
-    /// if no page was read.
+    /// Where the last page that was read ends: the number of records up to there, and the smallest name after it.
+    /// `None` if no page was read.
     paged: Option<(u64, Vec<u8>)>,
     /// Whether the server has refused to remove records, because the user in the URL lacks the right `DELETE`.
     removal_denied: Arc<AtomicBool>,

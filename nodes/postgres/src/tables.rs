@@ -1,7 +1,7 @@
 //! The tables of quorate in a database, and the rights on them.
 //!
-//! All tables are in a schema of their own, because PostgreSQL 15 lets only the owner of a database create tables in the
-//! schema `public`. Statements name the schema, so they do not depend on `search_path`.
+//! All tables are in a schema of their own, because PostgreSQL 15 lets only the owner of a database create tables in
+//! the schema `public`. Statements name the schema, so they do not depend on `search_path`.
 //!
 //! # Why like this
 //!
@@ -13,8 +13,8 @@
 //!   index entry, and the table stayed at 106 kB. The thresholds of autovacuum are absolute, because the table is small
 //!   and changes often; `toast.` is for queues of more than 2 kB, which the server stores elsewhere.
 //!
-//! Not solved: a copy of the files that was made after a clean shutdown keeps the row, so its clients do not notice that
-//! it is old. The operator must empty `quorate.run` before the copy is used.
+//! Not solved: a copy of the files that was made after a clean shutdown keeps the row, so its clients do not notice
+//! that it is old. The operator must empty `quorate.run` before the copy is used.
 
 /// The schema of all tables.
 pub(crate) const SCHEMA: &str = "quorate";

@@ -2,9 +2,9 @@
 //!
 //! # Why like this
 //!
-//! - **Own parser.** The URLs of PostgreSQL allow an empty host after a user, which the crate `url` refuses, and several
-//!   hosts. `tokio-postgres` accepts several hosts, too: a master that is one of several servers would get a vote from
-//!   each of them. So several hosts are refused.
+//! - **Own parser.** The URLs of PostgreSQL allow an empty host after a user, which the crate `url` refuses, and
+//!   several hosts. `tokio-postgres` accepts several hosts, too: a master that is one of several servers would get a
+//!   vote from each of them. So several hosts are refused.
 //! - **No `sslmode=prefer`.** It encrypts without a check, and falls back to plain text if somebody in the network says
 //!   so. It is refused with a sentence. `sslmode=require` checks the certificate as `verify-full` does, because an
 //!   encryption that anybody can end protects no password.
@@ -18,9 +18,9 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use quorate::reread::Reread;
 
-use crate::passfile::{self, Wanted};
 #[cfg(feature = "tls-rustls")]
-use crate::tls::Files;
+use crate::certificates::Files;
+use crate::passfile::{self, Wanted};
 
 /// The default timeout of one request. It is longer than for a Redis server, because a commit waits for the server's
 /// disk.
@@ -239,8 +239,8 @@ impl Address {
             "sslkey" => self.key = Some(value.into()),
             _ => {
                 return Err(bad(
-                    "unknown option after the `?`: the options are timeout, lanes, host, passfile, sslmode, sslrootcert, \
-                     sslcert and sslkey",
+                    "unknown option after the `?`: the options are timeout, lanes, host, passfile, sslmode, \
+                     sslrootcert, sslcert and sslkey",
                 ));
             }
         }
@@ -298,7 +298,7 @@ fn sslmode(value: &str, is_tls: bool) -> Result<bool, BadUrl> {
         )),
         "disable" => Ok(false),
         "verify-ca" => Err(bad(
-            "sslmode=verify-ca is not supported, because this client always checks the host name: write sslmode=verify-full",
+            "sslmode=verify-ca is not supported, because the host name is always checked: write sslmode=verify-full",
         )),
         "allow" | "prefer" => Err(bad(
             "this sslmode encrypts only if the network allows it: write sslmode=verify-full or sslmode=disable",
@@ -314,7 +314,8 @@ fn sslmode(value: &str, is_tls: bool) -> Result<bool, BadUrl> {
 fn check_characters(url: &str) -> Result<(), BadUrl> {
     if url.contains(char::is_control) {
         return Err(bad(
-            "a tab, line break or other control character is not allowed: in a password, write %09 for a tab and %0A for a line break",
+            "a tab, line break or other control character is not allowed: in a password, write %09 for a tab, and \
+             %0A for a line break",
         ));
     }
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);

@@ -462,8 +462,8 @@ async fn commits_of_the_same_records_in_opposite_orders_do_not_deadlock() {
         turns.push(tokio::spawn(async move {
             let mut won = 0_u64;
             for turn in 0..100_usize {
-                // The sessions use the same names repeatedly, in a different order each time. Some use batches, and some
-                // remove the records, so that others create them again.
+                // The sessions use the same names repeatedly, in a different order each time. Some use batches, and
+                // some remove the records, so that others create them again.
                 let mut keys: Vec<String> = (0..3)
                     .map(|n| format!("k{}", (client * n + turn + n) % 5))
                     .collect();
