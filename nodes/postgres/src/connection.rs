@@ -57,7 +57,9 @@ impl Connection {
 
     /// Opens a connection to a database on the server of this address. Refuses a connection pooler and an old server.
     pub(crate) async fn open_database(address: &Address, database: &str) -> Result<Self, Fault> {
-        let mut connection = or_other_kind(Self::log_in(address, database), address).await?;
+        // The future of a login is large, and many futures contain this one.
+        let opening = Box::pin(Self::log_in(address, database));
+        let mut connection = or_other_kind(opening, address).await?;
         connection.check_version()?;
         connection.check_pooler().await?;
         address.met.store(true, Ordering::Relaxed);

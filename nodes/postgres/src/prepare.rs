@@ -94,7 +94,7 @@ impl fmt::Display for Report {
 pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
     let address = Address::open(url)?;
     let name = address.name();
-    let preparing = tokio::time::timeout(PATIENCE, prepare_at(&address));
+    let preparing = tokio::time::timeout(PATIENCE, Box::pin(prepare_at(&address)));
     let prepared = preparing.await.unwrap_or(Err(Fault::Timeout(PATIENCE)));
     let found = prepared.map_err(|fault| NotPrepared::Server {
         name: name.clone(),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{self, options, server, sql};
 use quorate::Redlock;
 use quorate::node::store::StoreNode;
+use quorate_postgres::Postgres;
 use quorate_testbed::{Server, ServerOptions};
 
 /// PostgreSQL and Redis servers for one test.
@@ -41,7 +42,9 @@ impl Fleet {
             builder = builder.master(redis.url());
         }
         for postgres in &self.postgres {
-            builder = builder.node(StoreNode::new(common::store(postgres)));
+            let url = format!("{}?timeout=2s", postgres.url("locks"));
+            let store = Postgres::open(&url).expect("a URL");
+            builder = builder.node(StoreNode::new(store));
         }
         builder.build().expect("a Redlock")
     }
