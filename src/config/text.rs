@@ -54,7 +54,7 @@ pub fn switch(text: &str) -> Result<bool, String> {
 /// Splits a text at its commas into URLs, and trims the URLs. Does not split at these commas:
 ///
 /// - a comma within a password;
-/// - a comma between the hosts of a `zk://` or `mysql://` URL. A URL with several hosts is not allowed, and the later
+/// - a comma between the hosts of a `zk://`, `mysql://` or `postgres://` URL. A URL with several hosts is not allowed, and the later
 ///   error about it describes the whole URL.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let parts: Vec<&str> = text.split(',').collect();
@@ -77,11 +77,12 @@ pub(super) fn urls(text: &str) -> Vec<String> {
     urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
-/// Whether `part`, the text after a comma, is probably one more host of `url`. True if `url` is a ZooKeeper or MySQL
-/// URL without a path, and `part` is not empty.
+/// Whether `part`, the text after a comma, is probably one more host of `url`. True if `url` is a URL of ZooKeeper,
+/// MySQL or PostgreSQL without a path, and `part` is not empty.
 fn lists_hosts(url: &str, part: &str) -> bool {
     let may_list_hosts = |scheme: &str| {
-        let names = ["zk", "mysql", "mysqls"];
+        let names = ["zk", "mysql", "mysqls", "postgres", "postgresql"];
+        let scheme = scheme.split('+').next().unwrap_or_default();
         names.iter().any(|name| scheme.eq_ignore_ascii_case(name))
     };
     let scheme_and_hosts = url.trim().split_once("://");
@@ -125,6 +126,10 @@ mod tests {
                 &["mysqls://u@a:1,b:2/d", "redis://c"],
             ),
             ("mysql://u@a/d,b", &["mysql://u@a/d", "b"]),
+            (
+                "postgres+tls://u@a:1,b:2/d,redis://c",
+                &["postgres+tls://u@a:1,b:2/d", "redis://c"],
+            ),
             ("zk://a,b/p,redis://c", &["zk://a,b/p", "redis://c"]),
             ("zk://a/p,b", &["zk://a/p", "b"]),
             ("zk://a,", &["zk://a", ""]),

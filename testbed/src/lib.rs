@@ -6,7 +6,8 @@
 //! - [`MariaDb`] is one real MariaDB process with the same methods. A [`Console`] is an administrator's session on it.
 //! - [`Postgres`] is one real PostgreSQL process. [`Home`] is an empty directory, for tests of data that a lock protects.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
-//! - [`TestServer`] is the trait of the servers that can be masters: a [`Server`], a [`MariaDb`] or a [`ZooKeeper`].
+//! - [`TestServer`] is the trait of the servers that can be masters: a [`Server`], a [`MariaDb`], a
+//!   [`Postgres`] or a [`ZooKeeper`].
 //! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.
 //! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, or floods its
 //!   clients.

@@ -20,6 +20,7 @@ use crate::life::Life;
 use crate::ports::PortLease;
 use crate::process::process_state;
 use crate::spawn::{find, mortal};
+use crate::test_server::TestServer;
 
 /// How long to wait until the effect of a signal is visible, and how long a started server may take until its first
 /// answer.
@@ -523,6 +524,37 @@ impl Postgres {
     /// Ends all processes of the server. SIGKILL would end only the first process at once.
     fn end(&self) -> Result<(), Error> {
         self.life.end(Signal::QUIT, || true)
+    }
+}
+
+/// A server that is used as a master has a port ([`PostgresOptions::tcp`]).
+impl TestServer for Postgres {
+    fn missing() -> Option<String> {
+        Self::available().err().map(|why| why.to_string())
+    }
+
+    fn addrs(&self) -> Vec<SocketAddr> {
+        self.addr().into_iter().collect()
+    }
+
+    fn url(&self, place: &str) -> String {
+        Self::url(self, place)
+    }
+
+    fn kill(&self) -> Result<(), Error> {
+        Self::kill(self)
+    }
+
+    fn restart(&self) -> Result<(), Error> {
+        Self::restart(self)
+    }
+
+    fn stop(&self) -> Result<(), Error> {
+        Self::stop(self)
+    }
+
+    fn cont(&self) -> Result<(), Error> {
+        Self::cont(self)
     }
 }
 

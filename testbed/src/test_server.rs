@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 
 use crate::error::Error;
 
-/// A running [`Server`](crate::Server), [`MariaDb`](crate::MariaDb) or [`ZooKeeper`](crate::ZooKeeper). Dropping it kills
-/// the server. The methods apply to all members of a ZooKeeper ensemble.
+/// A running [`Server`](crate::Server), [`MariaDb`](crate::MariaDb), [`Postgres`](crate::Postgres) or
+/// [`ZooKeeper`](crate::ZooKeeper). Dropping it kills the server. The methods apply to all members of a ZooKeeper ensemble.
 ///
 /// ```no_run
 /// use quorate_testbed::{Server, ServerOptions, TestServer, ZooKeeper};

@@ -4,14 +4,16 @@
 //!
 //! To add a kind, write such a file, and add the kind to `names.rs` and to [`ALL`].
 
-#[cfg(not(all(feature = "mysql", feature = "zookeeper")))]
+#[cfg(not(all(feature = "mysql", feature = "postgres", feature = "zookeeper")))]
 mod absent;
 mod backend;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod names;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod redis;
-#[cfg(any(feature = "mysql", feature = "zookeeper"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 mod store_checks;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
@@ -27,7 +29,7 @@ use crate::exit::Failure;
 pub(crate) use backend::Backend;
 
 /// All kinds, in the order in which texts name them.
-pub(crate) const ALL: [&dyn Backend; 3] = [REDIS, MYSQL, ZOOKEEPER];
+pub(crate) const ALL: [&dyn Backend; 4] = [REDIS, MYSQL, POSTGRES, ZOOKEEPER];
 
 /// The kind of a URL whose scheme belongs to no other kind.
 pub(crate) const REDIS: &dyn Backend = &redis::Redis;
@@ -36,6 +38,11 @@ pub(crate) const REDIS: &dyn Backend = &redis::Redis;
 const MYSQL: &dyn Backend = &mysql::MySql;
 #[cfg(not(feature = "mysql"))]
 const MYSQL: &dyn Backend = &absent::Absent(&names::MYSQL);
+
+#[cfg(feature = "postgres")]
+const POSTGRES: &dyn Backend = &postgres::Postgres;
+#[cfg(not(feature = "postgres"))]
+const POSTGRES: &dyn Backend = &absent::Absent(&names::POSTGRES);
 
 #[cfg(feature = "zookeeper")]
 const ZOOKEEPER: &dyn Backend = &zookeeper::ZooKeeper;
@@ -145,6 +152,8 @@ mod tests {
             ("MySQLs://h/db", "mysql"),
             ("mysql+tls://h/db", "mysql"),
             ("jdbc:mariadb://h/db", "mysql"),
+            ("postgres://h/db", "postgres"),
+            ("postgresql+tls://h/db", "postgres"),
             ("zk+tls://h/locks", "zookeeper"),
             ("zk://h1+h2/locks", "zookeeper"),
         ] {

@@ -44,6 +44,15 @@ pub(super) const MYSQL: Names = Names {
     oldest: &["MariaDB 10.6", "MySQL 8"],
 };
 
+pub(super) const POSTGRES: Names = Names {
+    name: "postgres",
+    aliases: &["postgresql", "pg"],
+    help: "PostgreSQL",
+    schemes: &["postgres", "postgresql", "postgress", "pg", "pgsql"],
+    tested: &[("postgres", "15")],
+    oldest: &["PostgreSQL 14"],
+};
+
 pub(super) const ZOOKEEPER: Names = Names {
     name: "zookeeper",
     aliases: &["zk"],

@@ -1,14 +1,8 @@
 //! Runs the contract suite, which tests all kinds of masters, on a real PostgreSQL server.
 
-#![allow(
-    dead_code,
-    reason = "the suite also has helpers that only the tests of other masters use"
-)]
+use std::sync::Arc;
 
-#[path = "../../../tests/contract/apart.rs"]
-mod apart;
-
-use apart::*;
+use quorate_contract::{TestedMaster, check_cases, compare_with_memory};
 use quorate_postgres::{Postgres, prepare};
 use quorate_testbed::{PostgresOptions, not_run};
 
@@ -25,11 +19,11 @@ fn server(test: &str) -> Option<Server> {
 }
 
 /// Creates a database on this server for one case of the suite.
-async fn database(server: &Server, name: &str) -> arm::Arm {
+async fn database(server: &Server, name: &str) -> TestedMaster {
     let url = server.url(name);
     prepare(&url).await.expect("prepared");
     let open = || Postgres::open(&format!("{url}?timeout=5s")).expect("a URL");
-    arm::Arm::store(open(), open())
+    TestedMaster::store(open(), open())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]
@@ -37,8 +31,8 @@ async fn postgres_passes_the_contract_of_all_masters() {
     let Some(server) = server("postgres_passes_the_contract_of_all_masters") else {
         return;
     };
-    let server = std::sync::Arc::new(server);
-    keeps_the_contract(|name| {
+    let server = Arc::new(server);
+    check_cases(|name| {
         let server = server.clone();
         async move { database(&server, &name).await }
     })
@@ -50,11 +44,6 @@ fn postgres_gives_the_same_replies_as_the_memory_master() {
     let Some(server) = server("postgres_gives_the_same_replies_as_the_memory_master") else {
         return;
     };
-    let number = std::cell::Cell::new(0);
-    let arm = || {
-        number.set(number.get() + 1);
-        let name = format!("pair_{}", number.get());
-        tokio::runtime::Handle::current().block_on(database(&server, &name))
-    };
-    agrees(arm);
+    let server = &server;
+    compare_with_memory(|name| async move { database(server, &name).await });
 }

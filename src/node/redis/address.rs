@@ -125,7 +125,7 @@ const SCHEMES: &str = "expected redis://host:port[/db], rediss://host:port[/db] 
 const ENCODE: &str = "in a password, write %2F for /, %3F for ? and %23 for #";
 
 /// The URL schemes of masters that are not Redis or Valkey.
-const OTHER_KINDS: [&str; 4] = ["mysql", "mariadb", "zk", "zookeeper"];
+const OTHER_KINDS: [&str; 5] = ["mysql", "mariadb", "postgres", "zk", "zookeeper"];
 
 /// The parameters that the URL of a Unix socket may have. Other URLs have none.
 const SOCKET_PARAMETERS: [&str; 3] = ["db", "user", "pass"];
@@ -258,7 +258,7 @@ fn wants_tls(scheme: &str, url: &str) -> Result<bool, String> {
             Err("TLS is not built in: turn on the feature \"tls-rustls\"".to_owned())
         }
         other if OTHER_KINDS.iter().any(|kind| other.starts_with(kind)) => Err(
-            "this scheme needs the crate quorate-mysql or quorate-zookeeper; see node(..)"
+            "this scheme needs the crate quorate-mysql, quorate-postgres or quorate-zookeeper; see node(..)"
                 .to_owned(),
         ),
         // An unknown word may be a part of a password that contains `://`.
@@ -499,7 +499,8 @@ mod tests {
             let bad = Address::parse(url).err();
             let bad = bad.unwrap_or_else(|| panic!("{url:?} must be refused"));
             assert!(
-                bad.why.contains("quorate-mysql or quorate-zookeeper"),
+                bad.why
+                    .contains("quorate-mysql, quorate-postgres or quorate-zookeeper"),
                 "{url:?}: {bad:?}"
             );
             assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
