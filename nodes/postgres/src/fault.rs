@@ -42,7 +42,8 @@ struct Row {
     remedy: &'static str,
 }
 
-/// The first row that fits decides. An error without a row is the fault `Server`, which can end by itself.
+/// The first row that fits decides. An error without a row is the fault `Server`, which can end by itself. The page
+/// `docs/refusals.md` shows these rows; a test compares them.
 ///
 /// If only a change of the configuration helps, the fault is `Denied`, `Unsupported` or `Unprepared`: an acquire stops
 /// waiting as soon as such faults make a majority impossible.
@@ -246,5 +247,34 @@ mod tests {
             Fault::Server("odd\u{fffd} (99999)".into())
         );
         assert!(of_code("XX000", &"x".repeat(10_000)).to_string().len() < 300);
+    }
+    #[test]
+    fn every_error_in_the_table_becomes_the_fault_of_its_row() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/refusals.md");
+        let page = std::fs::read_to_string(path).expect("the page");
+        let (_, section) = page.split_once("## PostgreSQL\n").expect("a section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let lines = section.lines().filter(|line| line.starts_with("| "));
+        let shown: Vec<&str> = lines.skip(1).collect();
+        let row = |row: &Row| {
+            let faults = row.codes.iter().map(|code| of_code(code, "text"));
+            let faults: Vec<Fault> = faults.collect();
+            let fault = faults.first().expect("a code");
+            assert!(faults.iter().all(|other| other.kind() == fault.kind()));
+            let waits = if fault.passes_by_itself() {
+                "yes"
+            } else {
+                "no"
+            };
+            let (codes, kind, remedy) = (row.codes.join(", "), fault.kind(), row.remedy);
+            format!("| {codes} | {kind} | {waits} | {remedy} |")
+        };
+        let rows: Vec<String> = ROWS.iter().map(row).collect();
+        assert_eq!(
+            shown,
+            rows,
+            "docs/refusals.md must show:\n{}",
+            rows.join("\n")
+        );
     }
 }
