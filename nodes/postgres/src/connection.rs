@@ -22,7 +22,7 @@ use tokio_postgres::{
 };
 
 use crate::dial::dial;
-use crate::fault::{fault, of_login};
+use crate::fault::{fault, of_login, plain};
 use crate::pooler;
 use crate::stream::Bytes;
 use crate::url::{Address, Place};
@@ -97,16 +97,14 @@ impl Connection {
     fn check_version(&self) -> Result<(), Fault> {
         let version = self.version();
         let digits = version.split(|c: char| !c.is_ascii_digit()).next();
-        match digits.and_then(|digits| digits.parse().ok()) {
-            Some(OLDEST..) => Ok(()),
-            _ => {
-                let shown = crate::fault::plain(version);
-                let why = format!(
-                    "the version of the server is {shown:?}: use PostgreSQL {OLDEST} or newer"
-                );
-                Err(Fault::Unsupported(why.into()))
-            }
+        let number = digits.and_then(|digits| digits.parse::<u32>().ok());
+        if number.is_some_and(|number| number >= OLDEST) {
+            return Ok(());
         }
+        let shown = plain(version);
+        let why =
+            format!("the version of the server is {shown:?}: use PostgreSQL {OLDEST} or newer");
+        Err(Fault::Unsupported(why.into()))
     }
 
     async fn check_pooler(&mut self) -> Result<(), Fault> {
@@ -161,13 +159,13 @@ impl Driver {
             let end = self.turn(cx);
             match (request.as_mut().poll(cx), end) {
                 // The error of the driver shows why the connection was closed.
-                (Poll::Ready(Err(error)), Some(Some(end))) if error.is_closed() => {
-                    Poll::Ready(Err(fault(&end, true)))
+                (Poll::Ready(Err(error)), Some(end)) if error.is_closed() => {
+                    Poll::Ready(Err(end.fault()))
                 }
                 (Poll::Ready(answer), _) => {
                     Poll::Ready(answer.map_err(|error| fault(&error, true)))
                 }
-                (Poll::Pending, Some(end)) => Poll::Ready(Err(lost(end.as_ref()))),
+                (Poll::Pending, Some(end)) => Poll::Ready(Err(end.fault())),
                 (Poll::Pending, None) => Poll::Pending,
             }
         })
@@ -193,37 +191,49 @@ impl Driver {
                 return Poll::Ready(Ok(std::mem::take(&mut self.notifications)));
             }
             match end {
-                Some(end) => Poll::Ready(Err(lost(end.as_ref()))),
+                Some(end) => Poll::Ready(Err(end.fault())),
                 None => Poll::Pending,
             }
         })
         .await
     }
 
-    /// Sends and receives as much as possible without waiting. Returns `None` if the connection is open. Otherwise
-    /// returns why it has ended, if there is an error.
-    fn turn(&mut self, cx: &mut Context<'_>) -> Option<Option<Error>> {
+    /// Sends and receives as much as possible without waiting. Returns why the connection has ended; `None` if it is
+    /// open.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Option<Ended> {
         while !self.ended {
             match self.inner.poll_message(cx) {
                 Poll::Ready(Some(Ok(AsyncMessage::Notification(message)))) => {
-                    self.notifications.push(message)
+                    self.notifications.push(message);
                 }
                 Poll::Ready(Some(Ok(_))) => {}
                 Poll::Ready(Some(Err(error))) => {
                     self.ended = true;
-                    return Some(Some(error));
+                    return Some(Ended::By(error));
                 }
                 Poll::Ready(None) => self.ended = true,
                 Poll::Pending => return None,
             }
         }
-        Some(None)
+        Some(Ended::Silently)
     }
 }
 
-fn lost(end: Option<&Error>) -> Fault {
-    let closed = || Fault::Disconnected("closed by the server".into());
-    end.map_or_else(closed, |error| fault(error, true))
+/// How a connection has ended.
+enum Ended {
+    /// An error, for example the message of a server that shuts down.
+    By(Error),
+    /// No reason is known.
+    Silently,
+}
+
+impl Ended {
+    fn fault(&self) -> Fault {
+        match self {
+            Self::By(error) => fault(error, true),
+            Self::Silently => Fault::Disconnected("closed by the server".into()),
+        }
+    }
 }
 
 /// Waits for the end of `opening`. Fails earlier if the server is silent, and speaks another protocol than PostgreSQL.

@@ -85,7 +85,7 @@ pub(crate) async fn greet(
     })
 }
 
-/// What the server answers at the beginning of a session.
+/// The answers of the server at the beginning of a session.
 #[derive(Debug, Default)]
 struct Asked {
     is_standby: bool,

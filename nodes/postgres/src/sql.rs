@@ -56,6 +56,46 @@ macro_rules! fits {
     };
 }
 
+/// Changes each of several records that has its version.
+const CHANGE_MANY: &str = concat!(
+    "WITH want AS MATERIALIZED (SELECT * FROM unnest($1::bytea[],$2::bigint[],$3::bytea[]) \
+         w(name,version,state)),",
+    held!(),
+    ",done AS (UPDATE quorate.record r SET version=r.version+1,\
+         state=w.state FROM held h JOIN want w ON w.name=h.name WHERE r.name=h.name RETURNING r.name) \
+         SELECT ",
+    head!(),
+    ",d.names FROM (SELECT array(SELECT name FROM done) AS names OFFSET 0) d"
+);
+
+/// Creates each of several records that does not exist.
+const CREATE: &str = concat!(
+    "WITH done AS (INSERT INTO quorate.record AS r (name,version,state) \
+         SELECT * FROM unnest($1::bytea[],$2::bigint[],$3::bytea[]) w(name,version,state) ORDER BY name \
+         ON CONFLICT (name) DO UPDATE SET version=EXCLUDED.version,state=EXCLUDED.state \
+         WHERE r.state IS NULL RETURNING r.name) \
+         SELECT ",
+    head!(),
+    ",d.names FROM (SELECT array(SELECT name FROM done) AS names OFFSET 0) d"
+);
+
+/// Changes several records if all of them have their versions.
+const JOINT: &str = concat!(
+    "WITH want AS MATERIALIZED (SELECT * FROM unnest($1::bytea[],$2::bigint[],$3::bigint[],$4::bytea[]) \
+         w(name,version,next,state)),held AS MATERIALIZED (SELECT r.name FROM want w JOIN quorate.record r \
+         ON r.name=w.name AND ",
+    fits!(),
+    " ORDER BY r.name FOR UPDATE OF r),\
+         fit AS MATERIALIZED (SELECT count(*)=cardinality($1) AS ok FROM held),\
+         done AS (UPDATE quorate.record r SET version=w.next,state=w.state FROM fit,want w \
+         WHERE fit.ok AND w.state IS NOT NULL AND r.name=w.name AND ",
+    fits!(),
+    " RETURNING 1) \
+         SELECT ",
+    head!(),
+    ",fit.ok,(SELECT count(*) FROM done) FROM fit"
+);
+
 /// A prepared statement of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -107,44 +147,13 @@ impl Kind {
                 head!(),
                 ",d.version FROM (SELECT (SELECT version FROM done) AS version OFFSET 0) d"
             ),
-            Self::ChangeMany => concat!(
-                "WITH want AS MATERIALIZED (SELECT * FROM unnest($1::bytea[],$2::bigint[],$3::bytea[]) \
-                 w(name,version,state)),",
-                held!(),
-                ",done AS (UPDATE quorate.record r SET version=r.version+1,\
-                 state=w.state FROM held h JOIN want w ON w.name=h.name WHERE r.name=h.name RETURNING r.name) \
-                 SELECT ",
-                head!(),
-                ",d.names FROM (SELECT array(SELECT name FROM done) AS names OFFSET 0) d"
-            ),
-            Self::Create => concat!(
-                "WITH done AS (INSERT INTO quorate.record AS r (name,version,state) \
-                 SELECT * FROM unnest($1::bytea[],$2::bigint[],$3::bytea[]) w(name,version,state) ORDER BY name \
-                 ON CONFLICT (name) DO UPDATE SET version=EXCLUDED.version,state=EXCLUDED.state \
-                 WHERE r.state IS NULL RETURNING r.name) \
-                 SELECT ",
-                head!(),
-                ",d.names FROM (SELECT array(SELECT name FROM done) AS names OFFSET 0) d"
-            ),
+            Self::ChangeMany => CHANGE_MANY,
+            Self::Create => CREATE,
             Self::Place => {
                 "INSERT INTO quorate.record (name,version) \
                  SELECT * FROM unnest($1::bytea[],$2::bigint[]) w(name,version) ORDER BY name ON CONFLICT DO NOTHING"
             }
-            Self::Joint => concat!(
-                "WITH want AS MATERIALIZED (SELECT * FROM unnest($1::bytea[],$2::bigint[],$3::bigint[],$4::bytea[]) \
-                 w(name,version,next,state)),held AS MATERIALIZED (SELECT r.name FROM want w JOIN quorate.record r \
-                 ON r.name=w.name AND ",
-                fits!(),
-                " ORDER BY r.name FOR UPDATE OF r),\
-                 fit AS MATERIALIZED (SELECT count(*)=cardinality($1) AS ok FROM held),\
-                 done AS (UPDATE quorate.record r SET version=w.next,state=w.state FROM fit,want w \
-                 WHERE fit.ok AND w.state IS NOT NULL AND r.name=w.name AND ",
-                fits!(),
-                " RETURNING 1) \
-                 SELECT ",
-                head!(),
-                ",fit.ok,(SELECT count(*) FROM done) FROM fit"
-            ),
+            Self::Joint => JOINT,
             Self::Page => concat!(
                 "SELECT ",
                 head!(),

@@ -49,7 +49,7 @@ enum Shows<'a> {
 
 /// Divides a batch of commits into statements. `draw` returns a random first version for a new record: if a record is
 /// removed and created again, its versions almost certainly differ from the earlier versions.
-pub(crate) fn steps<'a>(commits: &'a [Commit], mut draw: impl FnMut() -> u64) -> Vec<Step<'a>> {
+pub(crate) fn steps(commits: &[Commit], mut draw: impl FnMut() -> u64) -> Vec<Step<'_>> {
     let mut steps = Vec::new();
     let (mut created, mut changed) = (Vec::new(), Vec::new());
     for (number, commit) in commits.iter().enumerate() {
@@ -298,14 +298,14 @@ mod tests {
         let other = vec![change("b", 2, Some("s"))];
         let new = vec![change("c", 0, Some("s"))];
         let check = vec![change("d", 4, None)];
-        assert_eq!(kinds(&[one.clone()]), [Kind::Change]);
+        assert_eq!(kinds(std::slice::from_ref(&one)), [Kind::Change]);
         assert_eq!(kinds(&[one.clone(), other.clone()]), [Kind::ChangeMany]);
         assert_eq!(
             kinds(&[one.clone(), new.clone(), check.clone()]),
             [Kind::Check, Kind::Create, Kind::Change]
         );
         let both = [one, other].concat();
-        assert_eq!(kinds(&[both.clone()]), [Kind::Joint]);
+        assert_eq!(kinds(std::slice::from_ref(&both)), [Kind::Joint]);
         let with_new = [both, new].concat();
         assert_eq!(kinds(&[with_new]), [Kind::Place, Kind::Joint]);
         assert_eq!(kinds(&[]), []);

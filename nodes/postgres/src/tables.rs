@@ -115,7 +115,7 @@ struct Found {
     rights: Vec<&'static str>,
 }
 
-/// What is wrong with a table.
+/// The fault of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
     Missing(&'static str),
@@ -185,7 +185,7 @@ impl Schema {
         self.find(&RECORD)?.path.clone()
     }
 
-    /// What is wrong with the tables.
+    /// The faults of the tables.
     pub(crate) fn misfits(&self) -> Vec<Misfit> {
         let of = |table: &&'static Table| match self.find(table) {
             None => Some(Misfit::Missing(table.name)),

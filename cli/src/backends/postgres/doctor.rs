@@ -13,8 +13,8 @@ const FULL: f64 = 0.25;
 /// `doctor` reports a snapshot that is older than this number of transactions.
 const OLD: u64 = 100_000;
 
-/// The advice of `doctor` if no lock can be taken because of `fault`, whose text is `why`. `None` if the advice does not
-/// depend on the kind of the master.
+/// The advice of `doctor` if no lock can be taken because of `fault`, whose text is `why`. `None` if the advice does
+/// not depend on the kind of the master.
 pub(super) fn explain<'a>(
     master: &Inspection,
     fault: &Fault,

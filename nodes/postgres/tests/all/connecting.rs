@@ -1,7 +1,7 @@
 //! Tests of connecting: Unix sockets, passwords, TLS, poolers, and servers that do not answer.
 
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -107,7 +107,6 @@ async fn tls_checks_the_certificate_and_the_host_name() {
         std::fs::copy(path(name), &to).expect("copied");
         std::fs::set_permissions(&to, std::fs::Permissions::from_mode(0o600)).expect("changed");
         let owner = std::fs::metadata(server.dir().join("data")).expect("a directory");
-        use std::os::unix::fs::MetadataExt as _;
         std::os::unix::fs::chown(&to, Some(owner.uid()), Some(owner.gid())).expect("changed");
     }
     let port = server.addr().expect("a port").port();

@@ -10,6 +10,9 @@ use quorate::node::store::{Greeting, Session as _, Store as _, StoreNode};
 use quorate::{Redlock, RestartGuard, TryAcquire};
 use quorate_postgres::{Postgres, prepare};
 
+/// The name of an event, and a function that makes it happen.
+type Event<'a> = (&'static str, &'a dyn Fn(&Server));
+
 async fn greeting(store: &Postgres) -> Greeting {
     let connected = store.connect().await;
     connected.unwrap_or_else(|fault| panic!("{fault}")).1
@@ -58,7 +61,7 @@ async fn each_kind_of_crash_begins_a_run_without_an_age() {
         return;
     };
     let started = "SELECT pg_postmaster_start_time()";
-    let events: [(&str, &dyn Fn(&Server)); 3] = [
+    let events: [Event<'_>; 3] = [
         ("an immediate stop", &|server| server.restart().expect("up")),
         ("kill -9 of the main process", &|server| {
             server.kill().expect("dead");
