@@ -36,6 +36,13 @@ Checks (errors and warnings make the exit code 1, notes do not):
     binlog         the binary log of a database contains rows, not statements
     session        maxSessionTimeout of ZooKeeper is at least 2.5 times ?timeout= in its URL
     connections    the server accepts enough additional connections
+    limits         the user of a database has not reached a limit of its account
+    option         a database supports the options of its URL
+    threads        the thread pool of MariaDB has enough threads for waiting clients
+    pooler         no connection pooler shares the connections to PostgreSQL between clients
+    replication    a PostgreSQL server with standbys commits synchronously
+    notifications  the notification queue of PostgreSQL has room
+    snapshot       no old snapshot keeps PostgreSQL from removing old versions of rows
     latency        replies arrive well before the node timeout
     acl            the user may use the commands, keys and channels that the locks need
     clock          the clocks of the masters agree
@@ -334,4 +341,56 @@ fn page(reports: &[MasterReport], findings: &[Finding], is_well: bool) -> String
         text += &format!("{GREEN}all is well{GREEN:#}\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The names of the checks in the code of a file: a text in a line of its own after a severity, or after `check:`.
+    fn checks_in(code: &str) -> BTreeSet<String> {
+        let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        let names = code.lines().filter_map(|line| {
+            let line = line.trim().trim_start_matches("check: ");
+            let name = line.strip_prefix('"')?.strip_suffix("\",")?;
+            is_name(name).then(|| name.to_owned())
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn help_of_doctor_lists_exactly_the_checks_in_the_code() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let read =
+            |path: &Path| std::fs::read_to_string(path).expect("the source file must be readable");
+        let mut checks = checks_in(&read(&source.join("findings.rs")));
+        checks.append(&mut checks_in(&read(
+            &source.join("backends/store_checks.rs"),
+        )));
+        for kind in std::fs::read_dir(source.join("backends")).expect("the folder of the kinds") {
+            let file = kind
+                .expect("an entry of the folder")
+                .path()
+                .join("doctor.rs");
+            if file.is_file() {
+                checks.append(&mut checks_in(&read(&file)));
+            }
+        }
+        assert!(checks.len() > 15, "{checks:?}");
+        let table = AFTER_HELP
+            .lines()
+            .skip(1)
+            .take_while(|line| line.starts_with("    "));
+        let listed: BTreeSet<String> = table
+            .filter_map(|line| line.split_whitespace().next())
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(
+            listed, checks,
+            "the table of `doctor --help` against the code"
+        );
+    }
 }

@@ -397,13 +397,13 @@ impl<'a> AcquireLoop<'a> {
         };
         let mut poll_at = next_poll_at(now, free_in, ahead, entry.ticket.heartbeat);
         if !coordinator.wakes {
-            poll_at = poll_at.min(now + entry.pause_before_poll());
+            poll_at = poll_at.min(now + entry.pause_without_wake_ups());
         }
         // `ahead` includes the holder. If it is 0, the holder has no queue entry, and may not wake this waiter: poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let unqueued_holder = &mut entry.unqueued_holder;
-                let pause = UnqueuedHolder::pause_before_poll(unqueued_holder, holder, now, || {
+                let pause = UnqueuedHolder::pause_until_poll(unqueued_holder, holder, now, || {
                     self.retry_pauses()
                 });
                 poll_at = poll_at.min(now + pause);

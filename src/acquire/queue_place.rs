@@ -1,4 +1,18 @@
-//! A waiter's entry in the queue on the masters.
+//! A waiter's entry in the queue on the masters, and the times at which a waiter polls: asks the masters again without a
+//! wake-up.
+//!
+//! A wait ends at the first wake-up, or at the earliest of these times:
+//!
+//! | time | set by | if |
+//! |---|---|---|
+//! | the lock may be free: its lease has ended on a majority | [`next_poll_at`], [`SPACING`], [`EXPIRY_MARGIN`] | a refusal shows the remaining ttl |
+//! | the next heartbeat of this waiter is due | [`HEARTBEATS_PER_PERIOD`], the setting `heartbeat` | always |
+//! | a pause of 20 ms to 200 ms has passed | [`QueuePlace::pause_without_wake_ups`] | less than a majority of the masters can send wake-ups |
+//! | a pause of the retry settings has passed | [`UnqueuedHolder::pause_until_poll`], the setting `retry` | this waiter is the first, and the holder has no entry in the queue |
+//! | the wait of the caller ends | the setting `wait` | always |
+//!
+//! Whether a master can send wake-ups is a property of its kind. A Redis user without the right to SUBSCRIBE still
+//! counts, so its waiters poll by the other times. docs/protocol.md ("Queue") and docs/nodes.md repeat these rules.
 //!
 //! # Why like this
 //!
@@ -30,13 +44,17 @@ use crate::protocol::instant::Instant;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::lock_target::LockTarget;
 
-/// The time between the polls of neighbouring waiters. A waiter without a wake-up asks the masters when its timer
-/// fires. Each waiter ahead in the queue delays this timer by `STAGGER`, so that the waiters ask one after another.
-const STAGGER: Duration = Duration::from_millis(10);
+/// The time between the polls of neighbouring waiters, and the shortest pause of the retry settings. Each waiter ahead
+/// in the queue delays the poll at the end of the lease by `SPACING`, so that the waiters ask one after another.
+const SPACING: Duration = Duration::from_millis(10);
+
+/// The time from the end of the lease to the poll of the first waiter. The master deletes the key a little later than
+/// the remaining ttl, which it rounds down to milliseconds.
+const EXPIRY_MARGIN: Duration = Duration::from_millis(2);
 
 /// The number of heartbeats that a waiter sends per heartbeat time (the setting `heartbeat`). The masters drop a waiter
 /// if they receive no heartbeat for the whole heartbeat time.
-const POLLS_PER_HEARTBEAT: u32 = 3;
+const HEARTBEATS_PER_PERIOD: u32 = 3;
 
 /// Makes polls rarer during a long hold. If a waiter has observed the same holder for a time t, it pauses for at least
 /// t / `POLLS_PER_WATCHED_TIME` between two polls.
@@ -78,9 +96,9 @@ pub(super) struct UnqueuedHolder {
 impl UnqueuedHolder {
     /// Returns the pause before the waiter polls again, because this holder's release may send no wake-up.
     ///
-    /// The pause follows the retry settings, but is at least [`STAGGER`]. The longer this waiter has seen the same
+    /// The pause follows the retry settings, but is at least [`SPACING`]. The longer this waiter has seen the same
     /// holder, the longer is the pause: at least this time divided by [`POLLS_PER_WATCHED_TIME`].
-    pub(super) fn pause_before_poll(
+    pub(super) fn pause_until_poll(
         last_holder: &mut Option<Self>,
         value: Vec<u8>,
         now: Instant,
@@ -94,7 +112,7 @@ impl UnqueuedHolder {
         }));
         let watched_for = now.saturating_since(unqueued_holder.first_seen_at);
         let pause = unqueued_holder.pauses.next().unwrap_or_default();
-        pause.max(STAGGER).max(watched_for / POLLS_PER_WATCHED_TIME)
+        pause.max(SPACING).max(watched_for / POLLS_PER_WATCHED_TIME)
     }
 }
 
@@ -108,16 +126,17 @@ pub(super) fn next_poll_at(
     ahead: u64,
     heartbeat: Duration,
 ) -> Instant {
-    let heartbeat_due_at = now + heartbeat / POLLS_PER_HEARTBEAT;
-    let stagger = STAGGER * u32::try_from(ahead.min(100)).unwrap_or(100);
+    let heartbeat_due_at = now + heartbeat / HEARTBEATS_PER_PERIOD;
+    let delay_behind_others = SPACING * u32::try_from(ahead.min(100)).unwrap_or(100);
     free_in.map_or(heartbeat_due_at, |free_in| {
-        (now + free_in + STAGGER / 5 + stagger).min(heartbeat_due_at)
+        (now + free_in + EXPIRY_MARGIN + delay_behind_others).min(heartbeat_due_at)
     })
 }
 
 impl<'a> QueuePlace<'a> {
-    /// The pause before asking the masters again if too few masters send wake-ups.
-    pub(super) fn pause_before_poll(&mut self) -> Duration {
+    /// The pause before asking the masters again if too few masters can send wake-ups. It grows with the number of polls
+    /// of this waiter, also if the lock has a new holder.
+    pub(super) fn pause_without_wake_ups(&mut self) -> Duration {
         self.polls += 1;
         let pause = FIRST_POLL_PAUSE * 2u32.pow((self.polls / 4).min(4));
         pause.min(LONGEST_POLL_PAUSE)
@@ -214,10 +233,10 @@ mod tests {
         let mut last_holder = None;
         let mut pause = |value: &[u8], after: Duration| {
             let pauses = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as RetryPauses;
-            UnqueuedHolder::pause_before_poll(&mut last_holder, value.to_vec(), NOW + after, pauses)
+            UnqueuedHolder::pause_until_poll(&mut last_holder, value.to_vec(), NOW + after, pauses)
         };
-        // The pauses follow the retry settings, but are never shorter than `STAGGER`.
-        assert_eq!(pause(b"a", ms(0)), STAGGER);
+        // The pauses follow the retry settings, but are never shorter than `SPACING`.
+        assert_eq!(pause(b"a", ms(0)), SPACING);
         assert_eq!(pause(b"a", ms(20)), ms(50));
         assert_eq!(pause(b"a", ms(2_000)), ms(100));
         // The list of pauses is used up. The pause is the time since `a` was first seen (2.1 s), divided by
@@ -225,7 +244,7 @@ mod tests {
         assert_eq!(pause(b"a", ms(2_100)), ms(105));
         assert_eq!(
             pause(b"b", ms(9_000)),
-            STAGGER,
+            SPACING,
             "if the holder changes, the next pause must be the shortest again"
         );
         assert_eq!(pause(b"b", ms(9_000)), ms(50));

@@ -18,7 +18,7 @@
 //! | [`retry_at`] | 1/15 | time until a renewal without a majority is tried again |
 //! | [`late_threshold`] | 1/30 | a renewal that is overdue by more is late, and is no longer held back |
 //! | [`early_window`] | 1/60 | a lock that is due within this time is renewed together with the others |
-//! | [`default_heartbeat`] | 1/2 | time between two heartbeats of a waiter, unless one is configured |
+//! | [`default_heartbeat`] | 1/2 | time without a heartbeat after which the masters drop a waiter, unless one is configured; the waiter sends three in this time |
 //! | [`default_node_timeout`] | 1/10 | time for the answer of a master, if 50 ms are longer |
 //! | [`longest_node_timeout`] | 1/4 | longest time for the answer of a master: leaves room for both rounds of an acquire |
 //!
@@ -59,13 +59,14 @@ pub(crate) fn observe_interval(ttl: Duration) -> Duration {
     (ttl / 3).max(Duration::from_millis(10))
 }
 
-/// The default time between two heartbeats of a waiter that waits for `wait` at most. At least [`SHORTEST_HEARTBEAT`],
-/// however short `wait` is.
+/// The default time after which the masters drop a waiter without a heartbeat. The waiter waits for `wait` at most, and
+/// sends three heartbeats in this time. At least [`SHORTEST_HEARTBEAT`], however short `wait` is.
 pub(crate) fn default_heartbeat(ttl: Duration, wait: Duration) -> Duration {
     (ttl / 2).min(wait).max(SHORTEST_HEARTBEAT)
 }
 
-/// The shortest time between two heartbeats of a waiter. With less, the masters would receive too many of them.
+/// The shortest time after which the masters drop a waiter without a heartbeat. With less, the masters would receive too
+/// many heartbeats.
 pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(30);
 
 /// The default time for the answer of a master: `usual`, or a tenth of the ttl if that is shorter.
