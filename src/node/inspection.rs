@@ -22,8 +22,8 @@ pub struct Inspection {
     pub connecting: Option<Duration>,
     /// The shortest of several measured round trips; `None` if no round trip was measured.
     pub round_trip: Option<Duration>,
-    /// The name of the server software: `redis`, `valkey`, `mysql`, `mariadb`, `zookeeper`, or the name of another
-    /// server that uses the protocol of Redis. `None` if unknown.
+    /// The name of the server software: `redis`, `valkey`, `mysql`, `mariadb`, `postgresql`, `zookeeper`, or the
+    /// name of another server that uses the protocol of Redis. `None` if unknown.
     pub server: Option<String>,
     /// The server's version; `None` if unknown.
     pub version: Option<String>,

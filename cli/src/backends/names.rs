@@ -49,7 +49,7 @@ pub(super) const POSTGRES: Names = Names {
     aliases: &["postgresql", "pg"],
     help: "PostgreSQL",
     schemes: &["postgres", "postgresql", "postgress", "pg", "pgsql"],
-    tested: &[("postgres", "15")],
+    tested: &[("postgresql", "15")],
     oldest: &["PostgreSQL 14"],
 };
 

@@ -65,7 +65,7 @@ async fn examine(
 ) -> Result<(), Fault> {
     let began = Instant::now();
     let mut connection = Connection::open(address).await?;
-    found.server = Some("postgres".to_owned());
+    found.server = Some("postgresql".to_owned());
     // The text behind the number names the package.
     let number = connection.version().split(' ').next().unwrap_or_default();
     found.version = Some(plain(number));

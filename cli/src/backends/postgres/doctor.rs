@@ -203,7 +203,7 @@ mod tests {
         };
         let denied = || Fault::Denied("no".into());
         assert_eq!(check(&master, denied()), Some("login"));
-        master.server = Some("postgres".into());
+        master.server = Some("postgresql".into());
         assert_eq!(check(&master, denied()), Some("acl"));
         assert_eq!(check(&master, Fault::ReadOnly), Some("role"));
         let unsupported = |why: &str| Fault::Unsupported(why.into());

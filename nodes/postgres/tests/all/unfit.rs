@@ -169,7 +169,7 @@ async fn inspection_shows_version_settings_and_round_trip() {
     assert_eq!(found.fault, None);
     assert_eq!(
         (found.server.as_deref(), found.role.as_deref()),
-        (Some("postgres"), Some("master"))
+        (Some("postgresql"), Some("master"))
     );
     let version = found.version.as_deref().expect("a version");
     assert!(
