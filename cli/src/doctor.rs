@@ -354,8 +354,13 @@ mod tests {
     fn checks_in(code: &str) -> BTreeSet<String> {
         let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
         let names = code.lines().filter_map(|line| {
+            // The severity may stand on the line of the name: `add(Severity::Note, "unseen", ..`.
+            let after_severity = line.split_once("Severity::").map(|(_, rest)| rest);
+            let line = after_severity
+                .and_then(|rest| rest.split_once(", "))
+                .map_or(line, |(_, rest)| rest);
             let line = line.trim().trim_start_matches("check: ");
-            let name = line.strip_prefix('"')?.strip_suffix("\",")?;
+            let name = line.strip_prefix('"')?.split_once("\",")?.0;
             is_name(name).then(|| name.to_owned())
         });
         names.collect()

@@ -60,7 +60,9 @@ fn reply_with(request: &Request, answer: &Answer, note: Option<&[u8]>, out: &mut
             array(2, out);
             bulk(Some(cursor.to_string().as_bytes()), out);
             array(keys.len(), out);
-            keys.iter().for_each(|key| bulk(Some(key), out));
+            for key in keys {
+                bulk(Some(key), out);
+            }
         }
         Answer::Watching => {
             if let Request::Watch { key, on } = request {
