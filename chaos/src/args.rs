@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use quorate_chaos::changes::{Changes, Operator};
 use quorate_chaos::faults::Kind;
 use quorate_chaos::hazards;
-use quorate_chaos::matrix::Place;
+use quorate_chaos::matrix::ResultMarkers;
 use quorate_chaos::node::NodeKind;
 use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
@@ -16,7 +16,7 @@ use quorate_chaos::world::Needs;
 
 /// The maximum length of the fault-free period at the end of a run in which the lock implementation has a deliberate
 /// mistake. The period is short, because clients with such a mistake can fail to get any lock.
-const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
+const PATIENCE_WITH_KNOWN_BAD_CLIENTS: Duration = Duration::from_secs(5);
 
 /// Start real masters and client processes, inject real faults, and check whether the lock kept its promises.
 #[derive(Debug, Parser)]
@@ -96,8 +96,8 @@ pub(crate) struct RunArgs {
 
     /// Replace N masters under load, one at a time, as docs/operations.md describes [without a number: replace all].
     /// Faults are injected during each replacement. The run ends after the last replacement
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "all", conflicts_with = "nodes", value_parser = replaced)]
-    replace_masters: Option<Replaced>,
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "all", conflicts_with = "nodes", value_parser = parse_replaced)]
+    replace_masters: Option<ReplacedMasters>,
 
     /// Replace all masters in one change
     #[arg(long, conflicts_with_all = ["nodes", "replace_masters"])]
@@ -127,8 +127,8 @@ pub(crate) struct RunArgs {
     /// The workloads of the clients. Plain locks: file, register, stock, handover, many, run. Other kinds of locks:
     /// transfer, readers, permits, owners, prizes, leader. Groups: lock (all plain locks), kinds (all others), all
     /// [default: lock, and also prizes if a careful operator replaces masters]
-    #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = workloads)]
-    workload: Vec<Named>,
+    #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = parse_workloads)]
+    workload: Vec<WorkloadGroup>,
 
     /// The lock implementation: quorate, or one with a bug. Plain locks: half-quorum, no-undo, ignores-loss,
     /// jumps-line. Transfer: one-by-one, later-lease. Readers: counts-readers. Permits: any-permit. Owners:
@@ -169,8 +169,8 @@ pub(crate) struct MatrixArgs {
     pub(crate) cell: Duration,
 
     /// The workloads; each name is a run of its own. The workloads of a group (see `run`) run at the same time
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "lock,kinds", value_parser = workloads)]
-    pub(crate) workload: Vec<Named>,
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "lock,kinds", value_parser = parse_workloads)]
+    pub(crate) workload: Vec<WorkloadGroup>,
 
     /// The numbers of Redis masters; each number is a run of its own
     #[arg(long, value_delimiter = ',', default_value = "1,3,5")]
@@ -178,7 +178,7 @@ pub(crate) struct MatrixArgs {
 
     /// Sets of masters, instead of --masters. A plus sign separates the masters of a set, and a comma separates the
     /// sets. Example: redis+redis+mysql,ensemble
-    #[arg(long, value_name = "KIND+KIND", value_delimiter = ',', conflicts_with = "masters", value_parser = mix)]
+    #[arg(long, value_name = "KIND+KIND", value_delimiter = ',', conflicts_with = "masters", value_parser = parse_mix)]
     pub(crate) mixes: Vec<Mix>,
 
     /// The orders of waiters; each order is a run of its own
@@ -220,13 +220,13 @@ pub(crate) struct Mix(Vec<NodeKind>);
 
 /// The help text of the option `--nodes`.
 fn nodes_help() -> String {
-    let kinds = NodeKind::described();
+    let kinds = NodeKind::descriptions();
     format!(
         "The kind of each master, instead of --masters. Example: redis,redis,mysql. Kinds: {kinds}"
     )
 }
 
-fn mix(names: &str) -> Result<Mix, String> {
+fn parse_mix(names: &str) -> Result<Mix, String> {
     let nodes: Result<_, _> = names.split('+').map(str::parse).collect();
     nodes.map(Mix)
 }
@@ -236,8 +236,8 @@ impl MatrixArgs {
     pub(crate) fn fleets(&self) -> Vec<Vec<NodeKind>> {
         match &self.mixes[..] {
             [] => {
-                let numbers = self.masters.iter();
-                numbers.map(|n| vec![NodeKind::REDIS; *n]).collect()
+                let counts = self.masters.iter();
+                counts.map(|n| vec![NodeKind::REDIS; *n]).collect()
             }
             mixes => mixes.iter().map(|mix| mix.0.clone()).collect(),
         }
@@ -245,60 +245,60 @@ impl MatrixArgs {
 
     /// The TTL of a lock in the runs of the matrix.
     pub(crate) fn ttl(&self) -> Duration {
-        let usual = if self.mixes.is_empty() {
+        let default_ttl = if self.mixes.is_empty() {
             Scenario::default().ttl
         } else {
             Duration::from_secs(2)
         };
-        self.ttl.unwrap_or(usual)
+        self.ttl.unwrap_or(default_ttl)
     }
 
     /// The two markers in the result file between which the result table is written.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn result_markers(&self) -> ResultMarkers {
         if self.mixes.is_empty() {
-            Place::REDIS
+            ResultMarkers::REDIS
         } else {
-            Place::MIXES
+            ResultMarkers::MIXES
         }
     }
 }
 
 /// The number of masters that are replaced.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Replaced {
+pub(crate) enum ReplacedMasters {
     All,
     Some(usize),
 }
 
-fn replaced(text: &str) -> Result<Replaced, String> {
+fn parse_replaced(text: &str) -> Result<ReplacedMasters, String> {
     match text {
-        "all" => Ok(Replaced::All),
+        "all" => Ok(ReplacedMasters::All),
         text => text
             .parse()
-            .map(Replaced::Some)
+            .map(ReplacedMasters::Some)
             .map_err(|_| "give a number or the word 'all'".into()),
     }
 }
 
 /// The workloads that one name on the command line stands for.
 #[derive(Clone, Debug)]
-pub(crate) struct Named(pub(crate) Vec<Workload>);
+pub(crate) struct WorkloadGroup(pub(crate) Vec<Workload>);
 
-fn workloads(name: &str) -> Result<Named, String> {
-    let found = Workload::named(name).map(Named);
+fn parse_workloads(name: &str) -> Result<WorkloadGroup, String> {
+    let found = Workload::by_name(name).map(WorkloadGroup);
     found.ok_or_else(|| format!("there is no workload {name:?}: see --help"))
 }
 
 impl Command {
     /// Whether at least one of the requested faults disturbs network links, which needs network namespaces.
-    pub(crate) fn has_links(&self) -> bool {
-        let link = |kind: &Kind| kind.needs == Needs::Links;
+    pub(crate) fn needs_links(&self) -> bool {
+        let needs_links = |kind: &Kind| kind.needs == Needs::Links;
         match self {
             Self::Run(args) | Self::Soak(args) => {
-                let named = args.faults.iter().filter_map(|name| name.parse().ok());
-                named.into_iter().any(|kind| link(&kind))
+                let named_kinds = args.faults.iter().filter_map(|name| name.parse().ok());
+                named_kinds.into_iter().any(|kind| needs_links(&kind))
             }
-            Self::Matrix(args) => args.faults.is_empty() || args.faults.iter().any(link),
+            Self::Matrix(args) => args.faults.is_empty() || args.faults.iter().any(needs_links),
             _ => false,
         }
     }
@@ -309,9 +309,9 @@ impl RunArgs {
     fn changes(&self) -> Option<Changes> {
         let masters = self.masters;
         let changes = match (self.replace_masters, self.grow) {
-            (Some(Replaced::All), _) => Changes::one_by_one(masters, masters),
-            (Some(Replaced::Some(some)), _) => Changes::one_by_one(masters, some),
-            (None, Some(to)) => Changes::resized(masters, to),
+            (Some(ReplacedMasters::All), _) => Changes::one_by_one(masters, masters),
+            (Some(ReplacedMasters::Some(count)), _) => Changes::one_by_one(masters, count),
+            (None, Some(new_count)) => Changes::resized(masters, new_count),
             (None, None) if self.replace_at_once => Changes::at_once(masters),
             (None, None) => return None,
         };
@@ -326,15 +326,15 @@ impl RunArgs {
     /// locks, and also `prizes` if a careful operator replaces masters.
     fn workloads(&self, changes: Option<&Changes>) -> Vec<Workload> {
         let mut workloads: Vec<Workload> = Vec::new();
-        for one in self.workload.iter().flat_map(|named| &named.0) {
-            if !workloads.contains(one) {
-                workloads.push(*one);
+        for workload in self.workload.iter().flat_map(|group| &group.0) {
+            if !workloads.contains(workload) {
+                workloads.push(*workload);
             }
         }
         if workloads.is_empty() {
             workloads.extend(Workload::LOCK);
-            let careful = changes.is_some_and(|changes| changes.operator == Operator::Careful);
-            workloads.extend(careful.then_some(Workload::Prizes));
+            let is_careful = changes.is_some_and(|changes| changes.operator == Operator::Careful);
+            workloads.extend(is_careful.then_some(Workload::Prizes));
         }
         workloads
     }
@@ -349,7 +349,7 @@ impl RunArgs {
         let mut faults: Vec<Kind> = Vec::new();
         for name in &self.faults {
             match name.as_str() {
-                "mixed" if changes.is_some() => faults.extend(hazards::usual()),
+                "mixed" if changes.is_some() => faults.extend(hazards::usual_faults()),
                 "mixed" => faults.extend(Kind::mixed(&nodes)),
                 "none" => {}
                 name => faults.push(name.parse().map_err(anyhow::Error::msg)?),
@@ -357,7 +357,7 @@ impl RunArgs {
         }
         let workloads = self.workloads(changes.as_ref());
         if changes.is_some() {
-            hazards::check(&faults)?;
+            hazards::check_faults(&faults)?;
         }
         let scenario = Scenario {
             seed: self.seed.unwrap_or_else(seed_from_clock),
@@ -378,9 +378,9 @@ impl RunArgs {
             server: self.server.clone(),
             patience: match self.locker {
                 Locker::Quorate => Scenario::default().patience,
-                _ => PATIENCE_WITH_WRONG_ONES,
+                _ => PATIENCE_WITH_KNOWN_BAD_CLIENTS,
             },
-            ..Scenario::default().over(&nodes)
+            ..Scenario::default().with_nodes(&nodes)
         };
         scenario.check()?;
         Ok(scenario)
@@ -397,19 +397,19 @@ impl RunArgs {
 }
 
 /// The command line that runs this scenario again.
-pub(crate) fn again(scenario: &Scenario) -> String {
-    let names: Vec<&str> = scenario.faults.iter().map(|kind| kind.name()).collect();
+pub(crate) fn command_to_repeat(scenario: &Scenario) -> String {
+    let fault_names: Vec<&str> = scenario.faults.iter().map(|kind| kind.name()).collect();
     let mixed = match scenario.changes {
         None => Kind::mixed(&scenario.nodes()),
-        Some(_) => hazards::usual(),
+        Some(_) => hazards::usual_faults(),
     };
     let faults = match scenario.faults == mixed {
         true => "mixed".to_owned(),
-        false if names.is_empty() => "none".to_owned(),
-        false => names.join(","),
+        false if fault_names.is_empty() => "none".to_owned(),
+        false => fault_names.join(","),
     };
     let masters = match &scenario.nodes[..] {
-        _ if scenario.changes.is_some() => changed(scenario),
+        _ if scenario.changes.is_some() => change_options(scenario),
         [] => format!("--masters {}", scenario.masters),
         nodes => {
             let nodes: Vec<_> = nodes.iter().map(|node| node.name).collect();
@@ -423,7 +423,7 @@ pub(crate) fn again(scenario: &Scenario) -> String {
             .to_string()
             .replace(' ', ""),
         scenario.clients,
-        Workload::name_of(&scenario.workloads),
+        Workload::group_name(&scenario.workloads),
         scenario.locker.name(),
         scenario.order.name(),
         if scenario.guarded { "on" } else { "off" },
@@ -442,30 +442,30 @@ pub(crate) fn again(scenario: &Scenario) -> String {
 }
 
 /// The command-line options that request the changes of masters in this scenario.
-fn changed(scenario: &Scenario) -> String {
+fn change_options(scenario: &Scenario) -> String {
     let Some(changes) = &scenario.changes else {
         return String::new();
     };
     let masters = changes.sets[0].len();
-    let known = [
+    let candidates = [
         (
             Changes::one_by_one(masters, changes.count()),
             format!("--replace-masters {}", changes.count()),
         ),
         (Changes::at_once(masters), "--replace-at-once".to_owned()),
     ];
-    let how = known
+    let option = candidates
         .into_iter()
-        .find(|(known, _)| known.sets == changes.sets);
-    let last = changes.sets.last().map_or(0, Vec::len);
-    let how = how.map_or_else(|| format!("--grow {last}"), |(_, how)| how);
+        .find(|(candidates, _)| candidates.sets == changes.sets);
+    let final_count = changes.sets.last().map_or(0, Vec::len);
+    let option = option.map_or_else(|| format!("--grow {final_count}"), |(_, option)| option);
     format!(
-        "--masters {masters} {how} --operator {}",
+        "--masters {masters} {option} --operator {}",
         changes.operator.name()
     )
 }
 
 fn seed_from_clock() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(1, |since| since.as_millis() as u64 % 1_000_000)
+    let elapsed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    elapsed.map_or(1, |elapsed| elapsed.as_millis() as u64 % 1_000_000)
 }

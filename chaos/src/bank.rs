@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// The number of accounts.
 pub const ACCOUNTS: usize = 3;
 /// The balance of each account at the start.
-pub const OPENING: i64 = 100;
+pub const OPENING_BALANCE: i64 = 100;
 
 /// The accounts, by name.
 #[derive(Debug, Default)]
@@ -18,14 +18,14 @@ pub struct Bank {
 #[derive(Clone, Copy, Debug)]
 struct Account {
     balance: i64,
-    highest: u64,
+    highest_token: u64,
 }
 
 impl Default for Account {
     fn default() -> Self {
         Self {
-            balance: OPENING,
-            highest: 0,
+            balance: OPENING_BALANCE,
+            highest_token: 0,
         }
     }
 }
@@ -42,8 +42,12 @@ impl Bank {
     /// [`Stale`] if an account has seen a larger token.
     pub fn balances(&mut self, names: &[&str], token: u64) -> Result<Vec<i64>, Stale> {
         self.admit(names, token)?;
-        let balance = |name: &&str| self.accounts.get(*name).map_or(OPENING, |one| one.balance);
-        Ok(names.iter().map(balance).collect())
+        let balance_of = |name: &&str| {
+            self.accounts
+                .get(*name)
+                .map_or(OPENING_BALANCE, |account| account.balance)
+        };
+        Ok(names.iter().map(balance_of).collect())
     }
 
     /// Sets the balances of these accounts, and records the token for each of them. If one of the accounts has seen a
@@ -64,14 +68,17 @@ impl Bank {
     /// Records the token for each of these accounts. If one of the accounts has seen a larger token, records nothing.
     fn admit(&mut self, names: &[&str], token: u64) -> Result<(), Stale> {
         let stale = names.iter().find_map(|name| {
-            let highest = self.accounts.get(*name)?.highest;
-            (token < highest).then(|| ((*name).to_owned(), highest))
+            let highest_token = self.accounts.get(*name)?.highest_token;
+            (token < highest_token).then(|| ((*name).to_owned(), highest_token))
         });
         if let Some(stale) = stale {
             return Err(stale);
         }
         for name in names {
-            self.accounts.entry((*name).to_owned()).or_default().highest = token;
+            self.accounts
+                .entry((*name).to_owned())
+                .or_default()
+                .highest_token = token;
         }
         Ok(())
     }
@@ -84,8 +91,9 @@ mod tests {
     #[test]
     fn bank_rejects_a_booking_with_a_token_smaller_than_an_earlier_one() {
         let mut bank = Bank::default();
-        let balances =
-            |one: i64, other: i64| BTreeMap::from([("a".to_owned(), one), ("b".to_owned(), other)]);
+        let balances = |first: i64, second: i64| {
+            BTreeMap::from([("a".to_owned(), first), ("b".to_owned(), second)])
+        };
         assert_eq!(bank.balances(&["a", "b"], 5), Ok(vec![100, 100]));
         assert_eq!(bank.balances(&["b", "c"], 7), Ok(vec![100, 100]));
         let stale = Err(("b".to_owned(), 7));

@@ -48,32 +48,34 @@ impl FromStr for Operator {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let named = Self::ALL.into_iter().find(|one| one.name() == name);
-        named.ok_or_else(|| format!("expected one of {}", Self::ALL.map(Self::name).join(", ")))
+        let operator = Self::ALL
+            .into_iter()
+            .find(|operator| operator.name() == name);
+        operator.ok_or_else(|| format!("expected one of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
 impl Changes {
     /// Changes that replace `replaced` of `masters` masters one after the other. Each change replaces one master.
     pub fn one_by_one(masters: usize, replaced: usize) -> Self {
-        let set = |first: usize| (first..first + masters).collect();
-        Self::through((0..=replaced).map(set).collect())
+        let masters_from = |first: usize| (first..first + masters).collect();
+        Self::with_sets((0..=replaced).map(masters_from).collect())
     }
 
     /// One change that replaces all `masters` masters, so that no master belongs to both the old and the new set.
     pub fn at_once(masters: usize) -> Self {
-        Self::through(vec![
+        Self::with_sets(vec![
             (0..masters).collect(),
             (masters..2 * masters).collect(),
         ])
     }
 
-    /// One change in which the number of masters grows or shrinks from `masters` to `to`.
-    pub fn resized(masters: usize, to: usize) -> Self {
-        Self::through(vec![(0..masters).collect(), (0..to).collect()])
+    /// One change in which the number of masters grows or shrinks from `masters` to `new_count`.
+    pub fn resized(masters: usize, new_count: usize) -> Self {
+        Self::with_sets(vec![(0..masters).collect(), (0..new_count).collect()])
     }
 
-    fn through(sets: Vec<Vec<usize>>) -> Self {
+    fn with_sets(sets: Vec<Vec<usize>>) -> Self {
         Self {
             sets,
             operator: Operator::default(),
@@ -87,12 +89,12 @@ impl Changes {
 
     /// The number of different servers in all sets together.
     pub fn servers(&self) -> usize {
-        let all = self.sets.iter().flatten().max();
-        all.map_or(0, |last| last + 1)
+        let highest_index = self.sets.iter().flatten().max();
+        highest_index.map_or(0, |index| index + 1)
     }
 
     /// The masters that the change with this number removes. Changes are numbered from 0.
-    pub fn left_over(&self, change: usize) -> Vec<usize> {
+    pub fn removed_masters(&self, change: usize) -> Vec<usize> {
         let [old, next] = [&self.sets[change], &self.sets[change + 1]];
         let old = old.iter().filter(|master| !next.contains(master));
         old.copied().collect()
@@ -108,12 +110,12 @@ mod tests {
         let one_by_one = Changes::one_by_one(3, 2);
         assert_eq!(one_by_one.sets, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]);
         assert_eq!((one_by_one.count(), one_by_one.servers()), (2, 5));
-        assert_eq!(one_by_one.left_over(1), [1]);
+        assert_eq!(one_by_one.removed_masters(1), [1]);
         let grown = Changes::resized(3, 5);
         assert_eq!((grown.count(), grown.servers()), (1, 5));
-        assert!(grown.left_over(0).is_empty());
-        assert_eq!(Changes::resized(5, 3).left_over(0), [3, 4]);
-        assert_eq!(Changes::at_once(2).left_over(0), [0, 1]);
+        assert!(grown.removed_masters(0).is_empty());
+        assert_eq!(Changes::resized(5, 3).removed_masters(0), [3, 4]);
+        assert_eq!(Changes::at_once(2).removed_masters(0), [0, 1]);
         for operator in Operator::ALL {
             assert_eq!(operator.name().parse(), Ok(operator));
         }

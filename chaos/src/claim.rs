@@ -41,17 +41,22 @@ mod tests {
     #[test]
     fn two_holds_may_overlap_only_if_both_are_readers_or_have_the_same_owner() {
         let owner = |id: &str| Claim::Owner(id.to_owned());
-        let all = [
+        let claims = [
             Claim::Alone,
             Claim::Reader,
             Claim::Permit(5),
             owner("a"),
             owner("b"),
         ];
-        for (number, one) in all.iter().enumerate() {
-            for (place, other) in all.iter().enumerate() {
-                let same = number == place && matches!(one, Claim::Reader | Claim::Owner(_));
-                assert_eq!(one.is_compatible_with(other), same, "{one:?} {other:?}");
+        for (first_index, first) in claims.iter().enumerate() {
+            for (second_index, second) in claims.iter().enumerate() {
+                let may_overlap =
+                    first_index == second_index && matches!(first, Claim::Reader | Claim::Owner(_));
+                assert_eq!(
+                    first.is_compatible_with(second),
+                    may_overlap,
+                    "{first:?} {second:?}"
+                );
             }
         }
     }

@@ -22,11 +22,11 @@ pub struct Clock {
 impl Clock {
     /// Creates the clock of a run that begins now.
     pub fn start() -> Self {
-        Self::at(Instant::now().as_nanos())
+        Self::with_origin(Instant::now().as_nanos())
     }
 
     /// Creates the clock of a run that began at `origin`, in nanoseconds of the machine's monotonic clock.
-    pub fn at(origin: u64) -> Self {
+    pub fn with_origin(origin: u64) -> Self {
         Self { origin }
     }
 
@@ -38,11 +38,11 @@ impl Clock {
 
     /// Nanoseconds since the run began.
     pub fn now(self) -> u64 {
-        self.of(Instant::now())
+        self.nanos_at(Instant::now())
     }
 
     /// Converts an [`Instant`] to nanoseconds since the run began.
-    pub fn of(self, instant: Instant) -> u64 {
+    pub fn nanos_at(self, instant: Instant) -> u64 {
         instant.as_nanos().saturating_sub(self.origin)
     }
 }
@@ -59,10 +59,11 @@ pub struct Entry {
     /// - `m3`: the third master
     /// - `chaos`: the main process of the run
     /// - `register` and `bank`: the services that check fencing tokens
-    pub who: String,
+    #[serde(rename = "who")]
+    pub process: String,
     /// The observed event.
     #[serde(flatten)]
-    pub what: Event,
+    pub event: Event,
 }
 
 /// The kinds of events.
@@ -84,15 +85,15 @@ pub enum Event {
         /// The resource to be locked.
         resource: String,
         /// The resources that are locked together with `resource`.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        also: Vec<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "also")]
+        further_resources: Vec<String>,
         /// The lock mode: exclusive, reader, semaphore permit, or owner (only holds of the same owner may overlap).
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
         /// If this attempt only changes the mode of an existing hold (e.g. from writer to reader): the number of the
         /// attempt that acquired this hold. Otherwise `None`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        goes_on: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none", rename = "goes_on")]
+        continued_hold: Option<u64>,
     },
     /// The attempt obtained the lock.
     Obtained {
@@ -246,7 +247,8 @@ pub enum Event {
     /// recorded at the end of the disturbance.
     Suffered {
         /// The kind of disturbance, e.g. [`STALLED`].
-        what: String,
+        #[serde(rename = "what")]
+        disturbance: String,
         /// The start of the disturbance, in nanoseconds since the run began.
         since: u64,
     },
@@ -271,7 +273,8 @@ pub enum Event {
         /// The fault's number. A run numbers its faults from 0.
         fault: usize,
         /// The observed effect of the fault.
-        seen: String,
+        #[serde(rename = "seen")]
+        effect: String,
     },
     /// The chaos run ended the fault, and observed that its effect was over.
     Healed {
@@ -309,9 +312,11 @@ pub enum Event {
         /// The start of the step, in nanoseconds since the run began.
         since: u64,
         /// Whether the operator's step succeeded.
-        done: bool,
+        #[serde(rename = "done")]
+        succeeded: bool,
         /// The text that the command of this step printed.
-        said: String,
+        #[serde(rename = "said")]
+        output: String,
     },
     /// A client was restarted, and now sends its requests to a different set of masters.
     Sent {

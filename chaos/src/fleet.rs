@@ -36,7 +36,7 @@ pub struct Fleet {
 struct Member {
     settings: Settings,
     index: usize,
-    life: u32,
+    process_number: u32,
     child: Child,
     input: Option<ChildStdin>,
     reader: Option<JoinHandle<()>>,
@@ -82,7 +82,7 @@ impl Fleet {
     }
 
     /// The recorder into which the events of all clients are written.
-    pub fn seen(&self) -> Recorder {
+    pub fn recorder(&self) -> Recorder {
         self.recorder.clone()
     }
 
@@ -90,7 +90,7 @@ impl Fleet {
     pub fn pids(&self) -> Vec<(String, u32)> {
         let running = self.members.iter().filter(|member| member.running);
         running
-            .map(|member| (member.name(), member.child.id()))
+            .map(|member| (member.process_name(), member.child.id()))
             .collect()
     }
 
@@ -111,13 +111,17 @@ impl Fleet {
         let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
-        member.is_gone();
-        let (who, how) = (member.name(), status.to_string());
-        let what = Event::Gone {
+        member.mark_ended();
+        let (process, how) = (member.process_name(), status.to_string());
+        let event = Event::Gone {
             meant: true,
             how: how.clone(),
         };
-        self.recorder.push(Entry { t, who, what });
+        self.recorder.push(Entry {
+            t,
+            process,
+            event: event,
+        });
         Ok(how)
     }
 
@@ -128,7 +132,7 @@ impl Fleet {
     ///
     /// If the client does not start.
     pub fn respawn(&mut self, index: usize) -> anyhow::Result<()> {
-        self.send(index, |_| {})?;
+        self.start_again(index, |_| {})?;
         self.await_ready(&self.members[index], Duration::from_secs(20))
     }
 
@@ -139,7 +143,7 @@ impl Fleet {
     /// If the client does not stop.
     pub fn stop(&mut self, index: usize) -> anyhow::Result<()> {
         self.signal(index, Signal::STOP)?;
-        self.await_state(index, "stopped", |state| state == 'T')
+        self.await_state(index, "stopped", |process_state| process_state == 'T')
     }
 
     /// Resumes a stopped client.
@@ -149,7 +153,7 @@ impl Fleet {
     /// If the client does not resume.
     pub fn cont(&mut self, index: usize) -> anyhow::Result<()> {
         self.signal(index, Signal::CONT)?;
-        self.await_state(index, "running", |state| state != 'T')
+        self.await_state(index, "running", |process_state| process_state != 'T')
     }
 
     /// Sends a command to a client.
@@ -157,12 +161,12 @@ impl Fleet {
     /// # Errors
     ///
     /// If the client does not read its input any more.
-    pub fn tell(&mut self, index: usize, what: &Instruction) -> anyhow::Result<()> {
+    pub fn instruct(&mut self, index: usize, instruction: &Instruction) -> anyhow::Result<()> {
         let member = self.member(index)?;
         let Some(input) = &mut member.input else {
             bail!("the client has already ended");
         };
-        writeln!(input, "{}", serde_json::to_string(what)?)?;
+        writeln!(input, "{}", serde_json::to_string(instruction)?)?;
         Ok(input.flush()?)
     }
 
@@ -172,7 +176,7 @@ impl Fleet {
     ///
     /// If the client does not read its input any more.
     pub fn dismiss(&mut self, index: usize) -> anyhow::Result<()> {
-        self.tell(index, &Instruction::Finish)
+        self.instruct(index, &Instruction::Finish)
     }
 
     /// Whether a client that was asked to finish has ended. If so, records its end.
@@ -190,8 +194,8 @@ impl Fleet {
             return Ok(false);
         };
         let (meant, how) = (status.success(), status.to_string());
-        member.is_gone();
-        recorder.note(member.name(), Event::Gone { meant, how });
+        member.mark_ended();
+        recorder.record(member.process_name(), Event::Gone { meant, how });
         Ok(true)
     }
 
@@ -202,25 +206,30 @@ impl Fleet {
     /// # Errors
     ///
     /// If the client does not start.
-    pub fn send(&mut self, index: usize, change: impl FnOnce(&mut Settings)) -> anyhow::Result<()> {
+    pub fn start_again(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&mut Settings),
+    ) -> anyhow::Result<()> {
         let member = self.member(index)?;
         ensure!(!member.running, "the client still runs");
-        let (mut settings, life) = (member.settings.clone(), member.life + 1);
+        let (mut settings, process_number) = (member.settings.clone(), member.process_number + 1);
         if settings.guarding == Guarding::AfterFirstContact {
             settings.guarding = Guarding::On;
         }
         change(&mut settings);
         let step = settings.step();
-        let fresh = self.launch(settings, index, life)?;
-        self.recorder.note(fresh.name(), Event::Sent { step });
-        self.members[index] = fresh;
+        let member = self.launch(settings, index, process_number)?;
+        self.recorder
+            .record(member.process_name(), Event::Sent { step });
+        self.members[index] = member;
         Ok(())
     }
 
     /// Whether the client's current process has reported that it is ready.
     pub fn is_ready(&self, index: usize) -> bool {
         let member = self.members.get(index);
-        member.is_some_and(|member| self.recorder.ready(&member.name()).is_some())
+        member.is_some_and(|member| self.recorder.ready_pid(&member.process_name()).is_some())
     }
 
     /// Asks all clients to finish their work, and waits until they have ended. Kills clients that take longer than
@@ -228,9 +237,9 @@ impl Fleet {
     pub fn finish(&mut self, patience: Duration) -> bool {
         for index in 0..self.members.len() {
             let _ = self.cont(index);
-            let _ = self.tell(index, &Instruction::Finish);
+            let _ = self.instruct(index, &Instruction::Finish);
         }
-        let ended = within(patience, || {
+        let all_ended = within(patience, || {
             self.members
                 .iter_mut()
                 .all(|member| !member.running || matches!(member.child.try_wait(), Ok(Some(_))))
@@ -239,18 +248,18 @@ impl Fleet {
             if !member.running {
                 continue;
             }
-            let in_time = matches!(member.child.try_wait(), Ok(Some(_)));
+            let ended_in_time = matches!(member.child.try_wait(), Ok(Some(_)));
             let _ = member.child.kill();
             let how = member
                 .child
                 .wait()
                 .map_or_else(|error| error.to_string(), |status| status.to_string());
-            member.is_gone();
-            let meant = in_time && how == "exit status: 0";
+            member.mark_ended();
+            let meant = ended_in_time && how == "exit status: 0";
             self.recorder
-                .note(member.name(), Event::Gone { meant, how });
+                .record(member.process_name(), Event::Gone { meant, how });
         }
-        ended
+        all_ended
     }
 
     fn member(&mut self, index: usize) -> anyhow::Result<&mut Member> {
@@ -271,22 +280,29 @@ impl Fleet {
     fn await_state(
         &mut self,
         index: usize,
-        wanted: &str,
-        is: impl Fn(char) -> bool,
+        state_name: &str,
+        is_wanted: impl Fn(char) -> bool,
     ) -> anyhow::Result<()> {
         let pid = self.member(index)?.child.id();
-        let there = within(Duration::from_secs(10), || state(pid).is_some_and(&is));
+        let is_reached = within(Duration::from_secs(10), || {
+            process_state(pid).is_some_and(&is_wanted)
+        });
         ensure!(
-            there,
-            "process {pid} did not reach the state '{wanted}' in time"
+            is_reached,
+            "process {pid} did not reach the state '{state_name}' in time"
         );
         Ok(())
     }
 
-    fn launch(&self, settings: Settings, index: usize, life: u32) -> anyhow::Result<Member> {
+    fn launch(
+        &self,
+        settings: Settings,
+        index: usize,
+        process_number: u32,
+    ) -> anyhow::Result<Member> {
         let mut settings = settings;
-        settings.name = name(index, life);
-        let log = File::options()
+        settings.name = process_name(index, process_number);
+        let log_file = File::options()
             .create(true)
             .append(true)
             .open(self.logs.join(format!("client-{}.log", index + 1)))?;
@@ -295,18 +311,18 @@ impl Fleet {
             .envs(self.env.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(log)
+            .stderr(log_file)
             .spawn()
             .context("cannot start a client process")?;
-        let (Some(mut input), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(mut input), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("the stdin or stdout of the client is not a pipe")
         };
-        widen_pipe(&events);
+        widen_pipe(&stdout);
         writeln!(input, "{}", serde_json::to_string(&settings)?)?;
         input.flush()?;
         let recorder = self.recorder.clone();
         let reader = thread::spawn(move || {
-            for line in BufReader::new(events).lines() {
+            for line in BufReader::new(stdout).lines() {
                 let Ok(line) = line else { break };
                 // A kill may truncate the last line of a client. Skip this line; all lines before it are complete.
                 if let Ok(line) = serde_json::from_str::<Entry>(&line) {
@@ -317,7 +333,7 @@ impl Fleet {
         Ok(Member {
             settings,
             index,
-            life,
+            process_number: process_number,
             child,
             input: Some(input),
             reader: Some(reader),
@@ -326,10 +342,10 @@ impl Fleet {
     }
 
     fn await_ready(&self, member: &Member, patience: Duration) -> anyhow::Result<()> {
-        let name = member.name();
-        let ready = within(patience, || self.recorder.ready(&name).is_some());
+        let name = member.process_name();
+        let is_ready = within(patience, || self.recorder.ready_pid(&name).is_some());
         ensure!(
-            ready,
+            is_ready,
             "client {name} was not ready in time; see its log in {}",
             self.logs.display()
         );
@@ -339,7 +355,7 @@ impl Fleet {
 
 impl Member {
     /// Marks the client process as ended, and waits until all of its output has been read.
-    fn is_gone(&mut self) {
+    fn mark_ended(&mut self) {
         self.running = false;
         self.input = None;
         if let Some(reader) = self.reader.take() {
@@ -347,8 +363,8 @@ impl Member {
         }
     }
 
-    fn name(&self) -> String {
-        name(self.index, self.life)
+    fn process_name(&self) -> String {
+        process_name(self.index, self.process_number)
     }
 }
 
@@ -375,22 +391,22 @@ pub fn program() -> anyhow::Result<PathBuf> {
 }
 
 /// Enlarges the pipe of a client's output, so that the client does not block when the driver reads its output slowly.
-fn widen_pipe(events: &std::process::ChildStdout) {
+fn widen_pipe(stdout: &std::process::ChildStdout) {
     #[cfg(target_os = "linux")]
-    let _ = rustix::pipe::fcntl_setpipe_size(events, 1 << 20);
+    let _ = rustix::pipe::fcntl_setpipe_size(stdout, 1 << 20);
     #[cfg(not(target_os = "linux"))]
-    let _ = events;
+    let _ = stdout;
 }
 
-fn name(index: usize, life: u32) -> String {
-    match life {
+fn process_name(index: usize, process_number: u32) -> String {
+    match process_number {
         1 => format!("c{}", index + 1),
-        _ => format!("c{}.{life}", index + 1),
+        _ => format!("c{}.{process_number}", index + 1),
     }
 }
 
 /// The state letter of a process in `/proc`, e.g. `T` for stopped.
-fn state(pid: u32) -> Option<char> {
+fn process_state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }

@@ -9,13 +9,13 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use crate::faults::{Injection, Kind, Reach};
+use crate::operator_tasks::Moment;
 use crate::scenario::Scenario;
-use crate::schedule::{felt, injection};
-use crate::walk::Moment;
+use crate::schedule::{affected_time, draw_injection};
 use crate::world::Needs;
 
 /// The faults that the option `--faults mixed` selects if masters are changed during the run.
-pub const USUAL: [&str; 11] = [
+pub const USUAL_FAULTS: [&str; 11] = [
     "kill",
     "stop",
     "restart-aof-always",
@@ -30,11 +30,14 @@ pub const USUAL: [&str; 11] = [
 ];
 
 /// The kinds of faults that are injected between `close` and `open`, two steps of each change of masters.
-const BETWEEN: [&str; 2] = ["kill", "stop"];
+const FAULTS_WHILE_CLOSED: [&str; 2] = ["kill", "stop"];
 
-/// The kinds of faults that [`USUAL`] names.
-pub fn usual() -> Vec<Kind> {
-    USUAL.iter().filter_map(|name| name.parse().ok()).collect()
+/// The kinds of faults that [`USUAL_FAULTS`] names.
+pub fn usual_faults() -> Vec<Kind> {
+    USUAL_FAULTS
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect()
 }
 
 /// Checks whether all of these faults can be injected while masters are changed.
@@ -42,14 +45,14 @@ pub fn usual() -> Vec<Kind> {
 /// # Errors
 ///
 /// If a fault cannot be injected. The error names the fault.
-pub fn check(faults: &[Kind]) -> anyhow::Result<()> {
+pub fn check_faults(faults: &[Kind]) -> anyhow::Result<()> {
     for kind in faults {
-        let ways = matches!(kind.needs, Needs::Nothing | Needs::Proxies);
-        let parts_one = kind.reach == Reach::Client && kind.needs == Needs::Proxies;
+        let is_supported = matches!(kind.needs, Needs::Nothing | Needs::Proxies);
+        let isolates_client = kind.reach == Reach::Client && kind.needs == Needs::Proxies;
         ensure!(
-            ways && !parts_one && kind.reach != Reach::Majority,
+            is_supported && !isolates_client && kind.reach != Reach::Majority,
             "{kind} cannot be injected while masters are replaced; these faults can: {}",
-            USUAL.join(", ")
+            USUAL_FAULTS.join(", ")
         );
     }
     Ok(())
@@ -64,10 +67,10 @@ pub struct Hazards {
     clients: Vec<Instant>,
     /// The kinds of master faults that have not been drawn yet. If no kind is left, the list is filled again with all
     /// kinds of master faults in the scenario.
-    round: Vec<Kind>,
-    of_clients: Vec<Kind>,
-    next_of_clients: Instant,
-    between: usize,
+    remaining_kinds: Vec<Kind>,
+    remaining_client_kinds: Vec<Kind>,
+    next_client_fault_at: Instant,
+    closed_moments: usize,
 }
 
 impl Hazards {
@@ -78,35 +81,36 @@ impl Hazards {
             rng: StdRng::seed_from_u64(scenario.seed),
             masters: vec![now; scenario.masters],
             clients: vec![now; scenario.clients],
-            round: Vec::new(),
-            of_clients: Vec::new(),
-            next_of_clients: now + scenario.ttl,
-            between: scenario.seed as usize,
+            remaining_kinds: Vec::new(),
+            remaining_client_kinds: Vec::new(),
+            next_client_fault_at: now + scenario.ttl,
+            closed_moments: scenario.seed as usize,
             scenario: scenario.clone(),
         }
     }
 
     /// Draws the next fault for masters. In each set of masters in `sets`, a majority stays free of faults. Returns
     /// `None` if no fault is possible now.
-    pub fn on_masters(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
+    pub fn draw_master_fault(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
         let mut kinds = match moment {
             Moment::Closed => {
-                self.between += 1;
-                let name = BETWEEN[self.between % BETWEEN.len()];
+                self.closed_moments += 1;
+                let name = FAULTS_WHILE_CLOSED[self.closed_moments % FAULTS_WHILE_CLOSED.len()];
                 let faults = self.scenario.faults.iter().copied();
-                let of = |name: &str| faults.clone().filter(|kind| kind.name() == name).collect();
-                let named: Vec<Kind> = of(name);
-                if named.is_empty() {
-                    of(BETWEEN[(self.between + 1) % 2])
+                let kinds_named =
+                    |name: &str| faults.clone().filter(|kind| kind.name() == name).collect();
+                let preferred: Vec<Kind> = kinds_named(name);
+                if preferred.is_empty() {
+                    kinds_named(FAULTS_WHILE_CLOSED[(self.closed_moments + 1) % 2])
                 } else {
-                    named
+                    preferred
                 }
             }
             Moment::Usual => {
-                if self.round.is_empty() {
-                    self.round = self.kinds(|kind| kind.reach != Reach::Client);
+                if self.remaining_kinds.is_empty() {
+                    self.remaining_kinds = self.kinds(|kind| kind.reach != Reach::Client);
                 }
-                self.round.clone()
+                self.remaining_kinds.clone()
             }
         };
         kinds.reverse();
@@ -114,44 +118,45 @@ impl Hazards {
             let Some(masters) = self.targets(kind, sets) else {
                 continue;
             };
-            self.round
+            self.remaining_kinds
                 .retain(|other| *other != kind || moment == Moment::Closed);
-            let fault = injection(kind, masters, Vec::new(), &self.scenario, &mut self.rng);
-            return Some(self.booked(fault));
+            let fault = draw_injection(kind, masters, Vec::new(), &self.scenario, &mut self.rng);
+            return Some(self.reserve_targets(fault));
         }
         None
     }
 
     /// Draws a fault for one client of the list `idle`. Returns `None` until the random pause after the last client
     /// fault is over, and while all these clients are still affected by faults.
-    pub fn on_clients(&mut self, idle: &[usize]) -> Option<Injection> {
+    pub fn draw_client_fault(&mut self, idle: &[usize]) -> Option<Injection> {
         let now = Instant::now();
-        let free: Vec<usize> = idle
+        let unaffected: Vec<usize> = idle
             .iter()
             .copied()
-            .filter(|one| self.clients[*one] <= now)
+            .filter(|client| self.clients[*client] <= now)
             .collect();
-        if now < self.next_of_clients || free.is_empty() {
+        if now < self.next_client_fault_at || unaffected.is_empty() {
             return None;
         }
-        if self.of_clients.is_empty() {
-            self.of_clients = self.kinds(|kind| kind.reach == Reach::Client);
+        if self.remaining_client_kinds.is_empty() {
+            self.remaining_client_kinds = self.kinds(|kind| kind.reach == Reach::Client);
         }
-        let kind = self.of_clients.pop()?;
-        self.next_of_clients = now + self.scenario.ttl.mul_f64(self.rng.random_range(1.0..3.0));
-        let client = free[self.rng.random_range(0..free.len())];
-        let fault = injection(
+        let kind = self.remaining_client_kinds.pop()?;
+        self.next_client_fault_at =
+            now + self.scenario.ttl.mul_f64(self.rng.random_range(1.0..3.0));
+        let client = unaffected[self.rng.random_range(0..unaffected.len())];
+        let fault = draw_injection(
             kind,
             Vec::new(),
             vec![client],
             &self.scenario,
             &mut self.rng,
         );
-        Some(self.booked(fault))
+        Some(self.reserve_targets(fault))
     }
 
-    fn kinds(&mut self, such: impl Fn(&Kind) -> bool) -> Vec<Kind> {
-        let kinds = self.scenario.faults.iter().copied().filter(such);
+    fn kinds(&mut self, is_included: impl Fn(&Kind) -> bool) -> Vec<Kind> {
+        let kinds = self.scenario.faults.iter().copied().filter(is_included);
         let mut kinds: Vec<Kind> = kinds.collect();
         kinds.shuffle(&mut self.rng);
         kinds
@@ -161,22 +166,23 @@ impl Hazards {
     fn targets(&mut self, kind: Kind, sets: &[&[usize]]) -> Option<Vec<usize>> {
         let now = Instant::now();
         let nodes = self.scenario.nodes();
-        let mut all: Vec<usize> = sets.iter().flat_map(|set| set.iter().copied()).collect();
-        all.sort_unstable();
-        all.dedup();
-        all.retain(|one| kind.suits(nodes[*one], self.scenario.persistence(*one)));
-        all.shuffle(&mut self.rng);
-        let wanted = match kind.reach {
+        let mut candidates: Vec<usize> = sets.iter().flat_map(|set| set.iter().copied()).collect();
+        candidates.sort_unstable();
+        candidates.dedup();
+        candidates.retain(|master| kind.suits(nodes[*master], self.scenario.persistence(*master)));
+        candidates.shuffle(&mut self.rng);
+        let count = match kind.reach {
             Reach::Minority => sets.iter().map(|set| (set.len() - 1) / 2).min()?,
             _ => 1,
         };
         let mut chosen: Vec<usize> = Vec::new();
-        for master in all {
-            let busy = |one: &&usize| {
-                self.masters[**one] > now || chosen.contains(*one) || **one == master
+        for master in candidates {
+            let is_affected = |member: &&usize| {
+                self.masters[**member] > now || chosen.contains(*member) || **member == master
             };
-            let leaves_majority = |set: &&[usize]| set.iter().filter(busy).count() * 2 < set.len();
-            if chosen.len() < wanted
+            let leaves_majority =
+                |set: &&[usize]| set.iter().filter(is_affected).count() * 2 < set.len();
+            if chosen.len() < count
                 && self.masters[master] <= now
                 && sets.iter().all(leaves_majority)
             {
@@ -184,12 +190,13 @@ impl Hazards {
             }
         }
         chosen.sort_unstable();
-        (wanted > 0 && chosen.len() == wanted).then_some(chosen)
+        (count > 0 && chosen.len() == count).then_some(chosen)
     }
 
-    fn booked(&mut self, fault: Injection) -> Injection {
+    fn reserve_targets(&mut self, fault: Injection) -> Injection {
         // Until this time, the targets get no other fault. The 300 ms are for injecting and healing this fault.
-        let until = Instant::now() + felt(&fault, &self.scenario) + Duration::from_millis(300);
+        let until =
+            Instant::now() + affected_time(&fault, &self.scenario) + Duration::from_millis(300);
         for &index in &fault.masters {
             self.masters[index] = until;
         }
@@ -209,11 +216,11 @@ mod tests {
         let changes = Changes::one_by_one(5, 1);
         let scenario = Scenario {
             masters: changes.servers(),
-            faults: usual(),
+            faults: usual_faults(),
             changes: Some(changes),
             ..Scenario::default()
         };
-        check(&scenario.faults).expect("the faults must fit the scenario");
+        check_faults(&scenario.faults).expect("the faults must fit the scenario");
         Hazards::new(&scenario)
     }
 
@@ -222,7 +229,7 @@ mod tests {
         let sets: [&[usize]; 2] = [&[0, 1, 2, 3, 4], &[1, 2, 3, 4, 5]];
         let mut hazards = hazards();
         let mut hit: Vec<usize> = Vec::new();
-        while let Some(fault) = hazards.on_masters(Moment::Usual, &sets) {
+        while let Some(fault) = hazards.draw_master_fault(Moment::Usual, &sets) {
             hit.extend(&fault.masters);
             for set in sets {
                 assert!(
@@ -239,11 +246,14 @@ mod tests {
         let sets: [&[usize]; 1] = [&[0, 1, 2]];
         let mut hazards = hazards();
         let fault = hazards
-            .on_masters(Moment::Closed, &sets)
+            .draw_master_fault(Moment::Closed, &sets)
             .expect("a fault must be selected");
-        assert!(BETWEEN.contains(&fault.kind.name()), "{fault:?}");
         assert!(
-            hazards.on_masters(Moment::Closed, &sets).is_none(),
+            FAULTS_WHILE_CLOSED.contains(&fault.kind.name()),
+            "{fault:?}"
+        );
+        assert!(
+            hazards.draw_master_fault(Moment::Closed, &sets).is_none(),
             "only one of three masters may be affected at a time"
         );
     }
@@ -257,7 +267,7 @@ mod tests {
             "amnesia",
         ] {
             assert!(
-                check(&[name.parse().expect("the name must be that of a fault")]).is_err(),
+                check_faults(&[name.parse().expect("the name must be that of a fault")]).is_err(),
                 "{name}"
             );
         }

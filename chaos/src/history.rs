@@ -15,14 +15,14 @@ use crate::faults::Kind;
 #[derive(Debug, Default)]
 pub struct History {
     /// The events, one per line of the history file.
-    pub lines: Vec<Entry>,
+    pub entries: Vec<Entry>,
 }
 
 impl History {
     /// A history from events in any order.
-    pub fn new(mut lines: Vec<Entry>) -> Self {
-        lines.sort_by_key(|line| line.t);
-        Self { lines }
+    pub fn new(mut entries: Vec<Entry>) -> Self {
+        entries.sort_by_key(|entry| entry.t);
+        Self { entries }
     }
 
     /// Reads a stored history.
@@ -32,13 +32,13 @@ impl History {
     /// If the file cannot be read or a line is malformed.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-        let mut lines = Vec::new();
+        let mut entries = Vec::new();
         for (number, line) in BufReader::new(file).lines().enumerate() {
-            let line = serde_json::from_str(&line?)
+            let entry = serde_json::from_str(&line?)
                 .with_context(|| format!("{}, line {}", path.display(), number + 1))?;
-            lines.push(line);
+            entries.push(entry);
         }
-        Ok(Self::new(lines))
+        Ok(Self::new(entries))
     }
 
     /// Writes the history to a file.
@@ -49,8 +49,8 @@ impl History {
     pub fn store(&self, path: &Path) -> anyhow::Result<()> {
         let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
         let mut out = BufWriter::new(file);
-        for line in &self.lines {
-            serde_json::to_writer(&mut out, line)?;
+        for entry in &self.entries {
+            serde_json::to_writer(&mut out, entry)?;
             out.write_all(b"\n")?;
         }
         out.flush()?;
@@ -59,56 +59,56 @@ impl History {
 
     /// The time of the last event, in nanoseconds since the run began.
     pub fn end(&self) -> u64 {
-        self.lines.last().map_or(0, |line| line.t)
+        self.entries.last().map_or(0, |entry| entry.t)
     }
 
     /// The time at which all faults had been healed. The fault-free period at the end of the run begins at this time.
     /// `None` if the run ended while a fault was still active.
     pub fn calm(&self) -> Option<u64> {
-        self.lines
+        self.entries
             .iter()
-            .find(|line| line.what == Event::Calm)
-            .map(|line| line.t)
+            .find(|entry| entry.event == Event::Calm)
+            .map(|entry| entry.t)
     }
 
     /// The time at which the clients were asked to finish, or `None` if they were not.
     pub fn finish(&self) -> Option<u64> {
-        self.lines
+        self.entries
             .iter()
-            .find(|line| line.what == Event::Finish)
-            .map(|line| line.t)
+            .find(|entry| entry.event == Event::Finish)
+            .map(|entry| entry.t)
     }
 
     /// All attempts, sorted by their start.
     pub fn attempts(&self) -> Vec<Attempt> {
-        let mut open: BTreeMap<(&str, u64), Attempt> = BTreeMap::new();
-        let mut gone: BTreeMap<&str, u64> = BTreeMap::new();
-        for Entry { t, who, what } in &self.lines {
-            if let Event::Gone { .. } = what {
-                gone.insert(who, *t);
+        let mut attempts_by_name: BTreeMap<(&str, u64), Attempt> = BTreeMap::new();
+        let mut ends_by_process: BTreeMap<&str, u64> = BTreeMap::new();
+        for Entry { t, process, event } in &self.entries {
+            if let Event::Gone { .. } = event {
+                ends_by_process.insert(process, *t);
             }
-            let Some(op) = what.op() else { continue };
-            if let Event::Wait { .. } = what {
-                open.insert((who, op), Attempt::begun(who, op, *t));
+            let Some(op) = event.op() else { continue };
+            if let Event::Wait { .. } = event {
+                attempts_by_name.insert((process, op), Attempt::new(process, op, *t));
             }
-            let Some(attempt) = open.get_mut(&(who.as_str(), op)) else {
+            let Some(attempt) = attempts_by_name.get_mut(&(process.as_str(), op)) else {
                 continue;
             };
-            attempt.note(*t, what);
+            attempt.apply(*t, event);
         }
-        let mut attempts: Vec<Attempt> = open.into_values().collect();
+        let mut attempts: Vec<Attempt> = attempts_by_name.into_values().collect();
         for attempt in &mut attempts {
-            attempt.gone = gone.get(attempt.who.as_str()).copied();
+            attempt.process_ended_at = ends_by_process.get(attempt.process.as_str()).copied();
         }
-        attempts.sort_by_key(|attempt| attempt.began);
+        attempts.sort_by_key(|attempt| attempt.began_at);
         attempts
     }
 
     /// All faults that the driver tried to inject.
     pub fn faults(&self) -> Vec<FaultSpan> {
         let mut spans: BTreeMap<usize, FaultSpan> = BTreeMap::new();
-        for Entry { t, what, .. } in &self.lines {
-            match what {
+        for Entry { t, event, .. } in &self.entries {
+            match event {
                 Event::Inject {
                     fault,
                     kind,
@@ -119,28 +119,28 @@ impl History {
                         kind: kind.clone(),
                         targets: targets.clone(),
                         from: *t,
-                        landed: None,
-                        healed: None,
-                        failed: None,
-                        over: None,
+                        landed_at: None,
+                        healed_at: None,
+                        failure: None,
+                        over_at: None,
                     };
                     spans.insert(*fault, span);
                 }
                 Event::Landed { fault, .. } => {
                     if let Some(span) = spans.get_mut(fault) {
-                        span.landed = Some(*t);
+                        span.landed_at = Some(*t);
                     }
                 }
                 Event::Healed { fault } => {
                     if let Some(span) = spans.get_mut(fault) {
-                        span.healed = Some(*t);
-                        span.over = Some(*t);
+                        span.healed_at = Some(*t);
+                        span.over_at = Some(*t);
                     }
                 }
                 Event::Failed { fault, why } => {
                     if let Some(span) = spans.get_mut(fault) {
-                        span.failed = Some(why.clone());
-                        span.over = Some(*t);
+                        span.failure = Some(why.clone());
+                        span.over_at = Some(*t);
                     }
                 }
                 _ => {}
@@ -154,119 +154,119 @@ impl History {
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// The client and its process, e.g. `c1.2` for the second process of `c1`.
-    pub who: String,
+    pub process: String,
     /// The attempt's number. Each client process numbers its attempts from 1.
     pub op: u64,
     /// The resource to be locked.
     pub resource: String,
     /// The resources that are locked together with `resource`.
-    pub also: Vec<String>,
+    pub further_resources: Vec<String>,
     /// The lock mode: exclusive, reader, semaphore permit, or owner (only holds of the same owner may overlap).
     pub claim: Claim,
     /// The number of the attempt that acquired the hold, if this attempt only changes the mode of the hold (e.g. from
     /// writer to reader). Otherwise `None`.
-    pub goes_on: Option<u64>,
+    pub continued_hold: Option<u64>,
     /// The time at which the attempt began.
-    pub began: u64,
+    pub began_at: u64,
     /// The time at which the lock was obtained; `None` if it was not.
-    pub obtained: Option<u64>,
+    pub obtained_at: Option<u64>,
     /// The fencing token of the lock; `None` if the attempt obtained no lock, or a lock without a token.
     pub token: Option<u64>,
     /// The slot of the semaphore permit; `None` if the hold is not a permit.
     pub slot: Option<usize>,
     /// The answer to a request to a quota: its time, the answer (e.g. `taken`; see [`Event::Answered`]), and the number
     /// of units left. `None` if the attempt made no such request, or got no answer.
-    pub answered: Option<(u64, String, Option<u64>)>,
+    pub answer: Option<(u64, String, Option<u64>)>,
     /// The end of the lock's validity, as last recorded. `None` if none was recorded.
     pub until: Option<u64>,
     /// The time at which the client began to release the lock, before its first request to a master. `None` if it did
     /// not.
-    pub release: Option<u64>,
+    pub release_at: Option<u64>,
     /// The loss notification: its time and the cause of the loss. `None` if there was no notification.
-    pub notified: Option<(u64, String)>,
+    pub loss: Option<(u64, String)>,
     /// The time at which the attempt failed or was dropped. `None` if neither happened.
-    pub missed: Option<u64>,
+    pub failed_at: Option<u64>,
     /// The time at which the client process ended; `None` if no end was recorded.
-    pub gone: Option<u64>,
+    pub process_ended_at: Option<u64>,
 }
 
 impl Attempt {
-    fn begun(who: &str, op: u64, began: u64) -> Self {
+    fn new(process: &str, op: u64, began_at: u64) -> Self {
         Self {
-            who: who.to_owned(),
+            process: process.to_owned(),
             op,
             resource: String::new(),
-            also: Vec::new(),
+            further_resources: Vec::new(),
             claim: Claim::default(),
-            goes_on: None,
-            began,
+            continued_hold: None,
+            began_at: began_at,
             slot: None,
-            answered: None,
-            obtained: None,
+            answer: None,
+            obtained_at: None,
             token: None,
             until: None,
-            release: None,
-            notified: None,
-            missed: None,
-            gone: None,
+            release_at: None,
+            loss: None,
+            failed_at: None,
+            process_ended_at: None,
         }
     }
 
-    fn note(&mut self, t: u64, what: &Event) {
-        match what {
+    fn apply(&mut self, t: u64, event: &Event) {
+        match event {
             Event::Wait {
                 resource,
-                also,
+                further_resources,
                 claim,
-                goes_on,
+                continued_hold,
                 ..
             } => {
-                self.goes_on = *goes_on;
+                self.continued_hold = *continued_hold;
                 self.resource.clone_from(resource);
-                self.also.clone_from(also);
+                self.further_resources.clone_from(further_resources);
                 self.claim.clone_from(claim);
             }
             Event::Obtained {
                 token, until, slot, ..
             } => {
-                self.obtained = Some(t);
+                self.obtained_at = Some(t);
                 self.token = *token;
                 self.until = *until;
                 self.slot = *slot;
             }
             Event::Answered { answer, left, .. } => {
-                self.answered = Some((t, answer.clone(), *left));
+                self.answer = Some((t, answer.clone(), *left));
             }
             Event::Renewed { until, .. } => self.until = Some(*until),
             Event::Release { until, .. } => {
-                self.release = Some(t);
+                self.release_at = Some(t);
                 self.until = until.or(self.until);
             }
             Event::Notified { cause, until, .. } => {
-                self.notified = Some((t, cause.clone()));
+                self.loss = Some((t, cause.clone()));
                 self.until = until.or(self.until);
             }
-            Event::Missed { .. } | Event::Dropped { .. } => self.missed = Some(t),
+            Event::Missed { .. } | Event::Dropped { .. } => self.failed_at = Some(t),
             _ => {}
         }
     }
 
     /// All resources of the attempt.
     pub fn resources(&self) -> impl Iterator<Item = &str> {
-        let also = self.also.iter().map(String::as_str);
-        std::iter::once(self.resource.as_str()).chain(also)
+        let further_resources = self.further_resources.iter().map(String::as_str);
+        std::iter::once(self.resource.as_str()).chain(further_resources)
     }
 
     /// Each resource of the attempt, and the number of the semaphore permit (`None` for other kinds of locks).
     /// Exclusion and fencing are checked separately for each such pair.
-    pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
+    pub fn resource_slots(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         self.resources().map(|resource| (resource, self.slot))
     }
 
     /// The time at which the attempt obtained the lock, or got an answer from a quota. `None` if neither happened.
-    pub fn served(&self) -> Option<u64> {
-        let answered = self.answered.as_ref().map(|(t, ..)| *t);
-        self.obtained.or(answered)
+    pub fn served_at(&self) -> Option<u64> {
+        let answered_at = self.answer.as_ref().map(|(t, ..)| *t);
+        self.obtained_at.or(answered_at)
     }
 
     /// The interval in which the client believed that it held the lock, in nanoseconds since the run began. `None` if
@@ -279,16 +279,21 @@ impl Attempt {
     /// - The client was notified of the loss.
     /// - The client process ended.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
-        let from = self.obtained?;
-        let told = self.notified.as_ref().map(|(t, _)| *t);
-        let ends = [self.until, self.release, told, self.gone];
-        let to = ends.into_iter().flatten().min().unwrap_or(end);
+        let from = self.obtained_at?;
+        let notified_at = self.loss.as_ref().map(|(t, _)| *t);
+        let possible_ends = [
+            self.until,
+            self.release_at,
+            notified_at,
+            self.process_ended_at,
+        ];
+        let to = possible_ends.into_iter().flatten().min().unwrap_or(end);
         Some((from, to.max(from)))
     }
 
     /// The name of the attempt in reports, e.g. `c1.2#7`.
     pub fn name(&self) -> String {
-        format!("{}#{}", self.who, self.op)
+        format!("{}#{}", self.process, self.op)
     }
 }
 
@@ -304,14 +309,14 @@ pub struct FaultSpan {
     /// The time at which the fault was injected.
     pub from: u64,
     /// The time at which the effect was observed; `None` if it was not.
-    pub landed: Option<u64>,
+    pub landed_at: Option<u64>,
     /// The time at which the end of the fault was observed; `None` if it was not.
-    pub healed: Option<u64>,
+    pub healed_at: Option<u64>,
     /// The reason why the fault could not be injected or could not be ended. `None` if neither was recorded.
-    pub failed: Option<String>,
+    pub failure: Option<String>,
     /// The time at which the fault was healed, or at which injecting or healing it failed. `None` if neither was
     /// recorded.
-    pub over: Option<u64>,
+    pub over_at: Option<u64>,
 }
 
 impl FaultSpan {

@@ -23,6 +23,7 @@
 //! - Exact repetition of a run: the same seed gives the same schedule of faults, but the timing differs.
 
 pub mod bank;
+pub mod change_statistics;
 pub mod changes;
 pub mod checks;
 pub mod claim;
@@ -37,18 +38,17 @@ pub mod master;
 pub mod matrix;
 pub mod node;
 pub mod observer;
-pub mod pace;
+pub mod operator_run;
+pub mod operator_tasks;
 pub mod progress;
+pub mod proxied_path;
 pub mod recorder;
 pub mod register;
 pub mod report;
-pub mod road;
 pub mod run;
 pub mod scenario;
 pub mod schedule;
 pub mod soak;
 pub mod usage;
-pub mod walk;
-pub mod walker;
 pub mod workload;
 pub mod world;

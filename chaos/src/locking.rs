@@ -10,8 +10,8 @@ use crate::node::NodeKind;
 ///
 /// If a URL of a MySQL or ZooKeeper master is not valid. URLs of Redis masters are checked only when the returned
 /// builder builds the lock.
-pub fn over(urls: &[String]) -> anyhow::Result<RedlockBuilder> {
+pub fn builder_over(urls: &[String]) -> anyhow::Result<RedlockBuilder> {
     urls.iter().try_fold(Redlock::builder(), |builder, url| {
-        (NodeKind::of_url(url).add)(builder, url)
+        (NodeKind::of_url(url).add_to_lock)(builder, url)
     })
 }

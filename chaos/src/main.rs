@@ -25,7 +25,7 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
     let command = Args::parse().command;
-    if command.has_links() {
+    if command.needs_links() {
         // Faults of network links need a network namespace. If this process cannot have one, the run reports these
         // faults as unavailable.
         let _ = quorate_testbed::isolate();
@@ -41,9 +41,9 @@ fn main() -> ExitCode {
             look_up(&name);
             Ok(Verdict::Valid)
         }
-        Command::Run(args) => listen().and_then(|()| one_run(&args)),
-        Command::Soak(args) => listen().and_then(|()| soak_run(&args)),
-        Command::Matrix(args) => listen().and_then(|()| matrix_runs(&args)),
+        Command::Run(args) => handle_signals().and_then(|()| run_once(&args)),
+        Command::Soak(args) => handle_signals().and_then(|()| run_soak(&args)),
+        Command::Matrix(args) => handle_signals().and_then(|()| run_matrix(&args)),
         Command::Recheck { dir } => recheck(&dir),
         Command::Faults => {
             list_faults();
@@ -61,66 +61,66 @@ fn main() -> ExitCode {
     }
 }
 
-fn one_run(args: &RunArgs) -> anyhow::Result<Verdict> {
+fn run_once(args: &RunArgs) -> anyhow::Result<Verdict> {
     let scenario = args.scenario()?;
-    let out = args.out(&scenario);
-    let outcome = run::run(&scenario, &out, &mut Progress::shown(), &STOP)?;
-    let summary = Summary::of(&outcome.scenario, &outcome.history, &outcome.findings);
-    print_changes(&outcome.scenario, &outcome.history);
+    let report_dir = args.out(&scenario);
+    let result = run::run(&scenario, &report_dir, &mut Progress::shown(), &STOP)?;
+    let summary = Summary::of(&result.scenario, &result.history, &result.findings);
+    print_changes(&result.scenario, &result.history);
     print!("{}", report::table(&summary));
-    println!("report:  {}", out.join("timeline.html").display());
-    println!("recheck: quorate-chaos recheck {}", out.display());
-    println!("again:   {}", args::again(&scenario));
-    Ok(outcome.findings.verdict)
+    println!("report:  {}", report_dir.join("timeline.html").display());
+    println!("recheck: quorate-chaos recheck {}", report_dir.display());
+    println!("again:   {}", args::command_to_repeat(&scenario));
+    Ok(result.findings.verdict)
 }
 
-fn soak_run(args: &RunArgs) -> anyhow::Result<Verdict> {
-    let base = args.scenario()?;
-    let scenario = soak::scenario(base.duration, base);
-    let out = args.out(&scenario);
-    let outcome = run::run(&scenario, &out, &mut Progress::shown(), &STOP)?;
-    let mut findings = outcome.findings;
-    let growth = soak::growth(&scenario, &outcome.history);
+fn run_soak(args: &RunArgs) -> anyhow::Result<Verdict> {
+    let base_scenario = args.scenario()?;
+    let scenario = soak::scenario(base_scenario.duration, base_scenario);
+    let report_dir = args.out(&scenario);
+    let result = run::run(&scenario, &report_dir, &mut Progress::shown(), &STOP)?;
+    let mut findings = result.findings;
+    let growth = soak::growth(&scenario, &result.history);
     findings.verdict = findings.verdict.max(growth.verdict);
     findings.findings.push(growth);
-    report::write(&scenario, &outcome.history, &findings, &out)?;
-    let summary = Summary::of(&scenario, &outcome.history, &findings);
-    println!("{}", soak::table(&scenario, &outcome.history));
+    report::write(&scenario, &result.history, &findings, &report_dir)?;
+    let summary = Summary::of(&scenario, &result.history, &findings);
+    println!("{}", soak::table(&scenario, &result.history));
     print!("{}", report::table(&summary));
-    println!("report:  {}", out.join("timeline.html").display());
-    let again = args::again(&scenario).replacen("-- run", "-- soak", 1);
-    println!("again:   {again}");
+    println!("report:  {}", report_dir.join("timeline.html").display());
+    let command_to_repeat = args::command_to_repeat(&scenario).replacen("-- run", "-- soak", 1);
+    println!("again:   {command_to_repeat}");
     Ok(findings.verdict)
 }
 
-fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
+fn run_matrix(args: &MatrixArgs) -> anyhow::Result<Verdict> {
     let kinds = if args.faults.is_empty() {
         Kind::all()
     } else {
         args.faults.clone()
     };
     let plan = matrix::Plan {
-        workloads: args.workload.iter().map(|named| named.0.clone()).collect(),
+        workloads: args.workload.iter().map(|group| group.0.clone()).collect(),
         kinds,
         fleets: args.fleets(),
         orders: args.orders.clone(),
-        cell: args.cell,
+        fault_time: args.cell,
         seed: args.seed,
     };
-    let base = Scenario {
+    let base_scenario = Scenario {
         clients: args.clients,
         ttl: args.ttl(),
         many: 10,
         server: args.server.clone(),
         ..Scenario::default()
     };
-    let cells = matrix::run(&plan, &base, &args.out, &STOP)?;
+    let cells = matrix::run(&plan, &base_scenario, &args.out, &STOP)?;
     let text = matrix::markdown(&cells, &world::server_version(args.server.as_deref()));
     match &args.record {
-        Some(path) => matrix::record(path, args.place(), &text)?,
+        Some(path) => matrix::write_results(path, args.result_markers(), &text)?,
         None => print!("{text}"),
     }
-    let worst = cells
+    let worst_verdict = cells
         .iter()
         .filter(|cell| !cell.is_unavailable())
         .map(|cell| cell.summary.verdict)
@@ -128,7 +128,7 @@ fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
     if STOP.load(Ordering::Relaxed) {
         return Ok(Verdict::Unknown);
     }
-    Ok(worst.unwrap_or(Verdict::Unknown))
+    Ok(worst_verdict.unwrap_or(Verdict::Unknown))
 }
 
 fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {
@@ -138,7 +138,7 @@ fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {
     let summary = Summary::of(&scenario, &history, &findings);
     print_changes(&scenario, &history);
     print!("{}", report::table(&summary));
-    println!("again:   {}", args::again(&scenario));
+    println!("again:   {}", args::command_to_repeat(&scenario));
     Ok(findings.verdict)
 }
 
@@ -152,12 +152,12 @@ fn list_faults() {
     let needs: Vec<Needs> = Kind::all().iter().map(|kind| kind.needs).collect();
     let tools = Tools::build(&needs);
     for kind in Kind::all() {
-        println!("{:<22} {}", kind.name(), kind.what);
+        println!("{:<22} {}", kind.name(), kind.description);
         if kind.breaks_exclusion(true, &NodeKind::all()) {
             println!("{:<22} (two holders are possible during this fault)", "");
         }
-        if let Some(why) = tools.lack(kind.needs) {
-            println!("{:<22} (unavailable: {why})", "");
+        if let Some(reason) = tools.missing_reason(kind.needs) {
+            println!("{:<22} (unavailable: {reason})", "");
         }
     }
 }
@@ -166,14 +166,14 @@ fn list_faults() {
 fn look_up(name: &str) {
     println!("asking");
     match (name, 0).to_socket_addrs() {
-        Ok(found) => println!("found {:?}", found.collect::<Vec<_>>()),
+        Ok(addresses) => println!("found {:?}", addresses.collect::<Vec<_>>()),
         Err(error) => println!("error: {error}"),
     }
 }
 
 /// Handles Ctrl-C and SIGTERM: the first signal stops the run early with a report, the second signal ends the program
 /// immediately.
-fn listen() -> anyhow::Result<()> {
+fn handle_signals() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -47,20 +47,23 @@ impl Master {
     /// If the server of this master is of another type.
     pub fn concrete<T: TestServer>(&self) -> anyhow::Result<&T> {
         self.server.downcast_ref().with_context(|| {
-            let wanted = type_name::<T>();
-            format!("the server of this master is {}, not a {wanted}", self.kind)
+            let wanted_type = type_name::<T>();
+            format!(
+                "the server of this master is {}, not a {wanted_type}",
+                self.kind
+            )
         })
     }
 
-    /// The URL of a MariaDB or ZooKeeper master at the addresses `over`, e.g. the addresses of proxies. `None` for a
+    /// The URL of a MariaDB or ZooKeeper master at the addresses `addresses`, e.g. the addresses of proxies. `None` for a
     /// Redis master.
     pub fn store_url(
         &self,
-        over: &[SocketAddr],
+        addresses: &[SocketAddr],
         login: Login<'_>,
         timeout: Duration,
     ) -> Option<String> {
-        (self.kind.url)(over, login, timeout)
+        (self.kind.url)(addresses, login, timeout)
     }
 
     /// The resources that this master uses. `None` if the master does not answer.
@@ -70,8 +73,8 @@ impl Master {
 
     /// Whether any server of this master answers within `patience`.
     pub fn answers(&self, patience: Duration) -> bool {
-        self.addrs().into_iter().any(|at| {
-            let probe = (self.kind.probe)(at, patience);
+        self.addrs().into_iter().any(|address| {
+            let probe = (self.kind.probe)(address, patience);
             probe.and_then(|mut probe| probe.ask()).is_ok()
         })
     }

@@ -17,16 +17,16 @@ use crate::progress::Progress;
 use crate::report::Summary;
 use crate::run;
 use crate::scenario::{Exclusion, Scenario};
-use crate::workload::{Order, Workload, family};
+use crate::workload::{Order, Workload, workload_name};
 
 /// The two markers in a page between which the results are written. The text around the markers stays.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct ResultMarkers {
     begin: &'static str,
     end: &'static str,
 }
 
-impl Place {
+impl ResultMarkers {
     /// The markers for the results of runs with Redis masters only.
     pub const REDIS: Self = Self {
         begin: "<!-- matrix: written by scripts/chaos --all -->",
@@ -67,13 +67,13 @@ pub struct Plan {
     /// The orders in which waiting clients get the lock.
     pub orders: Vec<Order>,
     /// The time during which faults are injected in each run.
-    pub cell: Duration,
+    pub fault_time: Duration,
     /// The seed of the first run. Each later run uses the next number.
     pub seed: u64,
 }
 
 /// Makes all runs of the matrix, one after the other. If `stop` becomes true, returns early with the runs completed so
-/// far. Reports of runs whose verdict is not "valid" are kept in `out`.
+/// far. Reports of runs whose verdict is not "valid" are kept in `report_dir`.
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ pub struct Plan {
 pub fn run(
     plan: &Plan,
     base: &Scenario,
-    out: &Path,
+    report_dir: &Path,
     stop: &AtomicBool,
 ) -> anyhow::Result<Vec<Cell>> {
     let mut cells = Vec::new();
@@ -93,16 +93,16 @@ pub fn run(
             return Ok(cells);
         }
         let (nodes, order) = (scenario.nodes(), scenario.order);
-        let masters = NodeKind::name_of(&nodes);
-        if let Some(why) = nodes.iter().find_map(|node| node.lack()) {
+        let masters = NodeKind::set_name(&nodes);
+        if let Some(why) = nodes.iter().find_map(|node| node.missing_reason()) {
             eprintln!("left out: {kind} on {masters}: {why}");
             continue;
         }
         let workloads = scenario.workloads.clone();
-        let name = Workload::name_of(&workloads);
-        let dir = out.join(format!("{name}-{kind}-{masters}-{}", order.name()));
-        let outcome = run::run(&scenario, &dir, &mut progress, stop)?;
-        let summary = Summary::of(&scenario, &outcome.history, &outcome.findings);
+        let name = Workload::group_name(&workloads);
+        let dir = report_dir.join(format!("{name}-{kind}-{masters}-{}", order.name()));
+        let result = run::run(&scenario, &dir, &mut progress, stop)?;
+        let summary = Summary::of(&scenario, &result.history, &result.findings);
         let cell = Cell {
             workloads,
             kind,
@@ -110,7 +110,7 @@ pub fn run(
             order,
             summary,
         };
-        eprintln!("[{:>3}/{total}] {}", cells.len() + 1, cell.line());
+        eprintln!("[{:>3}/{total}] {}", cells.len() + 1, cell.progress_line());
         if cell.summary.verdict == Verdict::Valid {
             let _ = fs::remove_dir_all(&dir);
         }
@@ -123,27 +123,28 @@ impl Plan {
     /// The scenarios of all runs of the matrix, in order. Each scenario has its own seed and is paired with the kind of
     /// fault that is injected.
     fn scenarios(&self, base: &Scenario) -> Vec<(Scenario, Kind)> {
-        let mut all = Vec::new();
+        let mut scenarios = Vec::new();
         for workloads in &self.workloads {
             for &kind in &self.kinds {
-                let of = |nodes: &&Vec<_>| nodes.iter().any(|node| kind.on.has(*node));
-                for nodes in self.fleets.iter().filter(of) {
+                let has_suitable_master =
+                    |nodes: &&Vec<_>| nodes.iter().any(|node| kind.on.includes(*node));
+                for nodes in self.fleets.iter().filter(has_suitable_master) {
                     for &order in &self.orders {
                         let scenario = Scenario {
-                            seed: self.seed + all.len() as u64,
-                            duration: self.cell,
+                            seed: self.seed + scenarios.len() as u64,
+                            duration: self.fault_time,
                             faults: vec![kind],
                             workloads: workloads.clone(),
                             order,
                             guarded: !kind.is_unguarded(),
-                            ..base.clone().over(nodes)
+                            ..base.clone().with_nodes(nodes)
                         };
-                        all.push((scenario, kind));
+                        scenarios.push((scenario, kind));
                     }
                 }
             }
         }
-        all
+        scenarios
     }
 }
 
@@ -163,13 +164,13 @@ impl Cell {
     /// The row of this run in the result table.
     fn row(&self) -> String {
         let summary = &self.summary;
-        let name = Workload::name_of(&self.workloads);
+        let name = Workload::group_name(&self.workloads);
         let (kind, order) = (self.kind, self.order.name());
-        let masters = NodeKind::name_of(&self.nodes);
-        let cell = format!("| {name} | {kind} | {masters} | {order} |");
+        let masters = NodeKind::set_name(&self.nodes);
+        let columns = format!("| {name} | {kind} | {masters} | {order} |");
         if self.is_unavailable() {
-            let why = &summary.unavailable[kind.name()];
-            return format!("{cell} | | | | | unavailable: {why} |\n");
+            let reason = &summary.unavailable[kind.name()];
+            return format!("{columns} | | | | | unavailable: {reason} |\n");
         }
         let exclusion = match summary.exclusion {
             Exclusion::Holds => "holds",
@@ -177,7 +178,7 @@ impl Cell {
             Exclusion::MustBreak => "must break",
         };
         format!(
-            "{cell} {exclusion} | {} | {} | {} | {} | {} |\n",
+            "{columns} {exclusion} | {} | {} | {} | {} | {} |\n",
             summary.landed(),
             summary.acquisitions(),
             summary.violations,
@@ -186,18 +187,18 @@ impl Cell {
         )
     }
 
-    fn line(&self) -> String {
-        let what = if self.is_unavailable() {
+    fn progress_line(&self) -> String {
+        let status = if self.is_unavailable() {
             "unavailable".to_owned()
         } else {
             self.summary.verdict.to_string()
         };
         format!(
-            "{:<10} {:<22} {} masters, {:<9} {what:<12} {} faults took effect, {} acquisitions, {} violations, {} \
+            "{:<10} {:<22} {} masters, {:<9} {status:<12} {} faults took effect, {} acquisitions, {} violations, {} \
              allowed overlaps",
-            Workload::name_of(&self.workloads),
+            Workload::group_name(&self.workloads),
             self.kind.name(),
-            NodeKind::name_of(&self.nodes),
+            NodeKind::set_name(&self.nodes),
             self.order.name(),
             self.summary.landed(),
             self.summary.acquisitions(),
@@ -212,9 +213,9 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
     let mut out = String::new();
     let date = humantime::format_rfc3339_seconds(SystemTime::now());
     // If the fault of a run was unavailable, leave the acquisitions of that run out of the sums.
-    let sum = |of: &dyn Fn(&Cell) -> usize| {
-        let had = cells.iter().filter(|cell| !cell.is_unavailable());
-        had.map(of).sum::<usize>()
+    let sum_of = |count: &dyn Fn(&Cell) -> usize| {
+        let available = cells.iter().filter(|cell| !cell.is_unavailable());
+        available.map(count).sum::<usize>()
     };
     let unavailable = cells.iter().filter(|cell| cell.is_unavailable()).count();
     let valid = cells
@@ -229,14 +230,14 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
         env!("CARGO_PKG_VERSION"),
         cells.len(),
         cells.len() - valid - unavailable,
-        sum(&|cell| cell.summary.landed()),
-        sum(&|cell| cell.summary.acquisitions()),
-        sum(&|cell| cell.summary.violations),
-        sum(&|cell| cell.summary.excused),
+        sum_of(&|cell| cell.summary.landed()),
+        sum_of(&|cell| cell.summary.acquisitions()),
+        sum_of(&|cell| cell.summary.violations),
+        sum_of(&|cell| cell.summary.excused),
     );
-    out.push_str(&by_workload(cells));
+    out.push_str(&workload_table(cells));
     out.push('\n');
-    out.push_str(&by_fault(cells));
+    out.push_str(&fault_table(cells));
     out.push_str(
         "\nRuns whose verdict is not \"valid\", or in which the scenario allowed violations:\n\n",
     );
@@ -249,21 +250,21 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
 }
 
 /// The results as a Markdown table with one row per kind of fault. Each row sums up all runs with this fault.
-fn by_fault(cells: &[Cell]) -> String {
-    let parts = |workload: &Workload| {
+fn fault_table(cells: &[Cell]) -> String {
+    let group = |workload: &Workload| {
         if Workload::LOCK.contains(workload) {
             ("lock", Workload::LOCK.to_vec())
         } else {
             (workload.name(), vec![*workload])
         }
     };
-    let mut kinds: Vec<(&str, Vec<Workload>)> = Workload::ALL.iter().map(parts).collect();
-    kinds.dedup();
-    kinds.retain(|(_, of)| {
-        let mut all = cells.iter().flat_map(|cell| &cell.workloads);
-        all.any(|one| of.contains(one))
+    let mut groups: Vec<(&str, Vec<Workload>)> = Workload::ALL.iter().map(group).collect();
+    groups.dedup();
+    groups.retain(|(_, workloads)| {
+        let mut used_workloads = cells.iter().flat_map(|cell| &cell.workloads);
+        used_workloads.any(|workload| workloads.contains(workload))
     });
-    let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = groups.iter().map(|(name, _)| *name).collect();
     let mut out = format!(
         "| fault | runs | landed | {} | violations | allowed |\n|---|---|---|{}---|---|\n",
         names.join(" | "),
@@ -281,29 +282,40 @@ fn by_fault(cells: &[Cell]) -> String {
             .filter(|cell| cell.kind == fault && !cell.is_unavailable())
             .map(|cell| &cell.summary)
             .collect();
-        let sum = |of: &dyn Fn(&Summary) -> usize| runs.iter().map(|run| of(run)).sum::<usize>();
-        let of_kind = |of: &[Workload]| {
-            let parts = of.iter();
-            let obtained = parts
-                .map(|one| sum(&|run| run.obtained.get(one.name()).copied().unwrap_or_default()));
-            obtained.sum::<usize>().to_string()
+        let sum_of = |workloads: &dyn Fn(&Summary) -> usize| {
+            runs.iter().map(|run| workloads(run)).sum::<usize>()
         };
-        let by_kind: Vec<String> = kinds.iter().map(|(_, of)| of_kind(of)).collect();
+        let obtained_in = |workloads: &[Workload]| {
+            let group = workloads.iter();
+            let obtained_counts = group.map(|workload| {
+                sum_of(&|run| {
+                    run.obtained
+                        .get(workload.name())
+                        .copied()
+                        .unwrap_or_default()
+                })
+            });
+            obtained_counts.sum::<usize>().to_string()
+        };
+        let obtained_by_group: Vec<String> = groups
+            .iter()
+            .map(|(_, workloads)| obtained_in(workloads))
+            .collect();
         let _ = writeln!(
             out,
             "| {fault} | {} | {} | {} | {} | {} |",
             runs.len(),
-            sum(&Summary::landed),
-            by_kind.join(" | "),
-            sum(&|run| run.violations),
-            sum(&|run| run.excused),
+            sum_of(&Summary::landed),
+            obtained_by_group.join(" | "),
+            sum_of(&|run| run.violations),
+            sum_of(&|run| run.excused),
         );
     }
     out
 }
 
 /// The result of each workload, as a Markdown table.
-fn by_workload(cells: &[Cell]) -> String {
+fn workload_table(cells: &[Cell]) -> String {
     let mut out = String::from(
         "| workload | runs | kinds of faults | landed | acquisitions | violations | allowed |\n\
          |---|---|---|---|---|---|---|\n",
@@ -316,12 +328,13 @@ fn by_workload(cells: &[Cell]) -> String {
         if runs.is_empty() {
             continue;
         }
-        let about = |excused: bool| {
-            let all = runs
+        let violation_count = |excused: bool| {
+            let violations = runs
                 .iter()
                 .flat_map(|cell| cell.summary.findings.violations());
-            all.filter(|one| one.excused.is_some() == excused)
-                .filter(|one| one.resource.as_deref().map(family) == Some(name))
+            violations
+                .filter(|violation| violation.excused.is_some() == excused)
+                .filter(|violation| violation.resource.as_deref().map(workload_name) == Some(name))
                 .count()
         };
         let faults: BTreeSet<&str> = runs
@@ -329,44 +342,48 @@ fn by_workload(cells: &[Cell]) -> String {
             .filter(|cell| cell.summary.landed() > 0)
             .map(|cell| cell.kind.name())
             .collect();
-        let sum = |of: &dyn Fn(&Summary) -> usize| {
-            let parts = runs.iter().map(|cell| of(&cell.summary));
-            parts.sum::<usize>()
+        let sum_of = |count: &dyn Fn(&Summary) -> usize| {
+            let counts = runs.iter().map(|cell| count(&cell.summary));
+            counts.sum::<usize>()
         };
         let _ = writeln!(
             out,
             "| {name} | {} | {} | {} | {} | {} | {} |",
             runs.len(),
             faults.len(),
-            sum(&|summary| summary.landed()),
-            sum(&|summary| summary.obtained.get(name).copied().unwrap_or(0)),
-            about(false),
-            about(true),
+            sum_of(&|summary| summary.landed()),
+            sum_of(&|summary| summary.obtained.get(name).copied().unwrap_or(0)),
+            violation_count(false),
+            violation_count(true),
         );
     }
     out
 }
 
-/// Writes the results into the file between the markers of `place`, and keeps the text around them.
+/// Writes the results into the file between the markers of `markers`, and keeps the text around them.
 ///
 /// # Errors
 ///
 /// If the file cannot be read or written.
-pub fn record(path: &Path, place: Place, matrix: &str) -> anyhow::Result<()> {
-    let Place { begin, end } = place;
-    let old = fs::read_to_string(path).unwrap_or_default();
-    let block = format!("{begin}\n{matrix}{end}");
-    let new = match (old.find(begin), old.find(end)) {
+pub fn write_results(path: &Path, markers: ResultMarkers, matrix: &str) -> anyhow::Result<()> {
+    let ResultMarkers { begin, end } = markers;
+    let old_text = fs::read_to_string(path).unwrap_or_default();
+    let marked_block = format!("{begin}\n{matrix}{end}");
+    let new_text = match (old_text.find(begin), old_text.find(end)) {
         (Some(from), Some(to)) if from < to => {
-            format!("{}{block}{}", &old[..from], &old[to + end.len()..])
+            format!(
+                "{}{marked_block}{}",
+                &old_text[..from],
+                &old_text[to + end.len()..]
+            )
         }
-        _ if old.is_empty() => format!("# Matrix\n\n{block}\n"),
-        _ => format!("{}\n\n{block}\n", old.trim_end()),
+        _ if old_text.is_empty() => format!("# Matrix\n\n{marked_block}\n"),
+        _ => format!("{}\n\n{marked_block}\n", old_text.trim_end()),
     };
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    fs::write(path, new).with_context(|| format!("write {}", path.display()))
+    fs::write(path, new_text).with_context(|| format!("write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -398,11 +415,11 @@ mod tests {
 
     #[test]
     fn matrix_report_contains_totals_and_every_run_that_is_not_valid() {
-        let mut without = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
+        let mut unavailable_cell = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
         let unavailable = [("kill".to_owned(), "no".to_owned())];
-        without.summary.unavailable = unavailable.into();
+        unavailable_cell.summary.unavailable = unavailable.into();
         let cells = [
-            without,
+            unavailable_cell,
             cell(&Workload::LOCK, Verdict::Valid, &[("file", 7), ("many", 5)]),
             cell(
                 &Workload::KINDS,
@@ -415,16 +432,16 @@ mod tests {
         let sums =
             "4 runs: 2 valid, 1 not valid, 1 unavailable.\n0 faults took effect, 39 acquisitions,";
         assert!(text.contains(sums), "{text}");
-        let head = "| fault | runs | landed | lock | transfer | readers | permits | owners | prizes | leader | violations | allowed |";
-        assert!(text.contains(head), "{text}");
+        let heading = "| fault | runs | landed | lock | transfer | readers | permits | owners | prizes | leader | violations | allowed |";
+        assert!(text.contains(heading), "{text}");
         let row = "| kill | 3 | 0 | 12 | 0 | 7 | 20 | 0 | 0 | 0 | 0 | 0 |";
         assert!(text.contains(row), "{text}");
         assert_eq!(text.matches("| kill | 3 | fair |").count(), 2, "{text}");
         assert!(text.contains("| kinds | kill | 3 | fair | | | | | | unavailable: no |"));
         assert!(text.contains("| kinds | kill | 3 | fair | holds | 0 | 23 | 0 | 0 | unknown |"));
-        let (_, only) = text
+        let (_, listed_runs) = text
             .split_once("the scenario allowed violations:")
             .expect("the report must have the list of runs");
-        assert!(!only.contains("| lock |"), "{text}");
+        assert!(!listed_runs.contains("| lock |"), "{text}");
     }
 }

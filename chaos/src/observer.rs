@@ -33,13 +33,13 @@ impl Observer {
             .enable_all()
             .build()
             .context("cannot start an async runtime")?;
-        let inside = runtime.enter();
+        let runtime_context = runtime.enter();
         // The observer only reads, so no restart guard is needed.
-        let redlock = locking::over(&[url.to_owned()])?
+        let redlock = locking::builder_over(&[url.to_owned()])?
             .restart_guard(RestartGuard::Off)
             .ttl(PATIENCE * 5)
             .build()?;
-        drop(inside);
+        drop(runtime_context);
         Ok(Self { redlock, runtime })
     }
 
@@ -48,21 +48,23 @@ impl Observer {
     /// # Errors
     ///
     /// If the master does not answer, or if there are too many locks to list.
-    pub fn locked(&self) -> anyhow::Result<Vec<String>> {
+    pub fn held_keys(&self) -> anyhow::Result<Vec<String>> {
         let listing = self.runtime.block_on(self.redlock.list(""));
         if let Some((name, fault)) = listing.faults.first() {
             anyhow::bail!("{name}: {fault}");
         }
         ensure!(listing.complete, "the list of locks is incomplete");
-        let held = listing.locks.iter();
-        let held = held.filter(|lock| lock.status.verdict() != StatusVerdict::Free);
-        let key = |resource: &[u8], slot: Option<usize>| {
+        let held_locks = listing.locks.iter();
+        let held_locks = held_locks.filter(|lock| lock.status.verdict() != StatusVerdict::Free);
+        let key_of = |resource: &[u8], slot: Option<usize>| {
             let name = String::from_utf8_lossy(resource);
             slot.map_or_else(
                 || name.clone().into_owned(),
                 |slot| format!("quorate:slot:{slot}:{name}"),
             )
         };
-        Ok(held.map(|lock| key(&lock.resource, lock.slot)).collect())
+        Ok(held_locks
+            .map(|lock| key_of(&lock.resource, lock.slot))
+            .collect())
     }
 }

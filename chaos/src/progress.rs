@@ -10,9 +10,9 @@ use crate::recorder::Totals;
 #[derive(Debug)]
 pub struct Progress {
     shown: bool,
-    rewrites: bool,
+    rewrites_line: bool,
     phase: String,
-    last: Option<Instant>,
+    last_update: Option<Instant>,
 }
 
 impl Progress {
@@ -20,9 +20,9 @@ impl Progress {
     pub fn shown() -> Self {
         Self {
             shown: true,
-            rewrites: std::io::stderr().is_terminal(),
+            rewrites_line: std::io::stderr().is_terminal(),
             phase: "faults".into(),
-            last: None,
+            last_update: None,
         }
     }
 
@@ -30,45 +30,49 @@ impl Progress {
     pub fn hidden() -> Self {
         Self {
             shown: false,
-            rewrites: false,
+            rewrites_line: false,
             phase: String::new(),
-            last: None,
+            last_update: None,
         }
     }
 
     /// Begins to display a new phase of the run.
     pub fn phase(&mut self, name: &str) {
         name.clone_into(&mut self.phase);
-        self.last = None;
+        self.last_update = None;
     }
 
     /// Displays which part of the run is in progress, e.g. the step of a change of masters.
-    pub fn place(&mut self, place: &str) {
-        if self.phase != place {
-            place.clone_into(&mut self.phase);
+    pub fn show_part(&mut self, part: &str) {
+        if self.phase != part {
+            part.clone_into(&mut self.phase);
         }
     }
 
     /// Prints a line that stays on the screen above the display.
-    pub fn say(&mut self, text: &str) {
+    pub fn print_line(&mut self, text: &str) {
         if self.shown {
-            let clear = if self.rewrites { "\r\x1b[K" } else { "" };
+            let clear = if self.rewrites_line { "\r\x1b[K" } else { "" };
             eprintln!("{clear}{text}");
         }
     }
 
     /// Updates the displayed totals: on a terminal at most every 200 ms, otherwise at most every 10 s.
-    pub fn tick(&mut self, totals: Totals, left: Duration) {
-        let every = Duration::from_millis(if self.rewrites { 200 } else { 10_000 });
-        if !self.shown || self.last.is_some_and(|last| last.elapsed() < every) {
+    pub fn tick(&mut self, totals: Totals, remaining: Duration) {
+        let interval = Duration::from_millis(if self.rewrites_line { 200 } else { 10_000 });
+        if !self.shown
+            || self
+                .last_update
+                .is_some_and(|last_update| last_update.elapsed() < interval)
+        {
             return;
         }
-        self.last = Some(Instant::now());
-        let text = format!(
+        self.last_update = Some(Instant::now());
+        let line = format!(
             "{}: {} s left | {} locks obtained, {} not obtained, {} losses reported, {} stale writes refused | {} \
              faults took effect, {} failed",
             self.phase,
-            left.as_secs(),
+            remaining.as_secs(),
             totals.obtained,
             totals.missed,
             totals.notified,
@@ -77,17 +81,17 @@ impl Progress {
             totals.failed
         );
         let mut out = std::io::stderr();
-        let _ = if self.rewrites {
-            write!(out, "\r\x1b[K{text}")
+        let _ = if self.rewrites_line {
+            write!(out, "\r\x1b[K{line}")
         } else {
-            writeln!(out, "{text}")
+            writeln!(out, "{line}")
         };
         let _ = out.flush();
     }
 
     /// Ends the display.
-    pub fn done(&mut self) {
-        if self.shown && self.rewrites {
+    pub fn finish(&mut self) {
+        if self.shown && self.rewrites_line {
             eprint!("\r\x1b[K");
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::event::{Clock, Entry, Event, STALLED};
-use crate::workload::family;
+use crate::workload::workload_name;
 
 /// The workload name for clients that follow an election.
 pub const FOLLOWING: &str = "following";
@@ -20,10 +20,10 @@ pub struct Recorder {
 struct State {
     entries: Vec<Entry>,
     totals: Totals,
-    suffered: HashMap<usize, u64>,
-    ready: HashMap<String, u32>,
-    last: HashMap<(usize, String), u64>,
-    waiting: HashMap<(String, u64), String>,
+    ended_disturbances: HashMap<usize, u64>,
+    ready_pid: HashMap<String, u32>,
+    last_success_times: HashMap<(usize, String), u64>,
+    workloads_of_attempts: HashMap<(String, u64), String>,
     retired: HashSet<String>,
 }
 
@@ -59,11 +59,11 @@ impl Recorder {
     }
 
     /// Records an event that happens now.
-    pub fn note(&self, who: impl Into<String>, what: Event) {
+    pub fn record(&self, process: impl Into<String>, event: Event) {
         let entry = Entry {
             t: self.clock.now(),
-            who: who.into(),
-            what,
+            process: process.into(),
+            event,
         };
         self.push(entry);
     }
@@ -81,27 +81,31 @@ impl Recorder {
     }
 
     /// The number of disturbances inside this client (e.g. blocked threads) that have ended.
-    pub fn suffered(&self, client: usize) -> u64 {
-        self.state().suffered.get(&client).copied().unwrap_or(0)
+    pub fn ended_disturbances(&self, client: usize) -> u64 {
+        self.state()
+            .ended_disturbances
+            .get(&client)
+            .copied()
+            .unwrap_or(0)
     }
 
     /// The process id of the client process with this name; `None` until the process is ready.
-    pub fn ready(&self, who: &str) -> Option<u32> {
-        self.state().ready.get(who).copied()
+    pub fn ready_pid(&self, process: &str) -> Option<u32> {
+        self.state().ready_pid.get(process).copied()
     }
 
     /// The time of the client's last success in this workload, in nanoseconds since the run began. A success is a lock,
     /// an answer from a quota, or a leader that a follower saw.
     pub fn last_served(&self, client: usize, workload: &str) -> Option<u64> {
         self.state()
-            .last
+            .last_success_times
             .get(&(client, workload.to_owned()))
             .copied()
     }
 
     /// Whether this master was stopped for good, because a change of masters has removed it.
-    pub fn is_retired(&self, who: &str) -> bool {
-        self.state().retired.contains(who)
+    pub fn is_retired(&self, process: &str) -> bool {
+        self.state().retired.contains(process)
     }
 
     /// All events so far, in the order in which they arrived.
@@ -116,41 +120,50 @@ impl Recorder {
 
 impl State {
     fn count(&mut self, entry: &Entry) {
-        let client = client_index(&entry.who);
-        match &entry.what {
+        let client = client_index(&entry.process);
+        match &entry.event {
             Event::Ready { pid } => {
-                self.ready.insert(entry.who.clone(), *pid);
+                self.ready_pid.insert(entry.process.clone(), *pid);
             }
-            Event::Wait { op, resource, .. } => {
-                let key = (entry.who.clone(), *op);
-                self.waiting.insert(key, family(resource).to_owned());
+            Event::Wait {
+                op,
+                resource: workload,
+                ..
+            } => {
+                let key = (entry.process.clone(), *op);
+                self.workloads_of_attempts
+                    .insert(key, workload_name(workload).to_owned());
             }
             Event::Followed { term: Some(_), .. } => {
                 if let Some(client) = client {
-                    self.last.insert((client, FOLLOWING.to_owned()), entry.t);
+                    self.last_success_times
+                        .insert((client, FOLLOWING.to_owned()), entry.t);
                 }
             }
             Event::Obtained { op, .. } | Event::Answered { op, .. } => {
                 self.totals.obtained += 1;
-                let resource = self.waiting.remove(&(entry.who.clone(), *op));
-                if let (Some(client), Some(resource)) = (client, resource) {
-                    self.last.insert((client, resource), entry.t);
+                let workload = self
+                    .workloads_of_attempts
+                    .remove(&(entry.process.clone(), *op));
+                if let (Some(client), Some(workload)) = (client, workload) {
+                    self.last_success_times.insert((client, workload), entry.t);
                 }
             }
             Event::Missed { op, .. } | Event::Dropped { op } => {
                 self.totals.missed += 1;
-                self.waiting.remove(&(entry.who.clone(), *op));
+                self.workloads_of_attempts
+                    .remove(&(entry.process.clone(), *op));
             }
             Event::Retired => {
-                self.retired.insert(entry.who.clone());
+                self.retired.insert(entry.process.clone());
             }
             Event::Notified { .. } => self.totals.notified += 1,
             Event::Refused { .. } => self.totals.refused += 1,
             Event::Landed { .. } => self.totals.landed += 1,
             Event::Failed { .. } => self.totals.failed += 1,
-            Event::Suffered { what, .. } if what != STALLED => {
+            Event::Suffered { disturbance, .. } if disturbance != STALLED => {
                 if let Some(client) = client {
-                    *self.suffered.entry(client).or_default() += 1;
+                    *self.ended_disturbances.entry(client).or_default() += 1;
                 }
             }
             _ => {}
@@ -158,10 +171,10 @@ impl State {
     }
 }
 
-/// Returns the index of the client whose process is named `who`. Indices begin at 0, so the process `c3` has the index
-/// 2. So has `c3.2`, a later process of the same client. `None` if `who` is not the name of a client process.
-pub fn client_index(who: &str) -> Option<usize> {
-    let number = who.strip_prefix('c')?;
+/// Returns the index of the client whose process is named `process`. Indices begin at 0, so the process `c3` has the index
+/// 2. So has `c3.2`, a later process of the same client. `None` if `process` is not the name of a client process.
+pub fn client_index(process: &str) -> Option<usize> {
+    let number = process.strip_prefix('c')?;
     let number = number.split('.').next()?;
     number.parse::<usize>().ok()?.checked_sub(1)
 }

@@ -24,9 +24,9 @@ pub struct Register {
 }
 
 #[derive(Debug, Default)]
-struct Protected {
+struct ProtectedData {
     /// The largest token that each register has seen.
-    highest: HashMap<String, u64>,
+    highest_tokens: HashMap<String, u64>,
     bank: Bank,
 }
 
@@ -39,11 +39,11 @@ impl Register {
     pub fn open(dir: &Path, recorder: &Recorder) -> anyhow::Result<Self> {
         let path = dir.join("register.sock");
         let listener = UnixListener::bind(&path).context("cannot open the register's socket")?;
-        let protected = Arc::new(Mutex::new(Protected::default()));
+        let protected = Arc::new(Mutex::new(ProtectedData::default()));
         let recorder = recorder.clone();
         thread::spawn(move || {
-            for knock in listener.incoming() {
-                let Ok(stream) = knock else { return };
+            for connection in listener.incoming() {
+                let Ok(stream) = connection else { return };
                 let (protected, recorder) = (protected.clone(), recorder.clone());
                 thread::spawn(move || {
                     let _ = serve(stream, &protected, &recorder);
@@ -62,23 +62,23 @@ impl Register {
 /// Serves one connection: each request is one line, and is answered with one line, `ok ..` or `stale`.
 fn serve(
     stream: UnixStream,
-    protected: &Mutex<Protected>,
+    protected: &Mutex<ProtectedData>,
     recorder: &Recorder,
 ) -> anyhow::Result<()> {
     let mut out = stream.try_clone()?;
     for line in BufReader::new(stream).lines() {
         let line = line?;
-        let words: Vec<&str> = line.split(' ').collect();
+        let fields: Vec<&str> = line.split(' ').collect();
         let answer = {
             // Record the event while the mutex is locked, so that the history has the same order as the writes.
             let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
-            match words[..] {
+            match fields[..] {
                 ["look", names, token, by] => {
                     let names: Vec<&str> = names.split(',').collect();
                     protected.read_balances(&names, token.parse()?, by, recorder)
                 }
                 ["book", balances, token, by] => {
-                    protected.book(&parse(balances)?, token.parse()?, by, recorder)
+                    protected.book(&parse_balances(balances)?, token.parse()?, by, recorder)
                 }
                 [key, token, by] => protected.write(key, token.parse()?, by, recorder),
                 _ => continue,
@@ -90,27 +90,27 @@ fn serve(
 }
 
 /// Parses `account=balance`, separated by commas.
-fn parse(balances: &str) -> anyhow::Result<BTreeMap<String, i64>> {
-    let parts = balances.split(',').map(|part| {
+fn parse_balances(balances: &str) -> anyhow::Result<BTreeMap<String, i64>> {
+    let named_balances = balances.split(',').map(|part| {
         let (name, balance) = part
             .split_once('=')
             .context("each balance must have the form ACCOUNT=AMOUNT")?;
         Ok((name.to_owned(), balance.parse()?))
     });
-    parts.collect()
+    named_balances.collect()
 }
 
-impl Protected {
+impl ProtectedData {
     /// Handles a write to a register. The request consists of the key, the fencing token and the name of the writer.
     /// The reply is `ok` or `stale`.
     fn write(&mut self, key: &str, token: u64, by: &str, recorder: &Recorder) -> String {
         let (key, by) = (key.to_owned(), by.to_owned());
-        let seen = self.highest.entry(key.clone()).or_default();
-        if token < *seen {
-            return refuse((key, *seen), token, by, recorder);
+        let highest_token = self.highest_tokens.entry(key.clone()).or_default();
+        if token < *highest_token {
+            return record_refusal((key, *highest_token), token, by, recorder);
         }
-        *seen = token;
-        recorder.note("register", Event::Applied { by, key, token });
+        *highest_token = token;
+        recorder.record("register", Event::Applied { by, key, token });
         "ok\n".to_owned()
     }
 
@@ -125,10 +125,10 @@ impl Protected {
     ) -> String {
         match self.bank.balances(names, token) {
             Ok(balances) => {
-                let words: Vec<String> = balances.iter().map(i64::to_string).collect();
-                format!("ok {}\n", words.join(" "))
+                let amounts: Vec<String> = balances.iter().map(i64::to_string).collect();
+                format!("ok {}\n", amounts.join(" "))
             }
-            Err(stale) => refuse(stale, token, by.to_owned(), recorder),
+            Err(stale) => record_refusal(stale, token, by.to_owned(), recorder),
         }
     }
 
@@ -143,25 +143,30 @@ impl Protected {
     ) -> String {
         let (by, balances) = (by.to_owned(), balances.clone());
         if let Err(stale) = self.bank.book(&balances, token) {
-            return refuse(stale, token, by, recorder);
+            return record_refusal(stale, token, by, recorder);
         }
-        let moved = Event::Moved {
+        let moved_event = Event::Moved {
             by,
             token,
             balances,
         };
-        recorder.note("bank", moved);
+        recorder.record("bank", moved_event);
         "ok\n".to_owned()
     }
 }
 
-fn refuse((key, highest): (String, u64), token: u64, by: String, recorder: &Recorder) -> String {
-    let refused = Event::Refused {
+fn record_refusal(
+    (key, highest): (String, u64),
+    token: u64,
+    by: String,
+    recorder: &Recorder,
+) -> String {
+    let refused_event = Event::Refused {
         by,
         key,
         token,
         highest,
     };
-    recorder.note("register", refused);
+    recorder.record("register", refused_event);
     "stale\n".to_owned()
 }

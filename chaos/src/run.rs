@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::changes::Changes;
-use crate::checks::{self, Findings, NOTE_LIVES, is_note};
+use crate::checks::{self, Findings, NOTE_LIFETIME_IN_TTLS, is_note};
 use crate::client::{Guarding, Settings};
 use crate::event::{Clock, Event};
 use crate::faults::{Injection, Landed};
 use crate::fleet::Fleet;
 use crate::hazards::Hazards;
 use crate::history::History;
+use crate::operator_run::{AffectedTargets, NextAction, OperatorRun};
 use crate::progress::Progress;
 use crate::recorder::{FOLLOWING, Recorder};
 use crate::register::Register;
@@ -22,14 +23,13 @@ use crate::report;
 use crate::scenario::{Exclusion, Scenario};
 use crate::schedule::{Planned, schedule};
 use crate::usage::usage;
-use crate::walker::{Busy, Now, Walker};
 use crate::workload::Workload;
 use crate::world::{Needs, Tools, World};
 
 /// The warm-up: the time between the start of the clients and the start of the schedule of faults.
-const WARM: Duration = Duration::from_millis(300);
+const WARM_UP: Duration = Duration::from_millis(300);
 /// The interval between two measurements of the resource usage of clients and masters.
-const GAUGE_EVERY: Duration = Duration::from_secs(20);
+const GAUGE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The error message if a scenario changes masters but the program `quorate` was not found.
 const NO_QUORATE: &str =
@@ -48,7 +48,7 @@ pub struct RunResult {
     pub out: PathBuf,
 }
 
-/// Runs the scenario and writes the report to `out`. If `stop` becomes true, the run ends early, and the report covers
+/// Runs the scenario and writes the report to `report_dir`. If `stop` becomes true, the run ends early, and the report covers
 /// the events up to then.
 ///
 /// # Errors
@@ -57,30 +57,31 @@ pub struct RunResult {
 /// not errors: they are part of the returned outcome.
 pub fn run(
     scenario: &Scenario,
-    out: &Path,
+    report_dir: &Path,
     progress: &mut Progress,
     stop: &AtomicBool,
 ) -> anyhow::Result<RunResult> {
     scenario.check()?;
     for (index, node) in scenario.nodes().into_iter().enumerate() {
-        if let Some(why) = node.lack() {
+        if let Some(why) = node.missing_reason() {
             anyhow::bail!("m{} cannot be started on this machine: {why}", index + 1);
         }
     }
-    std::fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
+    std::fs::create_dir_all(report_dir)
+        .with_context(|| format!("create {}", report_dir.display()))?;
     let recorder = Recorder::new(Clock::start());
-    let driven = Driver::set_out(scenario, out, &recorder, progress)?.drive(stop);
+    let outcome = Driver::start(scenario, report_dir, &recorder, progress)?.run_to_end(stop);
     // The history is stored even if the run fails midway.
     let history = History::new(recorder.entries());
-    report::store(scenario, &history, out)?;
-    driven?;
+    report::store(scenario, &history, report_dir)?;
+    outcome?;
     let findings = checks::all::check(scenario, &history);
-    report::write(scenario, &history, &findings, out)?;
+    report::write(scenario, &history, &findings, report_dir)?;
     Ok(RunResult {
         scenario: scenario.clone(),
         history,
         findings,
-        out: out.to_owned(),
+        out: report_dir.to_owned(),
     })
 }
 
@@ -89,15 +90,15 @@ struct Driver<'a> {
     recorder: Recorder,
     progress: &'a mut Progress,
     world: World,
-    plan: Vec<Planned>,
-    gauged: Option<Instant>,
+    schedule: Vec<Planned>,
+    gauged_at: Option<Instant>,
     /// The folder of the files that the clients share. This must be the last field: fields are dropped in order, and
     /// the clients must end before the folder is removed.
     dir: tempfile::TempDir,
 }
 
 /// A fault whose effect was observed and which has not ended yet.
-struct Active {
+struct ActiveFault {
     number: usize,
     fault: Injection,
     until: Instant,
@@ -105,175 +106,190 @@ struct Active {
 }
 
 impl<'a> Driver<'a> {
-    fn set_out(
+    fn start(
         scenario: &'a Scenario,
-        out: &Path,
+        report_dir: &Path,
         recorder: &Recorder,
         progress: &'a mut Progress,
     ) -> anyhow::Result<Self> {
         let tools = Tools::build(&scenario.layout().needs);
-        let mut possible = scenario.clone();
-        possible.faults.clear();
+        let mut supported = scenario.clone();
+        supported.faults.clear();
         for &kind in &scenario.faults {
             match kind.unavailable(&scenario.nodes(), &tools) {
-                None => possible.faults.push(kind),
-                Some(why) => recorder.note("chaos", unavailable(kind.name(), why)),
+                None => supported.faults.push(kind),
+                Some(reason) => recorder.record("chaos", unavailable_event(kind.name(), reason)),
             }
         }
         let quorate = find_quorate();
         if quorate.is_none() && scenario.workloads.contains(&Workload::Run) {
-            let why = "the program `quorate` is missing: build it, or set QUORATE_CLI to its path"
-                .to_owned();
-            recorder.note("chaos", unavailable(Workload::Run.name(), why));
+            let reason =
+                "the program `quorate` is missing: build it, or set QUORATE_CLI to its path"
+                    .to_owned();
+            recorder.record("chaos", unavailable_event(Workload::Run.name(), reason));
         }
         // Keep this path short: `Register` creates a Unix socket in the folder, and the length of a socket's path is
         // limited.
         let dir = tempfile::Builder::new()
             .prefix("quorate-chaos-")
             .tempdir()?;
-        let mut world = World::build(&possible.layout(), tools, Fleet::new(recorder, out)?)?;
+        let mut world = World::build(
+            &supported.layout(),
+            tools,
+            Fleet::new(recorder, report_dir)?,
+        )?;
         let register = Register::open(dir.path(), recorder)?;
-        let common = settings(scenario, recorder.clock(), dir.path(), &register, quorate);
-        let settings = (0..scenario.clients).map(|client| Settings {
+        let common_settings =
+            client_settings(scenario, recorder.clock(), dir.path(), &register, quorate);
+        let client_settings = (0..scenario.clients).map(|client| Settings {
             masters: match &scenario.changes {
                 None => world.urls(client),
                 Some(changes) => world.urls_of(client, &changes.sets[0]),
             },
-            ..common.clone()
+            ..common_settings.clone()
         });
-        let (settings, env) = (settings.collect(), world.env());
-        world.clients.start(settings, env)?;
+        let (client_settings, env) = (client_settings.collect(), world.env());
+        world.clients.start(client_settings, env)?;
         Ok(Self {
             scenario,
             recorder: recorder.clone(),
             progress,
             world,
-            plan: match scenario.changes {
-                None => schedule(&possible),
+            schedule: match scenario.changes {
+                None => schedule(&supported),
                 Some(_) => Vec::new(),
             },
-            gauged: None,
+            gauged_at: None,
             dir,
         })
     }
 
-    fn drive(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
-        wait(WARM, stop);
-        self.gauge();
+    fn run_to_end(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        wait_unless_stopped(WARM_UP, stop);
+        self.record_gauges();
         match &self.scenario.changes {
-            None => self.run_faults(stop),
+            None => self.inject_scheduled_faults(stop),
             Some(changes) => self.change_masters(changes, stop)?,
         }
         if !stop.load(Ordering::Relaxed) {
-            self.recorder.note("chaos", Event::Calm);
+            self.recorder.record("chaos", Event::Calm);
             self.await_progress(stop);
         }
-        self.gauge();
+        self.record_gauges();
         if !stop.load(Ordering::Relaxed) {
-            self.recorder.note("chaos", Event::Finish);
+            self.recorder.record("chaos", Event::Finish);
         }
         self.progress.phase("finishing");
         self.world.clients.finish(Duration::from_secs(20));
-        self.leftovers()?;
-        self.progress.done();
+        self.record_leftovers()?;
+        self.progress.finish();
         Ok(())
     }
 
     /// Injects the faults of the schedule and ends them, until the run's duration has passed or `stop` is set.
-    fn run_faults(&mut self, stop: &AtomicBool) {
-        let began = Instant::now();
-        let end = began + self.scenario.duration;
-        let mut plan = std::mem::take(&mut self.plan)
+    fn inject_scheduled_faults(&mut self, stop: &AtomicBool) {
+        let started_at = Instant::now();
+        let end = started_at + self.scenario.duration;
+        let mut schedule = std::mem::take(&mut self.schedule)
             .into_iter()
             .enumerate()
             .peekable();
-        let mut active: Vec<Active> = Vec::new();
+        let mut active: Vec<ActiveFault> = Vec::new();
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             active = self.heal_due(active);
             // Wait while an active fault has a target in common with the next fault. This happens if the run is behind
             // the schedule.
-            let free =
-                |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
-            let ready = |planned: &Planned| began + planned.at <= now && free(planned);
-            if let Some((number, planned)) = plan.next_if(|(_, planned)| ready(planned)) {
+            let has_free_targets = |planned: &Planned| {
+                !active
+                    .iter()
+                    .any(|active_fault| active_fault.fault.shares_target(&planned.fault))
+            };
+            let is_due =
+                |planned: &Planned| started_at + planned.at <= now && has_free_targets(planned);
+            if let Some((number, planned)) = schedule.next_if(|(_, planned)| is_due(planned)) {
                 active.extend(self.inject(number, &planned));
             }
             self.tick(end.saturating_duration_since(Instant::now()));
             thread::sleep(Duration::from_millis(3));
         }
-        for one in active {
-            self.heal(one);
+        for active_fault in active {
+            self.heal(active_fault);
         }
     }
 
     /// Replaces masters step by step, and injects faults between the steps.
     fn change_masters(&mut self, changes: &Changes, stop: &AtomicBool) -> anyhow::Result<()> {
         let quorate = find_quorate().context(NO_QUORATE)?;
-        let mut walker = Walker::new(self.scenario, changes, &quorate, self.dir.path());
+        let mut operator_run = OperatorRun::new(self.scenario, changes, &quorate, self.dir.path());
         let mut hazards = Hazards::new(self.scenario);
-        let (mut active, mut number) = (Vec::new(), 0);
+        let (mut active, mut fault_number) = (Vec::new(), 0);
         while !stop.load(Ordering::Relaxed) {
             active = self.heal_due(active);
-            let busy = busy(&active);
-            let due = match walker.go_on(&mut self.world, &self.recorder, &busy)? {
-                Now::Over => break,
-                Now::Goes => {
-                    let held = [walker.moving(), busy.clients].concat();
-                    let idle = (0..self.scenario.clients).filter(|one| !held.contains(one));
-                    hazards.on_clients(&idle.collect::<Vec<_>>())
-                }
-                Now::Wants(moment) => {
-                    let due = hazards.on_masters(moment, &walker.sets());
-                    if due.is_some() {
-                        walker.went_wrong();
+            let affected = targets_of(&active);
+            let due_fault =
+                match operator_run.advance(&mut self.world, &self.recorder, &affected)? {
+                    NextAction::Finished => break,
+                    NextAction::Continue => {
+                        let busy_clients =
+                            [operator_run.restarting_clients(), affected.clients].concat();
+                        let idle = (0..self.scenario.clients)
+                            .filter(|client| !busy_clients.contains(client));
+                        hazards.draw_client_fault(&idle.collect::<Vec<_>>())
                     }
-                    due
-                }
-            };
-            if let Some(fault) = due {
-                let at = Duration::ZERO;
-                active.extend(self.inject(number, &Planned { at, fault }));
-                number += 1;
+                    NextAction::InjectFault(moment) => {
+                        let due_fault =
+                            hazards.draw_master_fault(moment, &operator_run.current_sets());
+                        if due_fault.is_some() {
+                            operator_run.fault_injected();
+                        }
+                        due_fault
+                    }
+                };
+            if let Some(fault) = due_fault {
+                let start = Duration::ZERO;
+                active.extend(self.inject(fault_number, &Planned { at: start, fault }));
+                fault_number += 1;
             }
-            self.progress.place(&walker.place());
+            self.progress.show_part(&operator_run.progress_text());
             self.tick(Duration::ZERO);
             thread::sleep(Duration::from_millis(3));
         }
-        for one in active {
-            self.heal(one);
+        for active_fault in active {
+            self.heal(active_fault);
         }
         Ok(())
     }
 
-    fn heal_due(&mut self, active: Vec<Active>) -> Vec<Active> {
+    fn heal_due(&mut self, active: Vec<ActiveFault>) -> Vec<ActiveFault> {
         let now = Instant::now();
-        let (due, active): (Vec<_>, _) = active.into_iter().partition(|one| one.until <= now);
-        for one in due {
-            self.heal(one);
+        let (due_faults, active): (Vec<_>, _) =
+            active.into_iter().partition(|fault| fault.until <= now);
+        for fault in due_faults {
+            self.heal(fault);
         }
         active
     }
 
-    fn inject(&mut self, number: usize, planned: &Planned) -> Option<Active> {
+    fn inject(&mut self, number: usize, planned: &Planned) -> Option<ActiveFault> {
         let fault = &planned.fault;
         let kind = fault.kind.name().to_owned();
         let targets = fault.targets();
-        let begin = Event::Inject {
+        let inject_event = Event::Inject {
             fault: number,
             kind,
             targets,
         };
-        self.recorder.note("chaos", begin);
+        self.recorder.record("chaos", inject_event);
         match fault.inject(&mut self.world) {
             Ok(landed) => {
-                let seen = landed.seen.clone();
+                let seen = landed.effect.clone();
                 let fault_landed = Event::Landed {
                     fault: number,
-                    seen,
+                    effect: seen,
                 };
-                self.recorder.note("chaos", fault_landed);
-                Some(Active {
+                self.recorder.record("chaos", fault_landed);
+                Some(ActiveFault {
                     number,
                     fault: fault.clone(),
                     until: Instant::now() + fault.lasts,
@@ -281,45 +297,51 @@ impl<'a> Driver<'a> {
                 })
             }
             Err(error) => {
-                self.fail(number, &error);
+                self.record_failure(number, &error);
                 None
             }
         }
     }
 
-    fn heal(&mut self, one: Active) {
-        let fault = one.number;
-        match one.landed.heal(&mut self.world) {
-            Ok(()) => self.recorder.note("chaos", Event::Healed { fault }),
-            Err(error) => self.fail(fault, &error),
+    fn heal(&mut self, active_fault: ActiveFault) {
+        let fault_number = active_fault.number;
+        match active_fault.landed.heal(&mut self.world) {
+            Ok(()) => self.recorder.record(
+                "chaos",
+                Event::Healed {
+                    fault: fault_number,
+                },
+            ),
+            Err(error) => self.record_failure(fault_number, &error),
         }
     }
 
-    fn fail(&mut self, fault: usize, error: &anyhow::Error) {
+    fn record_failure(&mut self, fault: usize, error: &anyhow::Error) {
         let why = format!("{error:#}");
-        self.progress.say(&format!("fault {fault} failed: {why}"));
-        self.recorder.note("chaos", Event::Failed { fault, why });
+        self.progress
+            .print_line(&format!("fault {fault} failed: {why}"));
+        self.recorder.record("chaos", Event::Failed { fault, why });
     }
 
-    /// Waits until every client has obtained a lock in each workload that `wanted` returns, and the time
-    /// `Scenario::settling` has passed since this call. Waits for at most the scenario's `patience`.
+    /// Waits until every client has obtained a lock in each workload that `workloads` returns, and the time
+    /// `Scenario::settling_time` has passed since this call. Waits for at most the scenario's `patience`.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
-        let began = Instant::now();
-        let end = began + self.scenario.patience;
-        let settled = began + self.scenario.settling().unwrap_or_default();
-        let wanted = self.wanted();
+        let started_at = Instant::now();
+        let end = started_at + self.scenario.patience;
+        let settled_at = started_at + self.scenario.settling_time().unwrap_or_default();
+        let workloads = self.progress_workloads();
         self.progress
             .phase("all faults have ended; every client must get a lock again");
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
-            let all = (0..self.scenario.clients).all(|client| {
-                wanted.iter().all(|workload| {
+            let all_served = (0..self.scenario.clients).all(|client| {
+                workloads.iter().all(|workload| {
                     self.recorder
                         .last_served(client, workload)
-                        .is_some_and(|at| at > since)
+                        .is_some_and(|served_at| served_at > since)
                 })
             });
-            if all && Instant::now() > settled {
+            if all_served && Instant::now() > settled_at {
                 return;
             }
             self.tick(end.saturating_duration_since(Instant::now()));
@@ -328,17 +350,17 @@ impl<'a> Driver<'a> {
     }
 
     /// The names of the workloads in which every client must make progress.
-    fn wanted(&self) -> Vec<&'static str> {
+    fn progress_workloads(&self) -> Vec<&'static str> {
         let workloads = &self.scenario.workloads;
-        let shared = workloads.iter().filter(|workload| match workload {
+        let shared_workloads = workloads.iter().filter(|workload| match workload {
             Workload::Run => find_quorate().is_some(),
-            other => other.is_shared(),
+            workload => workload.is_shared(),
         });
-        let mut wanted: Vec<_> = shared.map(|workload| workload.name()).collect();
+        let mut names: Vec<_> = shared_workloads.map(|workload| workload.name()).collect();
         if workloads.contains(&Workload::Leader) {
-            wanted.push(FOLLOWING);
+            names.push(FOLLOWING);
         }
-        wanted
+        names
     }
 
     /// Records which keys remain on the masters, at three times:
@@ -346,36 +368,39 @@ impl<'a> Driver<'a> {
     /// - when the clients have ended
     /// - one TTL later, when the keys of locks must have expired
     /// - when the notes about a lock must have expired, for example the name of its holder
-    fn leftovers(&mut self) -> anyhow::Result<()> {
+    fn record_leftovers(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
-        self.keys("at-once")?;
+        self.record_keys("at-once")?;
         let mut slack = Duration::from_millis(500);
-        if scenario.has(Needs::Clocks) {
+        if scenario.needs_feature(Needs::Clocks) {
             // A fault may have moved a master's clock back after a key was set. Then the key expires later.
             slack += Duration::from_secs(4);
         }
-        let begun = Instant::now();
-        self.gone_by(begun + scenario.ttl + slack, |key| !is_note(key));
-        self.keys("after-ttl")?;
-        self.gone_by(begun + NOTE_LIVES * scenario.ttl + slack, |_| true);
-        self.keys("after-notes")
+        let ended_at = Instant::now();
+        self.await_gone(ended_at + scenario.ttl + slack, |key| !is_note(key));
+        self.record_keys("after-ttl")?;
+        self.await_gone(
+            ended_at + NOTE_LIFETIME_IN_TTLS * scenario.ttl + slack,
+            |_| true,
+        );
+        self.record_keys("after-notes")
     }
 
-    /// Waits until all keys that `which` selects are gone from the masters, at most until `end`.
-    fn gone_by(&self, end: Instant, which: impl Fn(&str) -> bool) {
-        let stands = |master| {
+    /// Waits until all keys that `is_awaited` selects are gone from the masters, at most until `end`.
+    fn await_gone(&self, end: Instant, is_awaited: impl Fn(&str) -> bool) {
+        let has_awaited_keys = |master| {
             if self.is_retired(master) {
                 return false;
             }
             let keys = self.world.keys(master);
-            keys.is_ok_and(|(left, _)| left.iter().any(|key| which(key)))
+            keys.is_ok_and(|(remaining, _)| remaining.iter().any(|key| is_awaited(key)))
         };
-        while Instant::now() < end && (0..self.world.masters.len()).any(stands) {
+        while Instant::now() < end && (0..self.world.masters.len()).any(has_awaited_keys) {
             thread::sleep(Duration::from_millis(50));
         }
     }
 
-    fn keys(&self, when: &str) -> anyhow::Result<()> {
+    fn record_keys(&self, when: &str) -> anyhow::Result<()> {
         for master in 0..self.world.masters.len() {
             if self.is_retired(master) {
                 continue;
@@ -386,16 +411,16 @@ impl<'a> Driver<'a> {
                 let _ = self.world.keys(master);
                 continue;
             }
-            let (left, eternal) = self
+            let (remaining, eternal) = self
                 .world
                 .keys(master)
                 .with_context(|| format!("cannot read the keys of m{}", master + 1))?;
             let keys = Event::Keys {
                 when: when.to_owned(),
-                left,
+                left: remaining,
                 eternal,
             };
-            self.recorder.note(format!("m{}", master + 1), keys);
+            self.recorder.record(format!("m{}", master + 1), keys);
         }
         Ok(())
     }
@@ -404,58 +429,66 @@ impl<'a> Driver<'a> {
         self.recorder.is_retired(&format!("m{}", master + 1))
     }
 
-    fn tick(&mut self, left: Duration) {
-        self.progress.tick(self.recorder.totals(), left);
-        if self.gauged.is_some_and(|at| at.elapsed() >= GAUGE_EVERY) {
-            self.gauge();
+    fn tick(&mut self, remaining: Duration) {
+        self.progress.tick(self.recorder.totals(), remaining);
+        if self
+            .gauged_at
+            .is_some_and(|gauged_at| gauged_at.elapsed() >= GAUGE_INTERVAL)
+        {
+            self.record_gauges();
         }
     }
 
     /// Records the memory and the file descriptors of all clients and of all masters that answer. For these masters,
     /// also records the number of client connections.
-    fn gauge(&mut self) {
-        self.gauged = Some(Instant::now());
+    fn record_gauges(&mut self) {
+        self.gauged_at = Some(Instant::now());
         for (name, pid) in self.world.clients.pids() {
             if let Some((memory, handles)) = usage(pid) {
-                let gauge = Event::Gauge {
+                let record_gauges = Event::Gauge {
                     memory,
                     handles,
                     connections: None,
                 };
-                self.recorder.note(name, gauge);
+                self.recorder.record(name, record_gauges);
             }
         }
         for master in 0..self.world.masters.len() {
             // Ask only masters that answer immediately, because the request to a stopped master would block the run.
             if self.world.answers(master)
-                && let Some(gauge) = self.world.gauge(master)
+                && let Some(record_gauges) = self.world.gauge(master)
             {
-                let gauge = Event::Gauge {
-                    memory: gauge.memory,
-                    handles: gauge.handles,
-                    connections: Some(gauge.connections),
+                let record_gauges = Event::Gauge {
+                    memory: record_gauges.memory,
+                    handles: record_gauges.handles,
+                    connections: Some(record_gauges.connections),
                 };
-                self.recorder.note(format!("m{}", master + 1), gauge);
+                self.recorder
+                    .record(format!("m{}", master + 1), record_gauges);
             }
         }
     }
 }
 
-fn busy(active: &[Active]) -> Busy {
-    let faults = || active.iter().map(|one| &one.fault);
-    Busy {
-        masters: faults().flat_map(|fault| fault.masters.clone()).collect(),
-        clients: faults().flat_map(|fault| fault.clients.clone()).collect(),
+fn targets_of(active: &[ActiveFault]) -> AffectedTargets {
+    let injections = || active.iter().map(|active_fault| &active_fault.fault);
+    AffectedTargets {
+        masters: injections()
+            .flat_map(|fault| fault.masters.clone())
+            .collect(),
+        clients: injections()
+            .flat_map(|fault| fault.clients.clone())
+            .collect(),
     }
 }
 
-fn unavailable(kind: &str, why: String) -> Event {
+fn unavailable_event(kind: &str, why: String) -> Event {
     let kind = kind.to_owned();
     Event::Unavailable { kind, why }
 }
 
 /// The settings that all clients share. The name and the masters of each client are filled in later.
-fn settings(
+fn client_settings(
     scenario: &Scenario,
     clock: Clock,
     dir: &Path,
@@ -475,14 +508,14 @@ fn settings(
             Guarding::Off
         },
         locker: scenario.locker,
-        waiting: scenario.order,
+        order: scenario.order,
         workloads: scenario.workloads.clone(),
         ttl: scenario.ttl,
         max_ttl: scenario.max_ttl,
         pause: scenario.pause,
         // A run that must show two simultaneous holders has more long holds, so that faults hit held locks more often.
-        long: if must_break { 0.3 } else { 0.06 },
-        renewed: !must_break,
+        long_hold_share: if must_break { 0.3 } else { 0.06 },
+        renews_locks: !must_break,
         many: scenario.many,
         many_hold: scenario.many_hold,
         dir: dir.to_owned(),
@@ -494,12 +527,14 @@ fn settings(
 /// The path of the program `quorate`: the value of the variable `QUORATE_CLI`, or else `quorate` in the folder of this
 /// program. `None` if no file exists at that path.
 fn find_quorate() -> Option<PathBuf> {
-    let named = std::env::var_os("QUORATE_CLI").map(PathBuf::from);
-    let neighbour = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));
-    named.or_else(neighbour).filter(|path| path.is_file())
+    let configured = std::env::var_os("QUORATE_CLI").map(PathBuf::from);
+    let neighbour_path = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));
+    configured
+        .or_else(neighbour_path)
+        .filter(|path| path.is_file())
 }
 
-fn wait(time: Duration, stop: &AtomicBool) {
+fn wait_unless_stopped(time: Duration, stop: &AtomicBool) {
     let end = Instant::now() + time;
     while Instant::now() < end && !stop.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(5));

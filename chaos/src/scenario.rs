@@ -57,7 +57,7 @@ pub struct Scenario {
     /// The server program of the Redis masters. `None` selects the program that `quorate_testbed::available` finds.
     pub server: Option<PathBuf>,
     /// The maximum length of the fault-free period at the end of the run. The period ends earlier if every client has
-    /// obtained locks again and the time [`settling`](Self::settling) has passed since the period began.
+    /// obtained locks again and the time [`settling_time`](Self::settling) has passed since the period began.
     pub patience: Duration,
 }
 
@@ -112,7 +112,7 @@ impl Scenario {
 
     /// The same scenario with masters of these kinds.
     #[must_use]
-    pub fn over(self, nodes: &[NodeKind]) -> Self {
+    pub fn with_nodes(self, nodes: &[NodeKind]) -> Self {
         let is_mixed = nodes.iter().any(|node| !node.is_redis());
         Self {
             masters: nodes.len(),
@@ -129,12 +129,18 @@ impl Scenario {
     /// The promise of this scenario about mutual exclusion.
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
-        let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
+        let may_break = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
         // Two simultaneous holders are expected only if clients often compete for the same lock.
-        let seen = self.workloads.iter().any(|one| one.shows_breaks());
-        if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
+        let shows_breaks = self
+            .workloads
+            .iter()
+            .any(|workload| workload.shows_breaks());
+        if shows_breaks
+            && !self.faults.is_empty()
+            && self.faults.iter().all(|kind| kind.must_break())
+        {
             Exclusion::MustBreak
-        } else if self.faults.iter().any(breaks) {
+        } else if self.faults.iter().any(may_break) {
             Exclusion::MayBreak
         } else {
             Exclusion::Holds
@@ -143,16 +149,20 @@ impl Scenario {
 
     /// The key of a released lock may exist for this time after a fault, because a delayed request may create it again.
     /// `None` if a fault changes clocks: the time is then unknown.
-    pub fn settling(&self) -> Option<Duration> {
-        if self.has(Needs::Clocks) {
+    pub fn settling_time(&self) -> Option<Duration> {
+        if self.needs_feature(Needs::Clocks) {
             return None;
         }
         if self.faults.is_empty() {
             return Some(Duration::ZERO);
         }
         // The maximum delay of a request, in milliseconds. It is longer after a link fault, because of retransmissions.
-        let held_up = if self.has(Needs::Links) { 2_500 } else { 1_000 };
-        Some(self.ttl + Duration::from_millis(held_up))
+        let max_delay_ms = if self.needs_feature(Needs::Links) {
+            2_500
+        } else {
+            1_000
+        };
+        Some(self.ttl + Duration::from_millis(max_delay_ms))
     }
 
     /// Checks whether the settings of the scenario can be combined.
@@ -169,11 +179,11 @@ impl Scenario {
             self.nodes.len(),
             self.masters
         );
-        let foreign = self.nodes.iter().find(|node| !node.is_redis());
-        if let Some(foreign) = foreign {
+        let foreign_node = self.nodes.iter().find(|node| !node.is_redis());
+        if let Some(foreign_node) = foreign_node {
             ensure!(
-                self.locker.is_the_library(),
-                "{} supports only Redis masters, but one of the masters is {foreign}",
+                self.locker.uses_library(),
+                "{} supports only Redis masters, but one of the masters is {foreign_node}",
                 self.locker.name()
             );
         }
@@ -182,16 +192,18 @@ impl Scenario {
             "the fault amnesia needs masters without the restart guard: give --restart-guard off"
         );
         self.check_changes()?;
-        let known = self.locker.workloads();
+        let supported = self.locker.workloads();
         ensure!(
-            self.workloads.iter().all(|one| known.contains(one)),
+            self.workloads
+                .iter()
+                .all(|workload| supported.contains(workload)),
             "{} supports only --workload {}",
             self.locker.name(),
-            Workload::name_of(known)
+            Workload::group_name(supported)
         );
         let forgets = self.faults.iter().any(|kind| kind.forgets());
         ensure!(
-            !(self.has(Needs::Clocks) && forgets),
+            !(self.needs_feature(Needs::Clocks) && forgets),
             "use two runs for clock faults and faults that lose data: together, they can make fencing tokens decrease"
         );
         Ok(())
@@ -209,27 +221,27 @@ impl Scenario {
             self.locker == Locker::Quorate && self.guarded,
             "replacing masters needs --locker quorate and a restart guard"
         );
-        let wrong = changes.operator != Operator::Careful;
-        let meet = changes
+        let skips_steps = changes.operator != Operator::Careful;
+        let sets_overlap = changes
             .sets
             .windows(2)
-            .any(|two| two[0].iter().any(|one| two[1].contains(one)));
+            .any(|pair| pair[0].iter().any(|master| pair[1].contains(master)));
         ensure!(
-            !wrong || !meet,
+            !skips_steps || !sets_overlap,
             "an operator that skips steps must replace all masters in one change: give --replace-at-once"
         );
         Ok(())
     }
 
     /// Whether a fault of the scenario needs this feature, e.g. proxies.
-    pub fn has(&self, needed: Needs) -> bool {
+    pub fn needs_feature(&self, needed: Needs) -> bool {
         self.faults.iter().any(|kind| kind.needs == needed)
     }
 
     /// The servers and tools that must be set up for the scenario.
     pub fn layout(&self) -> Layout {
         Layout {
-            ways: match self.changes {
+            path_count: match self.changes {
                 None => self.clients,
                 // To detect a change of masters, clients compare a fingerprint of the masters' addresses. All clients
                 // must use the same addresses, so they share one proxy per master.
@@ -248,21 +260,21 @@ impl Scenario {
     /// The persistence of the Redis master with this index. If the faults need several kinds of persistence, successive
     /// Redis masters get different kinds.
     pub fn persistence(&self, index: usize) -> Persistence {
-        let mut wanted: Vec<Persistence> = Vec::new();
+        let mut kinds: Vec<Persistence> = Vec::new();
         for kind in &self.faults {
-            if let Some(kept) = kind.persistence()
-                && !wanted.contains(&kept)
+            if let Some(persistence) = kind.persistence()
+                && !kinds.contains(&persistence)
             {
-                wanted.push(kept);
+                kinds.push(persistence);
             }
         }
-        match wanted.len() {
+        match kinds.len() {
             0 => Persistence::None,
-            kinds => {
+            count => {
                 // The kinds of persistence are distributed over the Redis masters only.
                 let nodes = self.nodes();
-                let before = nodes.iter().take(index);
-                wanted[before.filter(|node| node.is_redis()).count() % kinds]
+                let earlier_nodes = nodes.iter().take(index);
+                kinds[earlier_nodes.filter(|node| node.is_redis()).count() % count]
             }
         }
     }
@@ -278,7 +290,7 @@ mod tests {
 
     #[test]
     fn scenario_states_in_advance_whether_exclusion_may_break() {
-        let of = |faults: &[Kind], guarded| {
+        let exclusion_with = |faults: &[Kind], guarded| {
             let scenario = Scenario {
                 faults: faults.to_vec(),
                 guarded,
@@ -286,54 +298,60 @@ mod tests {
             };
             scenario.exclusion()
         };
-        assert_eq!(of(&Kind::mixed(&[NodeKind::REDIS]), true), Exclusion::Holds);
+        assert_eq!(
+            exclusion_with(&Kind::mixed(&[NodeKind::REDIS]), true),
+            Exclusion::Holds
+        );
         let kind = |name: &str| name.parse::<Kind>().unwrap();
-        assert_eq!(of(&[kind("kill")], false), Exclusion::MayBreak);
-        assert_eq!(of(&[kind("amnesia")], false), Exclusion::MustBreak);
-        let over = |nodes: &[NodeKind]| {
+        assert_eq!(exclusion_with(&[kind("kill")], false), Exclusion::MayBreak);
+        assert_eq!(
+            exclusion_with(&[kind("amnesia")], false),
+            Exclusion::MustBreak
+        );
+        let exclusion_over = |nodes: &[NodeKind]| {
             let scenario = Scenario {
                 faults: vec![kind("restart-majority")],
                 guarded: false,
-                ..Scenario::default().over(nodes)
+                ..Scenario::default().with_nodes(nodes)
             };
             scenario.exclusion()
         };
-        let (flushed, not) = (node("mysql"), node("mysql-flush0"));
+        let (safe, forgetful) = (node("mysql"), node("mysql-flush0"));
         assert_eq!(
-            over(&[flushed, flushed, node("ensemble")]),
+            exclusion_over(&[safe, safe, node("ensemble")]),
             Exclusion::Holds
         );
-        assert_eq!(over(&[flushed, not]), Exclusion::MayBreak);
-        let both = [kind("flushall"), kind("stop")];
-        assert_eq!(of(&both, true), Exclusion::MayBreak);
-        let kinds = Scenario {
+        assert_eq!(exclusion_over(&[safe, forgetful]), Exclusion::MayBreak);
+        let two_kinds = [kind("flushall"), kind("stop")];
+        assert_eq!(exclusion_with(&two_kinds, true), Exclusion::MayBreak);
+        let kinds_scenario = Scenario {
             faults: vec![kind("amnesia")],
             guarded: false,
             workloads: Workload::KINDS.to_vec(),
             ..Scenario::default()
         };
-        assert_eq!(kinds.exclusion(), Exclusion::MayBreak);
+        assert_eq!(kinds_scenario.exclusion(), Exclusion::MayBreak);
     }
 
     #[test]
     fn scenario_refuses_a_redis_only_client_if_one_master_is_not_redis() {
         let mix = [NodeKind::REDIS, node("mysql"), NodeKind::REDIS];
-        let checked = |locker| {
+        let check_result = |locker| {
             let scenario = Scenario {
                 locker,
-                ..Scenario::default().over(&mix)
+                ..Scenario::default().with_nodes(&mix)
             };
             scenario.check().map_err(|error| error.to_string())
         };
-        assert_eq!(checked(Locker::Quorate), Ok(()));
-        assert_eq!(checked(Locker::IgnoresLoss), Ok(()));
-        let why = "half-quorum supports only Redis masters, but one of the masters is mysql";
-        assert_eq!(checked(Locker::HalfQuorum), Err(why.to_owned()));
+        assert_eq!(check_result(Locker::Quorate), Ok(()));
+        assert_eq!(check_result(Locker::IgnoresLoss), Ok(()));
+        let reason = "half-quorum supports only Redis masters, but one of the masters is mysql";
+        assert_eq!(check_result(Locker::HalfQuorum), Err(reason.to_owned()));
     }
 
     #[test]
     fn scenario_refuses_a_known_bad_client_with_an_unsupported_workload() {
-        let checked = |locker, workloads: &[Workload]| {
+        let check_result = |locker, workloads: &[Workload]| {
             let scenario = Scenario {
                 locker,
                 workloads: workloads.to_vec(),
@@ -341,12 +359,15 @@ mod tests {
             };
             scenario.check().map_err(|error| error.to_string())
         };
-        assert_eq!(checked(Locker::Quorate, &Workload::ALL), Ok(()));
-        assert_eq!(checked(Locker::HalfQuorum, &[Workload::File]), Ok(()));
-        assert_eq!(checked(Locker::AnyPermit, &[Workload::Permits]), Ok(()));
-        let known = "any-permit supports only --workload permits";
-        let wrong = checked(Locker::AnyPermit, &[Workload::Permits, Workload::File]);
-        assert_eq!(wrong, Err(known.to_owned()));
-        assert!(checked(Locker::HalfQuorum, &[Workload::Readers]).is_err());
+        assert_eq!(check_result(Locker::Quorate, &Workload::ALL), Ok(()));
+        assert_eq!(check_result(Locker::HalfQuorum, &[Workload::File]), Ok(()));
+        assert_eq!(
+            check_result(Locker::AnyPermit, &[Workload::Permits]),
+            Ok(())
+        );
+        let reason = "any-permit supports only --workload permits";
+        let refused = check_result(Locker::AnyPermit, &[Workload::Permits, Workload::File]);
+        assert_eq!(refused, Err(reason.to_owned()));
+        assert!(check_result(Locker::HalfQuorum, &[Workload::Readers]).is_err());
     }
 }

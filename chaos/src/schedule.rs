@@ -54,89 +54,95 @@ impl<'a> Scheduler<'a> {
             .faults
             .iter()
             .copied()
-            .filter(|kind| self.has_turns(*kind))
+            .filter(|kind| self.is_possible(*kind))
             .collect();
         if kinds.is_empty() {
             return Vec::new();
         }
-        let mut at = Duration::from_millis(self.rng.random_range(200..400));
+        let mut start = Duration::from_millis(self.rng.random_range(200..400));
         // Each round contains every kind of fault once, in a random order.
         let mut round: Vec<Kind> = Vec::new();
-        while at < scenario.duration {
+        while start < scenario.duration {
             if round.is_empty() {
                 round.clone_from(&kinds);
                 round.shuffle(&mut self.rng);
             }
             // Find a kind of fault for which enough targets are not affected by other faults.
-            let ready = (0..round.len()).rev().find_map(|place| {
-                let fault = self.draw(round[place], at)?;
-                Some((place, fault))
+            let next_fault = (0..round.len()).rev().find_map(|index| {
+                let fault = self.draw_fault(round[index], start)?;
+                Some((index, fault))
             });
-            if let Some((place, fault)) = ready {
-                round.remove(place);
-                self.book(&fault, at);
-                self.planned.push(Planned { at, fault });
-                at += scenario.gap.mul_f64(self.rng.random_range(0.3..1.0));
+            if let Some((index, fault)) = next_fault {
+                round.remove(index);
+                self.reserve_targets(&fault, start);
+                self.planned.push(Planned { at: start, fault });
+                start += scenario.gap.mul_f64(self.rng.random_range(0.3..1.0));
             } else {
-                at += Duration::from_millis(50);
+                start += Duration::from_millis(50);
             }
         }
         self.planned
     }
 
     /// Whether this kind of fault can be injected in this run.
-    fn has_turns(&self, kind: Kind) -> bool {
+    fn is_possible(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
-        let is_done_to_one = kind.reach == Reach::One;
-        kind.fits(&nodes) && (!is_done_to_one || (0..nodes.len()).any(suits))
+        let hits_one_master = kind.reach == Reach::One;
+        kind.fits(&nodes) && (!hits_one_master || (0..nodes.len()).any(suits))
     }
 
-    fn draw(&mut self, kind: Kind, at: Duration) -> Option<Injection> {
+    fn draw_fault(&mut self, kind: Kind, start: Duration) -> Option<Injection> {
         let scenario = self.scenario;
         let nodes = scenario.nodes();
         let suits = |index: &usize| kind.suits(nodes[*index], scenario.persistence(*index));
-        let free: Vec<usize> = (0..scenario.masters)
-            .filter(|index| self.masters[*index] <= at)
+        let free_masters: Vec<usize> = (0..scenario.masters)
+            .filter(|index| self.masters[*index] <= start)
             .filter(suits)
             .collect();
-        let idle: Vec<usize> = (0..scenario.clients)
-            .filter(|index| self.clients[*index] <= at)
+        let free_clients: Vec<usize> = (0..scenario.clients)
+            .filter(|index| self.clients[*index] <= start)
             .collect();
-        let busy = self.masters.iter().filter(|until| **until > at).count();
+        let affected_count = self.masters.iter().filter(|until| **until > start).count();
         let mut masters = Vec::new();
         let mut clients = Vec::new();
-        let pick = |from: &[usize], count: usize, rng: &mut StdRng| {
-            let mut from = from.to_vec();
-            from.shuffle(rng);
-            from.truncate(count);
-            from.sort_unstable();
-            (from.len() == count).then_some(from)
+        let pick = |candidates: &[usize], count: usize, rng: &mut StdRng| {
+            let mut candidates = candidates.to_vec();
+            candidates.shuffle(rng);
+            candidates.truncate(count);
+            candidates.sort_unstable();
+            (candidates.len() == count).then_some(candidates)
         };
         match kind.reach {
             Reach::One => {
-                // If faults affect `most` masters already, affect another master only with a probability of 10 %.
-                let most = (scenario.masters - scenario.majority()).max(1);
-                if busy >= most && !self.rng.random_bool(0.1) {
+                // If faults affect `max_affected` masters already, affect another master only with a probability of 10 %.
+                let max_affected = (scenario.masters - scenario.majority()).max(1);
+                if affected_count >= max_affected && !self.rng.random_bool(0.1) {
                     return None;
                 }
-                masters = pick(&free, 1, &mut self.rng)?;
+                masters = pick(&free_masters, 1, &mut self.rng)?;
                 if kind.needs == Needs::Proxies && self.rng.random_bool(0.25) {
-                    clients = pick(&idle, 1, &mut self.rng)?;
+                    clients = pick(&free_clients, 1, &mut self.rng)?;
                 }
             }
             Reach::Minority => {
                 let count = scenario.masters - scenario.majority();
-                masters = pick(&free, count, &mut self.rng)?;
+                masters = pick(&free_masters, count, &mut self.rng)?;
             }
-            Reach::Majority => masters = pick(&free, scenario.majority(), &mut self.rng)?,
-            Reach::Client => clients = pick(&idle, 1, &mut self.rng)?,
+            Reach::Majority => masters = pick(&free_masters, scenario.majority(), &mut self.rng)?,
+            Reach::Client => clients = pick(&free_clients, 1, &mut self.rng)?,
         }
-        Some(injection(kind, masters, clients, scenario, &mut self.rng))
+        Some(draw_injection(
+            kind,
+            masters,
+            clients,
+            scenario,
+            &mut self.rng,
+        ))
     }
 
-    fn book(&mut self, fault: &Injection, at: Duration) {
-        let until = at + felt(fault, self.scenario);
+    fn reserve_targets(&mut self, fault: &Injection, start: Duration) {
+        let until = start + affected_time(fault, self.scenario);
         for &index in &fault.masters {
             self.masters[index] = until;
         }
@@ -147,7 +153,7 @@ impl<'a> Scheduler<'a> {
 }
 
 /// Draws a fault of this kind on these targets, with its duration.
-pub(crate) fn injection(
+pub(crate) fn draw_injection(
     kind: Kind,
     masters: Vec<usize>,
     clients: Vec<usize>,
@@ -167,22 +173,22 @@ pub(crate) fn injection(
         masters,
         clients,
         lasts: Duration::from_millis(lasts),
-        draw: rng.random_range(0..1 << 32),
+        detail_seed: rng.random_range(0..1 << 32),
     }
 }
 
 /// The time from the start of the fault until it no longer affects its targets.
-pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
+pub(crate) fn affected_time(fault: &Injection, scenario: &Scenario) -> Duration {
     let kind = fault.kind;
-    let mut felt = fault.lasts + Duration::from_millis(200);
+    let mut affected_time = fault.lasts + Duration::from_millis(200);
     if kind.restarts && scenario.guarded {
-        felt += scenario.max_ttl + GUARD_SLACK;
+        affected_time += scenario.max_ttl + GUARD_SLACK;
     }
     // A momentary fault, or one that must break exclusion, affects its targets for one more TTL.
     if kind.lasts == Lasts::Moment || kind.must_break() {
-        felt += scenario.ttl;
+        affected_time += scenario.ttl;
     }
-    felt
+    affected_time
 }
 
 #[cfg(test)]
@@ -217,26 +223,28 @@ mod tests {
         let scenario = Scenario {
             duration: Duration::from_secs(120),
             faults: Kind::mixed(&mix),
-            ..Scenario::default().over(&mix)
+            ..Scenario::default().with_nodes(&mix)
         };
         let plan = schedule(&scenario);
-        let last = plan.last().expect("the schedule must not be empty").at;
+        let last_start = plan.last().expect("the schedule must not be empty").at;
         assert!(
-            last > Duration::from_secs(100),
-            "the last fault must begin after more than 100 s, but begins after {last:?}"
+            last_start > Duration::from_secs(100),
+            "the last fault must begin after more than 100 s, but begins after {last_start:?}"
         );
         for planned in &plan {
             let fault = &planned.fault;
             let nodes = fault.masters.iter().map(|index| mix[*index]);
             assert!(
-                nodes.into_iter().all(|node| fault.kind.on.has(node)),
+                nodes.into_iter().all(|node| fault.kind.on.includes(node)),
                 "{fault:?}"
             );
         }
         for name in ["db-row-held", "zk-leader-kill", "stop", "latency"] {
-            let mut of = plan.iter().filter(|one| one.fault.kind.name() == name);
+            let mut with_name = plan
+                .iter()
+                .filter(|planned| planned.fault.kind.name() == name);
             assert!(
-                of.next().is_some(),
+                with_name.next().is_some(),
                 "the schedule must contain the fault {name}"
             );
         }

@@ -22,31 +22,31 @@ const SLACK_BYTES: u64 = 6 << 20;
 const SLACK_HANDLES: u64 = 12;
 
 /// The number of held locks in a soak whose masters are all Redis.
-const HELD: usize = 1_000;
-/// The number of held locks in a soak if some masters are not Redis. It is smaller than [`HELD`], because such masters
+const HELD_LOCKS: usize = 1_000;
+/// The number of held locks in a soak if some masters are not Redis. It is smaller than [`HELD_LOCKS`], because such masters
 /// write each renewal to disk.
-const HELD_ON_DISK: usize = 200;
+const HELD_LOCKS_ON_DISK: usize = 200;
 
 /// The scenario of a soak of this length. The clients hold 1,000 locks, or 200 if a master is not a Redis.
-pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
-    let held = if base.nodes.is_empty() {
-        HELD
+pub fn scenario(duration: Duration, base_scenario: Scenario) -> Scenario {
+    let lock_count = if base_scenario.nodes.is_empty() {
+        HELD_LOCKS
     } else {
-        HELD_ON_DISK
+        HELD_LOCKS_ON_DISK
     };
     Scenario {
         duration,
-        many: held.div_ceil(base.clients),
+        many: lock_count.div_ceil(base_scenario.clients),
         many_hold: Duration::from_secs(20),
         gap: Duration::from_secs(2),
         pause: Duration::from_millis(400),
-        ..base
+        ..base_scenario
     }
 }
 
 /// One reading of the resources of one process.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Reading {
     t: u64,
     memory: u64,
     handles: u64,
@@ -56,81 +56,89 @@ struct Look {
 /// All readings of one process.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    looks: Vec<Look>,
+    readings: Vec<Reading>,
 }
 
 impl Series {
-    fn at(&self, t: u64) -> Option<Look> {
-        let look = self.looks.iter().find(|look| look.t >= t);
-        look.or(self.looks.last()).copied()
+    fn reading_at(&self, t: u64) -> Option<Reading> {
+        let reading = self.readings.iter().find(|reading| reading.t >= t);
+        reading.or(self.readings.last()).copied()
     }
 
-    fn last(&self) -> Option<Look> {
-        self.looks.last().copied()
+    fn last_reading(&self) -> Option<Reading> {
+        self.readings.last().copied()
     }
 }
 
 /// The readings of each process over time. If a client was restarted, the readings of its successive processes form one
 /// series.
 pub fn series(history: &History) -> BTreeMap<String, Series> {
-    let mut all: BTreeMap<String, Series> = BTreeMap::new();
-    for line in &history.lines {
+    let mut by_process: BTreeMap<String, Series> = BTreeMap::new();
+    for entry in &history.entries {
         if let Event::Gauge {
             memory,
             handles,
             connections,
-        } = line.what
+        } = entry.event
         {
-            let name = line.who.split('.').next().unwrap_or_default().to_owned();
-            all.entry(name).or_default().looks.push(Look {
-                t: line.t,
+            let name = entry
+                .process
+                .split('.')
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            by_process.entry(name).or_default().readings.push(Reading {
+                t: entry.t,
                 memory,
                 handles,
                 connections,
             });
         }
     }
-    all
+    by_process
 }
 
 /// Finds processes whose memory, file descriptors or connections have grown since the first tenth of the run.
 pub fn growth(scenario: &Scenario, history: &History) -> Finding {
-    let settled = scenario.duration.as_nanos() as u64 / 10;
+    let settled_at = scenario.duration.as_nanos() as u64 / 10;
     let mut violations = Vec::new();
-    let all = series(history);
-    for (name, series) in &all {
-        let (Some(then), Some(now)) = (series.at(settled), series.last()) else {
+    let by_process = series(history);
+    for (name, series) in &by_process {
+        let (Some(early), Some(late)) = (series.reading_at(settled_at), series.last_reading())
+        else {
             continue;
         };
-        let mut grown = |what: &str, then: u64, now: u64, slack: u64| {
-            if now > then + slack && now > then + then / 4 {
+        let mut check_growth = |resource: &str, early: u64, late: u64, slack: u64| {
+            if late > early + slack && late > early + early / 4 {
                 violations.push(Violation {
                     checker: "growth".into(),
-                    from: settled,
+                    from: settled_at,
                     to: history.end(),
-                    who: vec![name.clone()],
+                    processes: vec![name.clone()],
                     resource: None,
-                    what: format!("{name}: {what} must not grow, but grew from {then} to {now}"),
+                    description: format!(
+                        "{name}: {resource} must not grow, but grew from {early} to {late}"
+                    ),
                     excused: None,
                 });
             }
         };
-        grown("memory", then.memory, now.memory, SLACK_BYTES);
-        grown("open handles", then.handles, now.handles, SLACK_HANDLES);
-        if let (Some(then), Some(now)) = (then.connections, now.connections) {
-            grown("connections", then, now, SLACK_HANDLES);
+        check_growth("memory", early.memory, late.memory, SLACK_BYTES);
+        check_growth("open handles", early.handles, late.handles, SLACK_HANDLES);
+        if let (Some(early), Some(late)) = (early.connections, late.connections) {
+            check_growth("connections", early, late, SLACK_HANDLES);
         }
     }
     Finding {
         checker: "growth".into(),
-        verdict: match (all.is_empty(), violations.is_empty()) {
+        verdict: match (by_process.is_empty(), violations.is_empty()) {
             (true, _) => Verdict::Unknown,
             (false, true) => Verdict::Valid,
             (false, false) => Verdict::Invalid,
         },
-        looked_at: format!(
+        coverage: format!(
             "memory, file handles and connections of {} processes",
-            all.len()
+            by_process.len()
         ),
         violations,
     }
@@ -138,31 +146,33 @@ pub fn growth(scenario: &Scenario, history: &History) -> Finding {
 
 /// A table of the readings at the start, after a tenth of the run, and at the end.
 pub fn table(scenario: &Scenario, history: &History) -> String {
-    let settled = scenario.duration.as_nanos() as u64 / 10;
+    let settled_at = scenario.duration.as_nanos() as u64 / 10;
     let mut out = String::from(
         "            MiB                      handles                  connections\n\
          process     start settled     end    start settled     end    start settled     end\n",
     );
     for (name, series) in series(history) {
-        let (Some(first), Some(then), Some(last)) =
-            (series.at(0), series.at(settled), series.last())
-        else {
+        let (Some(first), Some(settled), Some(late)) = (
+            series.reading_at(0),
+            series.reading_at(settled_at),
+            series.last_reading(),
+        ) else {
             continue;
         };
-        let looks = [first, then, last];
+        let readings = [first, settled, late];
         let _ = write!(out, "{name:<8}");
-        for look in looks {
-            let mib = look.memory as f64 / f64::from(1 << 20);
+        for reading in readings {
+            let mib = reading.memory as f64 / f64::from(1 << 20);
             let _ = write!(out, " {mib:>7.1}");
         }
         out.push(' ');
-        for look in looks {
-            let _ = write!(out, " {:>7}", look.handles);
+        for reading in readings {
+            let _ = write!(out, " {:>7}", reading.handles);
         }
-        if last.connections.is_some() {
+        if late.connections.is_some() {
             out.push(' ');
-            for look in looks {
-                let _ = write!(out, " {:>7}", look.connections.unwrap_or(0));
+            for reading in readings {
+                let _ = write!(out, " {:>7}", reading.connections.unwrap_or(0));
             }
         }
         out.push('\n');

@@ -99,22 +99,24 @@ impl Workload {
     }
 
     /// The workloads that this name on the command line stands for; `None` if the name is unknown.
-    pub fn named(name: &str) -> Option<Vec<Self>> {
+    pub fn by_name(name: &str) -> Option<Vec<Self>> {
         let group = GROUPS.iter().find(|(group, _)| *group == name);
-        if let Some((_, all)) = group {
-            return Some(all.to_vec());
+        if let Some((_, workloads)) = group {
+            return Some(workloads.to_vec());
         }
-        let one = Self::ALL.into_iter().find(|one| one.name() == name);
-        one.map(|one| vec![one])
+        let workload = Self::ALL
+            .into_iter()
+            .find(|workload| workload.name() == name);
+        workload.map(|workload| vec![workload])
     }
 
     /// The shortest name on the command line for these workloads.
-    pub fn name_of(some: &[Self]) -> String {
-        let group = GROUPS.iter().find(|(_, all)| *all == some);
+    pub fn group_name(workloads: &[Self]) -> String {
+        let group = GROUPS.iter().find(|(_, members)| *members == workloads);
         if let Some((name, _)) = group {
             return (*name).to_owned();
         }
-        let names: Vec<_> = some.iter().map(|one| one.name()).collect();
+        let names: Vec<_> = workloads.iter().map(|workload| workload.name()).collect();
         names.join(",")
     }
 
@@ -133,7 +135,7 @@ impl Workload {
 }
 
 /// The name of the workload that a resource belongs to: `transfer` for `transfer-2`.
-pub fn family(resource: &str) -> &str {
+pub fn workload_name(resource: &str) -> &str {
     resource.split('-').next().unwrap_or(resource)
 }
 
@@ -189,7 +191,7 @@ impl Locker {
 
     /// Whether this implementation uses the library for its lock requests, and so supports all kinds of masters. False
     /// for implementations that send their own requests, which support only Redis.
-    pub fn is_the_library(self) -> bool {
+    pub fn uses_library(self) -> bool {
         matches!(self, Self::Quorate | Self::IgnoresLoss | Self::JumpsLine)
     }
 
@@ -233,10 +235,10 @@ impl std::str::FromStr for Locker {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let all = [&[Self::Quorate], &Self::KNOWN_BAD[..]].concat();
-        let named = all.iter().find(|locker| locker.name() == name);
-        named.copied().ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|locker| locker.name()).collect();
+        let lockers = [&[Self::Quorate], &Self::KNOWN_BAD[..]].concat();
+        let locker = lockers.iter().find(|locker| locker.name() == name);
+        locker.copied().ok_or_else(|| {
+            let names: Vec<_> = lockers.iter().map(|locker| locker.name()).collect();
             format!("expected one of {}", names.join(", "))
         })
     }
@@ -280,19 +282,22 @@ mod tests {
 
     #[test]
     fn every_workload_and_group_of_workloads_is_found_by_its_name() {
-        for one in Workload::ALL {
-            assert_eq!(Workload::named(one.name()), Some(vec![one]));
-            assert_eq!(family(&format!("{}-3", one.name())), one.name());
+        for workload in Workload::ALL {
+            assert_eq!(Workload::by_name(workload.name()), Some(vec![workload]));
+            assert_eq!(
+                workload_name(&format!("{}-3", workload.name())),
+                workload.name()
+            );
         }
-        assert_eq!(Workload::named("lock"), Some(Workload::LOCK.to_vec()));
-        assert_eq!(Workload::name_of(&Workload::KINDS), "kinds");
+        assert_eq!(Workload::by_name("lock"), Some(Workload::LOCK.to_vec()));
+        assert_eq!(Workload::group_name(&Workload::KINDS), "kinds");
         assert_eq!(
-            Workload::name_of(&[Workload::File, Workload::Run]),
+            Workload::group_name(&[Workload::File, Workload::Run]),
             "file,run"
         );
-        assert_eq!(Workload::named("locks"), None);
-        let both = [Workload::LOCK, Workload::KINDS].concat();
-        assert_eq!(both, Workload::ALL);
+        assert_eq!(Workload::by_name("locks"), None);
+        let all = [Workload::LOCK, Workload::KINDS].concat();
+        assert_eq!(all, Workload::ALL);
     }
 
     #[test]
@@ -301,9 +306,9 @@ mod tests {
             assert_eq!(locker.name().parse(), Ok(locker));
         }
         for kind in Workload::KINDS {
-            let mut wrong = Locker::KNOWN_BAD.iter();
+            let mut known_bad = Locker::KNOWN_BAD.iter();
             assert!(
-                wrong.any(|locker| locker.workloads() == [kind]),
+                known_bad.any(|locker| locker.workloads() == [kind]),
                 "{}",
                 kind.name()
             );

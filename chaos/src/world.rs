@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use quorate_testbed::{
-    ClockShim, Leads, Names, Namespace, OffsetFile, Persistence, Reply, Server, ServerOptions,
-    isolable,
+    ClockShim, LookupAnswer, Names, Namespace, OffsetFile, Persistence, Reply, Server,
+    ServerOptions, check_isolation,
 };
 
 use crate::fleet::Fleet;
 use crate::master::Master;
 use crate::node::{Gauge, Login, NodeKind};
 use crate::observer::{self, Observer};
-use crate::road::Road;
+use crate::proxied_path::ProxiedPath;
 
 /// The user name of the clients, if they log in.
 pub const USER: &str = "locker";
@@ -28,7 +28,7 @@ pub const PASSWORD: &str = "thrown-away";
 pub const ALL_RIGHTS: &[&str] = &["~*", "&*", "+@all"];
 
 /// The user name and password with which clients log in to a MariaDB.
-const CLIENTS: Login<'_> = Login {
+const CLIENT_LOGIN: Login<'_> = Login {
     user: USER,
     password: PASSWORD,
 };
@@ -59,7 +59,7 @@ pub enum Needs {
 #[derive(Debug)]
 pub struct Layout {
     /// The number of proxies in front of each master: one per client, or a single one that all clients share.
-    pub ways: usize,
+    pub path_count: usize,
     /// The kind of each master, and its persistence. The persistence is used only for Redis.
     pub masters: Vec<(NodeKind, Persistence)>,
     /// The timeout of the clients' requests to masters other than Redis.
@@ -73,7 +73,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    fn has(&self, needed: Needs) -> bool {
+    fn needs_feature(&self, needed: Needs) -> bool {
         self.needs.contains(&needed)
     }
 }
@@ -88,29 +88,29 @@ pub struct Tools {
 impl Tools {
     /// Sets up the tools that meet these requirements.
     pub fn build(needs: &[Needs]) -> Self {
-        let when = |needed: Needs| needs.contains(&needed);
-        let text = |error: io::Error| error.to_string();
+        let is_needed = |needed: Needs| needs.contains(&needed);
+        let error_text = |error: io::Error| error.to_string();
         Self {
-            clocks: when(Needs::Clocks).then(|| ClockShim::build().map_err(text)),
-            names: when(Needs::Names).then(|| Names::build().map_err(text)),
+            clocks: is_needed(Needs::Clocks).then(|| ClockShim::build().map_err(error_text)),
+            names: is_needed(Needs::Names).then(|| Names::build().map_err(error_text)),
         }
     }
 
     /// The reason why the feature `needed` is not available; `None` if it is available.
-    pub fn lack(&self, needed: Needs) -> Option<String> {
+    pub fn missing_reason(&self, needed: Needs) -> Option<String> {
         match needed {
             Needs::Nothing | Needs::Proxies | Needs::User | Needs::SlowLoading => None,
-            Needs::Links => isolable().err(),
-            Needs::Clocks => lacking(self.clocks.as_ref(), "clock shim"),
-            Needs::Names => lacking(self.names.as_ref(), "names shim"),
+            Needs::Links => check_isolation().err(),
+            Needs::Clocks => missing_tool(self.clocks.as_ref(), "clock shim"),
+            Needs::Names => missing_tool(self.names.as_ref(), "names shim"),
         }
     }
 }
 
-fn lacking<T>(tool: Option<&Result<T, String>>, name: &str) -> Option<String> {
+fn missing_tool<T>(tool: Option<&Result<T, String>>, name: &str) -> Option<String> {
     match tool {
         Some(Ok(_)) => None,
-        Some(Err(why)) => Some(format!("no {name}: {why}")),
+        Some(Err(reason)) => Some(format!("no {name}: {reason}")),
         None => Some(format!("no {name}")),
     }
 }
@@ -124,13 +124,13 @@ pub struct World {
     pub masters: Vec<Master>,
     /// The network paths `roads[client][master]`. If masters are changed in the run, all clients share one row.
     /// Otherwise, there is one row per client.
-    pub roads: Vec<Vec<Road>>,
+    pub paths: Vec<Vec<ProxiedPath>>,
     /// The files that set the clock offsets of the masters; empty if no fault changes clocks.
     pub offsets: Vec<OffsetFile>,
     /// The host names of the masters, or `None` if clients use addresses.
     pub names: Option<Names>,
     /// Whether clients connect to the masters directly. If false, clients connect through proxies.
-    direct: bool,
+    is_direct: bool,
     /// The user name and password for Redis masters, in the form that a URL uses.
     login: String,
     /// One [`Observer`] per master, which reads the locks on it; `None` for a Redis master.
@@ -147,30 +147,32 @@ impl World {
     pub fn build(layout: &Layout, tools: Tools, clients: Fleet) -> anyhow::Result<Self> {
         let shim = tools.clocks.and_then(Result::ok);
         let (masters, offsets) = start_masters(layout, shim.as_ref())?;
-        let mut roads = Vec::new();
-        for client in 0..layout.ways {
-            let mut row = Vec::new();
+        let mut paths = Vec::new();
+        for client in 0..layout.path_count {
+            let mut paths_of_client = Vec::new();
             for (index, master) in masters.iter().enumerate() {
                 let seed = layout.seed ^ ((client * 64 + index) as u64);
-                row.push(Road::open(&master.addrs(), seed).context("cannot start a proxy")?);
+                paths_of_client.push(
+                    ProxiedPath::start(&master.addrs(), seed).context("cannot start a proxy")?,
+                );
             }
-            roads.push(row);
+            paths.push(paths_of_client);
         }
         // A proxy accepts connections even if its master is unreachable, which would hide a link fault. Use proxies
         // only if a fault needs them.
-        let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
-        let observers = masters.iter().map(observe);
+        let proxied = layout.needs_feature(Needs::Proxies) || layout.needs_feature(Needs::Names);
+        let observers = masters.iter().map(observer_for);
         let observers = observers.collect::<anyhow::Result<_>>()?;
         let world = Self {
             masters,
-            roads,
+            paths: paths,
             observers,
             timeout: layout.timeout,
             offsets,
             names: tools.names.and_then(Result::ok),
             clients,
-            direct: layout.has(Needs::Links) && !proxied,
-            login: if layout.has(Needs::User) {
+            is_direct: layout.needs_feature(Needs::Links) && !proxied,
+            login: if layout.needs_feature(Needs::User) {
                 format!("{USER}:{PASSWORD}@")
             } else {
                 String::new()
@@ -178,15 +180,18 @@ impl World {
         };
         if let Some(names) = &world.names {
             for master in 0..world.masters.len() {
-                names.set(&host(master), Leads::To(world.way_to(master)))?;
+                names.set(
+                    &host_name(master),
+                    LookupAnswer::Address(world.client_address(master)),
+                )?;
             }
         }
         Ok(world)
     }
 
     /// The address at which clients reach this master.
-    pub fn way_to(&self, master: usize) -> IpAddr {
-        if self.direct {
+    pub fn client_address(&self, master: usize) -> IpAddr {
+        if self.is_direct {
             self.masters[master].addrs()[0].ip()
         } else {
             Ipv4Addr::LOCALHOST.into()
@@ -195,28 +200,30 @@ impl World {
 
     /// The URLs of all masters for this client.
     pub fn urls(&self, client: usize) -> Vec<String> {
-        let all: Vec<usize> = (0..self.masters.len()).collect();
-        self.urls_of(client, &all)
+        let masters: Vec<usize> = (0..self.masters.len()).collect();
+        self.urls_of(client, &masters)
     }
 
     /// The URLs of these masters for this client.
     pub fn urls_of(&self, client: usize, masters: &[usize]) -> Vec<String> {
-        let roads = &self.roads[client % self.roads.len()];
+        let paths_of_client = &self.paths[client % self.paths.len()];
         let url = |master: usize| {
-            let over = if self.direct {
+            let addresses = if self.is_direct {
                 self.masters[master].addrs()
             } else {
-                roads[master].addrs()
+                paths_of_client[master].addrs()
             };
-            if let Some(url) = self.masters[master].store_url(&over, CLIENTS, self.timeout) {
+            if let Some(url) =
+                self.masters[master].store_url(&addresses, CLIENT_LOGIN, self.timeout)
+            {
                 return url;
             }
-            let port = over[0].port();
-            let host = match self.names {
-                Some(_) => host(master),
-                None => self.way_to(master).to_string(),
+            let port = addresses[0].port();
+            let host_name = match self.names {
+                Some(_) => host_name(master),
+                None => self.client_address(master).to_string(),
             };
-            format!("redis://{}{host}:{port}", self.login)
+            format!("redis://{}{host_name}:{port}", self.login)
         };
         masters.iter().copied().map(url).collect()
     }
@@ -246,10 +253,10 @@ impl World {
     /// If the master does not answer.
     pub fn keys(&self, master: usize) -> anyhow::Result<(Vec<String>, Vec<String>)> {
         if let Some(observer) = &self.observers[master] {
-            return Ok((observer.locked()?, Vec::new()));
+            return Ok((observer.held_keys()?, Vec::new()));
         }
         let mut connection = self.redis(master)?.connect(Duration::from_secs(2))?;
-        let (mut left, mut eternal) = (Vec::new(), Vec::new());
+        let (mut all_keys, mut eternal) = (Vec::new(), Vec::new());
         let Reply::Array(keys) = connection.command(&["KEYS", "*"])? else {
             anyhow::bail!("the master did not answer KEYS with a list")
         };
@@ -268,10 +275,10 @@ impl World {
             }
             // Fencing counters outlive the locks by design, so they are not leftovers.
             if ttl != -2 && !key.starts_with("quorate:fence:") {
-                left.push(key);
+                all_keys.push(key);
             }
         }
-        Ok((left, eternal))
+        Ok((all_keys, eternal))
     }
 
     /// Whether a master answers within 50 ms.
@@ -281,18 +288,18 @@ impl World {
 
     /// The resources that a master uses. `None` if the master does not answer.
     pub fn gauge(&self, master: usize) -> Option<Gauge> {
-        self.masters[master].gauge(CLIENTS)
+        self.masters[master].gauge(CLIENT_LOGIN)
     }
 }
 
 /// Creates the [`Observer`] that reads the locks on a master; `None` for a Redis master.
-fn observe(master: &Master) -> anyhow::Result<Option<Observer>> {
-    let url = master.store_url(&master.addrs(), CLIENTS, observer::PATIENCE);
+fn observer_for(master: &Master) -> anyhow::Result<Option<Observer>> {
+    let url = master.store_url(&master.addrs(), CLIENT_LOGIN, observer::PATIENCE);
     url.map(|url| Observer::of(&url)).transpose()
 }
 
 /// The host name of a master.
-pub fn host(master: usize) -> String {
+pub fn host_name(master: usize) -> String {
     format!("m{}.quorate.test", master + 1)
 }
 
@@ -301,52 +308,54 @@ fn start_masters(
     shim: Option<&ClockShim>,
 ) -> anyhow::Result<(Vec<Master>, Vec<OffsetFile>)> {
     let (mut offsets, mut options) = (Vec::new(), Vec::new());
-    for &(_, disk) in &layout.masters {
-        let mut one = server_options(layout, disk);
+    for &(_, persistence) in &layout.masters {
+        let mut server_options = server_options(layout, persistence);
         if let Some(shim) = shim {
             let offset = shim.offset_file().context("cannot create the clock file")?;
-            one = one.clock(shim, &offset);
+            server_options = server_options.clock(shim, &offset);
             offsets.push(offset);
         }
-        if layout.has(Needs::Links) {
+        if layout.needs_feature(Needs::Links) {
             let namespace = Namespace::create().context("cannot create a network namespace")?;
-            one = one.namespace(Arc::new(namespace));
+            server_options = server_options.namespace(Arc::new(namespace));
         }
-        options.push(one);
+        options.push(server_options);
     }
-    let started: Vec<_> = thread::scope(|scope| {
-        let starts: Vec<_> = options
+    let results: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = options
             .into_iter()
             .zip(&layout.masters)
-            .map(|(options, (kind, _))| scope.spawn(move || Master::start(*kind, options, CLIENTS)))
+            .map(|(options, (kind, _))| {
+                scope.spawn(move || Master::start(*kind, options, CLIENT_LOGIN))
+            })
             .collect();
-        starts
+        threads
             .into_iter()
-            .map(|start| {
-                start
+            .map(|thread| {
+                thread
                     .join()
                     .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })
             .collect()
     });
     let mut masters = Vec::new();
-    for master in started {
+    for master in results {
         masters.push(master.context("cannot start a master")?);
     }
     Ok((masters, offsets))
 }
 
-fn server_options(layout: &Layout, disk: Persistence) -> ServerOptions {
+fn server_options(layout: &Layout, persistence: Persistence) -> ServerOptions {
     let mut options = ServerOptions::new()
-        .persistence(disk)
+        .persistence(persistence)
         .patience(START_PATIENCE);
     if let Some(program) = &layout.server {
         options = options.program(program);
     }
-    if layout.has(Needs::User) {
+    if layout.needs_feature(Needs::User) {
         options = options.acl(format!("{USER} on >{PASSWORD} {}", ALL_RIGHTS.join(" ")));
     }
-    if layout.has(Needs::SlowLoading) && disk == Persistence::Rdb {
+    if layout.needs_feature(Needs::SlowLoading) && persistence == Persistence::Rdb {
         // Slow down the loading, so that clients get the error `-LOADING`. In a soak, the server loads thousands of
         // keys, so the delay per key is short.
         options = options
@@ -373,22 +382,22 @@ pub fn run_id(server: &Server) -> anyhow::Result<String> {
 }
 
 /// The version that the server program reports.
-pub fn server_version(named: Option<&Path>) -> String {
-    let Some(program) = named
+pub fn server_version(configured: Option<&Path>) -> String {
+    let Some(program) = configured
         .map(Path::to_owned)
         .or_else(quorate_testbed::available)
     else {
         return "no server program".into();
     };
-    let said = std::process::Command::new(program)
+    let output = std::process::Command::new(program)
         .arg("--version")
         .output();
-    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let said = said.unwrap_or_default();
-    let mut words = said.split_whitespace();
-    let name = words.next().unwrap_or("server");
-    let version = words
-        .find_map(|word| word.strip_prefix("v="))
+    let output = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let output = output.unwrap_or_default();
+    let mut fields = output.split_whitespace();
+    let name = fields.next().unwrap_or("server");
+    let version = fields
+        .find_map(|field| field.strip_prefix("v="))
         .unwrap_or("?");
     format!("{name} {version}")
 }

@@ -64,13 +64,13 @@ impl BadUrl {
     /// The URL with this number.
     pub fn of(seed: u64) -> Self {
         let mut state = seed;
-        let draw = move |below: usize| {
+        let draw = move |limit: usize| {
             // SplitMix64.
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut mixed = state;
-            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (mixed ^ (mixed >> 31)) as usize % below
+            let mut bits = state;
+            bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (bits ^ (bits >> 31)) as usize % limit
         };
         Self::drawn(draw)
     }
@@ -81,8 +81,8 @@ impl BadUrl {
         let scheme = SCHEMES[draw(SCHEMES.len())];
         let mut password = LETTERS[draw(7)].to_string();
         for _ in 0..5 + draw(12) {
-            let from = if draw(3) == 0 { SPECIAL } else { LETTERS };
-            password.push(from[draw(from.len())]);
+            let letters = if draw(3) == 0 { SPECIAL } else { LETTERS };
+            password.push(letters[draw(letters.len())]);
         }
         password.push(LETTERS[draw(7)]);
         if !shape.contains("P@") {
@@ -97,14 +97,14 @@ impl BadUrl {
 /// do not count: a message may contain them by chance.
 pub fn leaked(text: &str, password: &str) -> Option<String> {
     let characters: Vec<char> = password.chars().collect();
-    let mut runs = characters.windows(4).filter(|run| {
-        let letters = run.iter().filter(|c| c.is_alphanumeric());
+    let mut windows = characters.windows(4).filter(|window| {
+        let letters = window.iter().filter(|c| c.is_alphanumeric());
         letters.count() >= 2
     });
-    runs.find_map(|run| {
-        let run: String = run.iter().collect();
-        let escaped = run.escape_debug().to_string();
-        (text.contains(&run) || text.contains(&escaped)).then_some(run)
+    windows.find_map(|window| {
+        let window: String = window.iter().collect();
+        let escaped = window.escape_debug().to_string();
+        (text.contains(&window) || text.contains(&escaped)).then_some(window)
     })
 }
 
@@ -121,13 +121,16 @@ mod tests {
 
     #[test]
     fn generated_urls_contain_their_passwords_and_every_shape() {
-        let all: Vec<BadUrl> = (0..2000).map(BadUrl::of).collect();
-        for one in &all {
-            assert!(one.url.contains(&one.password), "{one:?}");
+        let bad_urls: Vec<BadUrl> = (0..2000).map(BadUrl::of).collect();
+        for bad_url in &bad_urls {
+            assert!(bad_url.url.contains(&bad_url.password), "{bad_url:?}");
         }
         for shape in SHAPES {
             let (_, end) = shape.split_once('P').expect("a password");
-            assert!(all.iter().any(|one| one.url.ends_with(end)), "{shape}");
+            assert!(
+                bad_urls.iter().any(|bad_url| bad_url.url.ends_with(end)),
+                "{shape}"
+            );
         }
     }
 }

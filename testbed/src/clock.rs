@@ -46,7 +46,7 @@ impl ClockShim {
     /// The error of the operating system.
     pub fn offset_file(&self) -> io::Result<OffsetFile> {
         let mut offset = OffsetFile::create(self.dir.path())?;
-        offset.home = Some(self.dir.clone());
+        offset.temp_dir = Some(self.dir.clone());
         Ok(offset)
     }
 
@@ -64,7 +64,7 @@ impl ClockShim {
         ]
     }
 
-    pub(crate) fn home(&self) -> Arc<TempDir> {
+    pub(crate) fn temp_dir(&self) -> Arc<TempDir> {
         self.dir.clone()
     }
 }
@@ -74,7 +74,7 @@ impl ClockShim {
 pub struct OffsetFile {
     path: PathBuf,
     file: Arc<File>,
-    home: Option<Arc<TempDir>>,
+    temp_dir: Option<Arc<TempDir>>,
 }
 
 impl OffsetFile {
@@ -92,19 +92,19 @@ impl OffsetFile {
         let offset = Self {
             path: std::path::absolute(path)?,
             file: Arc::new(file),
-            home: None,
+            temp_dir: None,
         };
         offset.set(Duration::ZERO, Skew::Ahead)?;
         Ok(offset)
     }
 
-    /// Replaces the offset: the clocks that read this file are then `by` ahead of or behind the true time.
+    /// Replaces the offset: the clocks that read this file are then `amount` ahead of or behind the true time.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if `by` exceeds 292 years, otherwise the error of the operating system.
-    pub fn set(&self, by: Duration, skew: Skew) -> io::Result<()> {
-        let nanos = i64::try_from(by.as_nanos()).map_err(|_| {
+    /// `InvalidInput` if `amount` exceeds 292 years, otherwise the error of the operating system.
+    pub fn set(&self, amount: Duration, skew: Skew) -> io::Result<()> {
+        let nanos = i64::try_from(amount.as_nanos()).map_err(|_| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "the offset of a clock must be at most 292 years",
@@ -127,8 +127,8 @@ impl OffsetFile {
         self.set(Duration::ZERO, Skew::Ahead)
     }
 
-    pub(crate) fn home(&self) -> Option<Arc<TempDir>> {
-        self.home.clone()
+    pub(crate) fn temp_dir(&self) -> Option<Arc<TempDir>> {
+        self.temp_dir.clone()
     }
 
     /// The path of the offset file.

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::error::Error;
 
 /// The line that the session prints after each answer of the server. It marks the end of the answer.
-const END: &str = "end-of-the-answer";
+const END_OF_ANSWER: &str = "end-of-the-answer";
 
 /// An administrator's session, opened by [`MariaDb::console`](crate::MariaDb::console). Dropping this value ends the
 /// session and releases its database locks.
@@ -48,22 +48,23 @@ impl Console {
     /// [`Error::Refused`] if the server refuses a statement or ends the session. In both cases, the session cannot be
     /// used any more.
     pub fn say(&mut self, statements: &str) -> Result<String, Error> {
-        let ended = || {
+        let refused_error = || {
             Error::Refused(format!(
                 "the server refused these statements or ended the session: {statements}"
             ))
         };
-        let input = self.input.as_mut().ok_or_else(ended)?;
-        let told = writeln!(input, "{statements}; SELECT '{END}';").and_then(|()| input.flush());
-        told.map_err(|_| ended())?;
+        let input = self.input.as_mut().ok_or_else(refused_error)?;
+        let written =
+            writeln!(input, "{statements}; SELECT '{END_OF_ANSWER}';").and_then(|()| input.flush());
+        written.map_err(|_| refused_error())?;
         let mut answer = String::new();
         loop {
             let mut line = String::new();
-            let read = self.output.read_line(&mut line);
-            if !read.is_ok_and(|bytes| bytes > 0) {
-                return Err(ended());
+            let read_bytes = self.output.read_line(&mut line);
+            if !read_bytes.is_ok_and(|bytes| bytes > 0) {
+                return Err(refused_error());
             }
-            if line.trim_end() == END {
+            if line.trim_end() == END_OF_ANSWER {
                 return Ok(answer);
             }
             answer.push_str(&line);

@@ -25,8 +25,8 @@ pub enum Way {
 }
 
 impl Way {
-    fn covers(self, one: Self) -> bool {
-        self == Self::Both || self == one
+    fn covers(self, other: Self) -> bool {
+        self == Self::Both || self == other
     }
 }
 
@@ -128,7 +128,7 @@ impl Drop for Injected {
 
 /// The rules for one direction, combined from all injected faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Shape {
+pub(crate) struct DirectionRules {
     pub(crate) latency: Duration,
     pub(crate) jitter: Duration,
     pub(crate) rate: Option<u64>,
@@ -141,8 +141,8 @@ pub(crate) struct Shape {
 pub(crate) struct Rules {
     faults: BTreeMap<u64, Fault>,
     next_id: u64,
-    pub(crate) to_server: Shape,
-    pub(crate) to_client: Shape,
+    pub(crate) to_server: DirectionRules,
+    pub(crate) to_client: DirectionRules,
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
@@ -167,9 +167,9 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether a connection may continue: no event has ended it since it was accepted in the era `born`.
-    pub(crate) fn spares(self, born: Self) -> bool {
-        self.severed == born.severed && self.reset == born.reset
+    /// Whether a connection may continue: no event has ended it since it was accepted in the era `accepted_in`.
+    pub(crate) fn spares(self, accepted_in: Self) -> bool {
+        self.severed == accepted_in.severed && self.reset == accepted_in.reset
     }
 
     /// Whether each counter of this era is at least as large as the same counter of `other`.
@@ -189,35 +189,36 @@ impl Rules {
         }
         self.next_id += 1;
         self.faults.insert(self.next_id, fault);
-        self.settle();
+        self.combine_faults();
         self.next_id
     }
 
     pub(crate) fn remove(&mut self, id: u64) -> bool {
-        let known = self.faults.remove(&id).is_some();
-        self.settle();
-        known
+        let existed = self.faults.remove(&id).is_some();
+        self.combine_faults();
+        existed
     }
 
     pub(crate) fn clear(&mut self) {
         self.faults.clear();
-        self.settle();
+        self.combine_faults();
     }
 
-    /// The rules for one direction of a connection. `born` is the era in which the connection was made.
-    pub(crate) fn shape(&self, way: Way, born: Era) -> Shape {
+    /// The rules for one direction of a connection. `accepted_in` is the era in which the connection was made.
+    pub(crate) fn direction_rules(&self, way: Way, accepted_in: Era) -> DirectionRules {
         match way {
-            Way::ToServer => Shape {
-                hold: self.to_server.hold || self.strand && born.stranded < self.era.stranded,
+            Way::ToServer => DirectionRules {
+                hold: self.to_server.hold
+                    || self.strand && accepted_in.stranded < self.era.stranded,
                 ..self.to_server
             },
             Way::ToClient | Way::Both => self.to_client,
         }
     }
 
-    fn settle(&mut self) {
-        self.to_server = self.fold(Way::ToServer);
-        self.to_client = self.fold(Way::ToClient);
+    fn combine_faults(&mut self) {
+        self.to_server = self.combine_direction(Way::ToServer);
+        self.to_client = self.combine_direction(Way::ToClient);
         self.refuse = self.faults.values().any(|fault| *fault == Fault::Refuse);
         self.half_open = self.faults.values().any(|fault| *fault == Fault::HalfOpen);
         self.strand = self.faults.values().any(|fault| *fault == Fault::Strand);
@@ -236,27 +237,27 @@ impl Rules {
         });
     }
 
-    fn fold(&self, one: Way) -> Shape {
-        let mut shape = Shape::default();
+    fn combine_direction(&self, direction: Way) -> DirectionRules {
+        let mut rules = DirectionRules::default();
         for fault in self.faults.values() {
             match *fault {
-                Fault::Latency { way, base, jitter } if way.covers(one) => {
-                    shape.latency = shape.latency.saturating_add(base);
-                    shape.jitter = shape.jitter.saturating_add(jitter);
+                Fault::Latency { way, base, jitter } if way.covers(direction) => {
+                    rules.latency = rules.latency.saturating_add(base);
+                    rules.jitter = rules.jitter.saturating_add(jitter);
                 }
                 Fault::Rate {
                     way,
                     bytes_per_second,
-                } if way.covers(one) => {
+                } if way.covers(direction) => {
                     let rate = bytes_per_second.max(1);
-                    shape.rate = Some(shape.rate.map_or(rate, |other| other.min(rate)));
+                    rules.rate = Some(rules.rate.map_or(rate, |other| other.min(rate)));
                 }
-                Fault::Hold(way) if way.covers(one) => shape.hold = true,
-                Fault::Drop(way) if way.covers(one) => shape.drop = true,
+                Fault::Hold(way) if way.covers(direction) => rules.hold = true,
+                Fault::Drop(way) if way.covers(direction) => rules.drop = true,
                 _ => {}
             }
         }
-        shape
+        rules
     }
 }
 
@@ -277,14 +278,14 @@ mod tests {
         assert!(!rules.remove(second));
         assert_eq!(
             rules.to_client,
-            Shape {
+            DirectionRules {
                 latency: ms(5),
-                ..Shape::default()
+                ..DirectionRules::default()
             }
         );
         assert!(rules.to_server.hold);
         rules.clear();
-        assert_eq!(rules.to_server, Shape::default());
+        assert_eq!(rules.to_server, DirectionRules::default());
     }
 
     #[test]

@@ -29,19 +29,19 @@ pub enum Script {
         /// The real server.
         target: SocketAddr,
         /// How the bytes are manipulated.
-        harm: Tampering,
+        tampering: Tampering,
     },
     /// Accepts connections and reads from them, but never answers.
     Hush,
     /// Sends these bytes to every new connection, without waiting for a command, and hangs up.
-    Dismiss(Words),
+    Dismiss(AnswerBytes),
     /// Sends these bytes in reply to every command, including those of the handshake.
-    Say(Words),
+    Say(AnswerBytes),
     /// Refuses every command with an error that quotes the whole command, as servers do for unknown commands.
     Quote,
     /// Answers the handshake like a Redis 7 server that has run for a long time. After the handshake, the server
-    /// behaves according to [`Then`].
-    Greet(Then),
+    /// behaves according to [`AfterHandshake`].
+    Greet(AfterHandshake),
 }
 
 /// How a relay manipulates the bytes that it forwards. In these descriptions, a *question* is a command that is not
@@ -55,9 +55,9 @@ pub enum Tampering {
     Bytewise,
     /// Inserts these bytes once on every connection, before the reply to the first question. The client takes them for
     /// this reply. From then on, it takes the reply to each question for the reply to the next question.
-    Slip(Words),
+    Slip(AnswerBytes),
     /// Sends these bytes in reply to every question, and forwards no question to the real server.
-    Say(Words),
+    Say(AnswerBytes),
     /// Forwards this number of questions on a connection, and then hangs up without waiting for their replies. So the
     /// client gets no reply to the last question, and perhaps none to earlier ones.
     ///
@@ -69,7 +69,7 @@ pub enum Tampering {
 /// The behaviour of the server after the handshake.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Then {
+pub enum AfterHandshake {
     /// Never sends another byte after the handshake.
     Hush,
     /// Hangs up after the handshake: at the next command, or after 20 ms without a command.
@@ -79,10 +79,10 @@ pub enum Then {
         /// The number of commands that are answered.
         commands: usize,
         /// The answer to each of these commands.
-        words: Words,
+        words: AnswerBytes,
     },
     /// Sends these bytes in reply to every command.
-    Say(Words),
+    Say(AnswerBytes),
     /// Sends `first` after the handshake, without waiting for a command, and then repeats `rest` without end, at up to
     /// 16 MB per second.
     Flood {
@@ -96,14 +96,14 @@ pub enum Then {
 /// The bytes of an answer: fixed or random.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Words {
+pub enum AnswerBytes {
     /// Exactly these bytes.
     These(Vec<u8>),
     /// Random bytes, different in each answer. The field is the maximum number of bytes.
     Garbage(usize),
 }
 
-impl From<&str> for Words {
+impl From<&str> for AnswerBytes {
     fn from(words: &str) -> Self {
         Self::These(words.as_bytes().to_vec())
     }
@@ -115,9 +115,9 @@ impl From<&str> for Words {
 /// all its connections.
 ///
 /// ```no_run
-/// use quorate_testbed::{Hostile, Script, Then};
+/// use quorate_testbed::{Hostile, Script, AfterHandshake};
 ///
-/// let hostile = Hostile::start(Script::Greet(Then::HangUp))?;
+/// let hostile = Hostile::start(Script::Greet(AfterHandshake::HangUp))?;
 /// let url = hostile.url();
 /// // .. how often does a client of `url` come back?
 /// assert!(hostile.accepted() < 60);
@@ -129,13 +129,13 @@ impl From<&str> for Words {
 pub struct Hostile {
     address: SocketAddr,
     script: watch::Sender<Option<Script>>,
-    seen: Arc<Mutex<Seen>>,
+    received: Arc<Mutex<Received>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The numbers of connections and commands that were received so far.
 #[derive(Debug, Default)]
-struct Seen {
+struct Received {
     accepted: u64,
     commands: BTreeMap<String, u64>,
 }
@@ -150,22 +150,22 @@ impl Hostile {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (script, view) = watch::channel(Some(script));
-        let seen = Arc::<Mutex<Seen>>::default();
+        let (script, script_view) = watch::channel(Some(script));
+        let received = Arc::<Mutex<Received>>::default();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let door = keep(listener, view, seen.clone());
+        let accept_loop = accept_connections(listener, script_view, received.clone());
         let thread = std::thread::Builder::new()
             .name(format!("hostile-{}", address.port()))
             .spawn(move || {
                 // The tasks of all connections run in this `LocalSet`, and end when it is dropped.
-                LocalSet::new().block_on(&runtime, door);
+                LocalSet::new().block_on(&runtime, accept_loop);
             })?;
         Ok(Self {
             address,
             script,
-            seen,
+            received,
             thread: Some(thread),
         })
     }
@@ -188,21 +188,21 @@ impl Hostile {
 
     /// The number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
-        self.seen().accepted
+        self.received().accepted
     }
 
     /// The number of commands received so far on all connections.
     pub fn commands(&self) -> u64 {
-        self.seen().commands.values().sum()
+        self.received().commands.values().sum()
     }
 
     /// The number of commands with this name received so far; `name` must be in capitals.
-    pub fn heard(&self, name: &str) -> u64 {
-        self.seen().commands.get(name).copied().unwrap_or(0)
+    pub fn commands_named(&self, name: &str) -> u64 {
+        self.received().commands.get(name).copied().unwrap_or(0)
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn received(&self) -> std::sync::MutexGuard<'_, Received> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -218,83 +218,97 @@ impl Drop for Hostile {
 type ScriptView = watch::Receiver<Option<Script>>;
 
 /// Accepts connections until the server is dropped.
-async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>>) {
+async fn accept_connections(
+    listener: TcpListener,
+    mut script_view: ScriptView,
+    received: Arc<Mutex<Received>>,
+) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
-    let mut talks = view.clone();
-    let admit = async {
+    let mut connection_view = script_view.clone();
+    let accept_loop = async {
         loop {
             // If accepting fails, usually no file handle is free. Try again later.
             let Ok((client, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
             };
-            let number = {
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.accepted += 1;
-                seen.accepted
+            let connection_number = {
+                let mut received = received.lock().unwrap_or_else(PoisonError::into_inner);
+                received.accepted += 1;
+                received.accepted
             };
             let _ = client.set_nodelay(true);
-            talks.mark_unchanged();
-            tokio::task::spawn_local(talk(client, number, talks.clone(), seen.clone()));
+            connection_view.mark_unchanged();
+            tokio::task::spawn_local(serve_connection(
+                client,
+                connection_number,
+                connection_view.clone(),
+                received.clone(),
+            ));
         }
     };
     tokio::select! {
-        _ = view.wait_for(Option::is_none) => {}
-        () = admit => {}
+        _ = script_view.wait_for(Option::is_none) => {}
+        () = accept_loop => {}
     }
 }
 
 /// Follows the current script on one connection, until the script or the client ends the connection.
-async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mutex<Seen>>) {
-    let mut talk = Talk {
+async fn serve_connection(
+    client: TcpStream,
+    number: u64,
+    mut script_view: ScriptView,
+    received: Arc<Mutex<Received>>,
+) {
+    let mut serve_connection = ScriptedConnection {
         port: client.local_addr().map_or(0, |address| address.port()),
         client,
         number,
-        heard: Vec::new(),
+        commands_named: Vec::new(),
         is_scripted: false,
         is_greeted: false,
         answered: 0,
         upstream: None,
-        luck: StdRng::seed_from_u64(number),
-        seen,
+        rng: StdRng::seed_from_u64(number),
+        received,
     };
     loop {
-        let Some(script) = view.borrow_and_update().clone() else {
+        let Some(script) = script_view.borrow_and_update().clone() else {
             return;
         };
         tokio::select! {
             biased; // the new script answers the commands that arrive after the change
-            change = view.changed() => if change.is_err() { return },
-            _ = talk.play(&script) => return,
+            change = script_view.changed() => if change.is_err() { return },
+            _ = serve_connection.play(&script) => return,
         }
     }
 }
 
 /// The server assumes that the handshake is finished if no command arrives for this time. On a busy machine, a client
 /// may pause for some milliseconds between two commands of the handshake.
-const QUIET: Duration = Duration::from_millis(20);
+const HANDSHAKE_PAUSE: Duration = Duration::from_millis(20);
 
 /// The number of bytes that a flood sends in one write. It pauses after each write, so that it does not occupy a whole
 /// processor.
-const WAVE: usize = 16 << 10;
-const EBB: Duration = Duration::from_millis(1);
+const FLOOD_CHUNK: usize = 16 << 10;
+const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 
 /// The number of bytes between two pauses when replies are sent byte by byte.
-const TRICKLE: usize = 16;
+const BYTES_PER_PAUSE: usize = 16;
 
 type Command = Vec<Vec<u8>>;
 
 /// One connection of the hostile server.
-struct Talk {
+struct ScriptedConnection {
     client: TcpStream,
     /// The port of this server. The server's run id contains it, so that each hostile server of one process has a
     /// different run id.
     port: u16,
     number: u64,
     /// Received bytes that do not form a whole command yet.
-    heard: Vec<u8>,
+    commands_named: Vec<u8>,
     /// Whether a script other than [`Script::Relay`] has received a command on this connection. If so, `Relay` closes
     /// it.
     is_scripted: bool,
@@ -303,60 +317,63 @@ struct Talk {
     /// The number of commands after the handshake that were answered.
     answered: usize,
     upstream: Option<TcpStream>,
-    luck: StdRng,
-    seen: Arc<Mutex<Seen>>,
+    rng: StdRng,
+    received: Arc<Mutex<Received>>,
 }
 
-impl Talk {
+impl ScriptedConnection {
     /// Follows the script. Returns when the connection is to be closed.
     async fn play(&mut self, script: &Script) -> io::Result<()> {
-        if let Script::Relay { target, harm } = script {
-            return self.relay(*target, harm).await;
+        if let Script::Relay { target, tampering } = script {
+            return self.relay(*target, tampering).await;
         }
         self.upstream = None;
         match script {
             Script::Dismiss(words) => self.say(words).await,
             Script::Greet(then) => self.greet(then).await,
             Script::Relay { .. } | Script::Hush | Script::Say(_) | Script::Quote => loop {
-                let command = self.next().await?;
+                let command = self.next_command().await?;
                 match script {
                     Script::Say(words) => self.say(words).await?,
-                    Script::Quote => self.client.write_all(&quote(&command)).await?,
+                    Script::Quote => self.client.write_all(&quote_error(&command)).await?,
                     _ => {}
                 }
             },
         }
     }
 
-    async fn greet(&mut self, then: &Then) -> io::Result<()> {
+    async fn greet(&mut self, after_handshake: &AfterHandshake) -> io::Result<()> {
         loop {
-            let is_unasked = matches!(then, Then::HangUp | Then::Flood { .. });
-            let command = if self.is_greeted && is_unasked {
-                match tokio::time::timeout(QUIET, self.next()).await {
+            let sends_unasked = matches!(
+                after_handshake,
+                AfterHandshake::HangUp | AfterHandshake::Flood { .. }
+            );
+            let command = if self.is_greeted && sends_unasked {
+                match tokio::time::timeout(HANDSHAKE_PAUSE, self.next_command()).await {
                     Ok(command) => Some(command?),
                     Err(_) => None,
                 }
             } else {
-                Some(self.next().await?)
+                Some(self.next_command().await?)
             };
             if let Some(command) = &command
-                && let Some(reply) = introduction(command, self.port, self.number)
+                && let Some(reply) = handshake_reply(command, self.port, self.number)
             {
                 self.client.write_all(&reply).await?;
                 self.is_greeted = true;
                 continue;
             }
-            match then {
-                Then::Hush => {}
-                Then::HangUp => return Ok(()),
-                Then::HangUpAfter { commands, words } => {
+            match after_handshake {
+                AfterHandshake::Hush => {}
+                AfterHandshake::HangUp => return Ok(()),
+                AfterHandshake::HangUpAfter { commands, words } => {
                     if self.answered >= *commands {
                         return Ok(());
                     }
                     self.say(words).await?;
                 }
-                Then::Say(words) => self.say(words).await?,
-                Then::Flood { first, rest } => {
+                AfterHandshake::Say(words) => self.say(words).await?,
+                AfterHandshake::Flood { first, rest } => {
                     self.client.write_all(first).await?;
                     return self.flood(rest).await;
                 }
@@ -367,58 +384,58 @@ impl Talk {
 
     /// Sends the same bytes without end. Also reads the client's commands, because otherwise the client could block
     /// while it sends.
-    async fn flood(&mut self, what: &[u8]) -> io::Result<()> {
-        let wave = what.repeat((WAVE / what.len().max(1)).max(1));
-        let (mut from, mut to) = self.client.split();
-        let listen = async {
-            let mut sink = vec![0; 4096];
-            while from.read(&mut sink).await? > 0 {}
+    async fn flood(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let chunk = bytes.repeat((FLOOD_CHUNK / bytes.len().max(1)).max(1));
+        let (mut reader, mut writer) = self.client.split();
+        let discard_input = async {
+            let mut buffer = vec![0; 4096];
+            while reader.read(&mut buffer).await? > 0 {}
             Err::<(), _>(io::Error::from(io::ErrorKind::UnexpectedEof))
         };
-        let pour = async {
+        let send_chunks = async {
             loop {
-                to.write_all(&wave).await?;
-                tokio::time::sleep(EBB).await;
+                writer.write_all(&chunk).await?;
+                tokio::time::sleep(FLOOD_PAUSE).await;
             }
         };
         tokio::select! {
-            end = listen => end,
-            end = pour => end,
+            result = discard_input => result,
+            result = send_chunks => result,
         }
     }
 
-    async fn relay(&mut self, target: SocketAddr, harm: &Tampering) -> io::Result<()> {
+    async fn relay(&mut self, target: SocketAddr, tampering: &Tampering) -> io::Result<()> {
         if self.upstream.is_none() {
-            if self.is_scripted || !self.heard.is_empty() {
+            if self.is_scripted || !self.commands_named.is_empty() {
                 return Ok(());
             }
             let upstream = TcpStream::connect(target).await?;
             upstream.set_nodelay(true)?;
             self.upstream = Some(upstream);
         }
-        let mut questions = 0;
-        let mut is_introduced = false;
+        let mut question_count = 0;
+        let mut has_replied = false;
         let mut replies = vec![0; 4096];
         loop {
             let Some(upstream) = &mut self.upstream else {
                 return Ok(());
             };
             tokio::select! {
-                read = self.client.read_buf(&mut self.heard) => {
-                    if read? == 0 || self.pass_on(harm, &mut questions).await?.is_break() {
+                read_bytes = self.client.read_buf(&mut self.commands_named) => {
+                    if read_bytes? == 0 || self.forward_commands(tampering, &mut question_count).await?.is_break() {
                         return Ok(());
                     }
                 }
-                () = tokio::time::sleep(QUIET), if is_introduced && matches!(harm, Tampering::HangUpAt(0)) => {
+                () = tokio::time::sleep(HANDSHAKE_PAUSE), if has_replied && matches!(tampering, Tampering::HangUpAt(0)) => {
                     return Ok(());
                 }
-                read = upstream.read(&mut replies) => {
-                    let count = read?;
+                read_bytes = upstream.read(&mut replies) => {
+                    let count = read_bytes?;
                     if count == 0 {
                         return Ok(());
                     }
-                    is_introduced = true;
-                    if matches!(harm, Tampering::Bytewise) {
+                    has_replied = true;
+                    if matches!(tampering, Tampering::Bytewise) {
                         self.trickle(&replies[..count]).await?;
                     } else {
                         self.client.write_all(&replies[..count]).await?;
@@ -428,18 +445,20 @@ impl Talk {
         }
     }
 
-    /// Forwards complete commands to the real server, and manipulates them according to `harm`. Returns `Break` if the
+    /// Forwards complete commands to the real server, and manipulates them according to `tampering`. Returns `Break` if the
     /// caller must close the connection.
-    async fn pass_on(
+    async fn forward_commands(
         &mut self,
-        harm: &Tampering,
-        questions: &mut usize,
+        tampering: &Tampering,
+        question_count: &mut usize,
     ) -> io::Result<ControlFlow<()>> {
-        while let Some((command, bytes)) = self.understood()? {
-            let is_question = introduction(&command, self.port, self.number).is_none();
-            *questions += usize::from(is_question);
-            match harm {
-                Tampering::Slip(words) if is_question && *questions == 1 => self.say(words).await?,
+        while let Some((command, bytes)) = self.take_command()? {
+            let is_question = handshake_reply(&command, self.port, self.number).is_none();
+            *question_count += usize::from(is_question);
+            match tampering {
+                Tampering::Slip(words) if is_question && *question_count == 1 => {
+                    self.say(words).await?
+                }
                 Tampering::Say(words) if is_question => {
                     self.say(words).await?;
                     continue;
@@ -449,7 +468,8 @@ impl Talk {
             if let Some(upstream) = &mut self.upstream {
                 upstream.write_all(&bytes).await?;
             }
-            if matches!(harm, Tampering::HangUpAt(last) if is_question && *questions >= *last) {
+            if matches!(tampering, Tampering::HangUpAt(last) if is_question && *question_count >= *last)
+            {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -459,20 +479,20 @@ impl Talk {
     async fn trickle(&mut self, bytes: &[u8]) -> io::Result<()> {
         for (index, byte) in bytes.iter().enumerate() {
             self.client.write_all(&[*byte]).await?;
-            if index % TRICKLE == 0 {
-                tokio::time::sleep(EBB).await;
+            if index % BYTES_PER_PAUSE == 0 {
+                tokio::time::sleep(FLOOD_PAUSE).await;
             }
         }
         Ok(())
     }
 
-    async fn say(&mut self, words: &Words) -> io::Result<()> {
+    async fn say(&mut self, words: &AnswerBytes) -> io::Result<()> {
         match words {
-            Words::These(bytes) => self.client.write_all(bytes).await,
-            Words::Garbage(most) => {
-                let mut bytes = vec![0; *most];
-                self.luck.fill_bytes(&mut bytes);
-                let count = 1 + usize::from(bytes.pop().unwrap_or(0)) * most / 256;
+            AnswerBytes::These(bytes) => self.client.write_all(bytes).await,
+            AnswerBytes::Garbage(max_bytes) => {
+                let mut bytes = vec![0; *max_bytes];
+                self.rng.fill_bytes(&mut bytes);
+                let count = 1 + usize::from(bytes.pop().unwrap_or(0)) * max_bytes / 256;
                 bytes.truncate(count);
                 self.client.write_all(&bytes).await
             }
@@ -480,13 +500,13 @@ impl Talk {
     }
 
     /// Returns the next command, or an error at the end of the stream. Cancel-safe: dropping the future loses no bytes.
-    async fn next(&mut self) -> io::Result<Command> {
+    async fn next_command(&mut self) -> io::Result<Command> {
         loop {
-            if let Some((command, _)) = self.understood()? {
+            if let Some((command, _)) = self.take_command()? {
                 self.is_scripted = true;
                 return Ok(command);
             }
-            if self.client.read_buf(&mut self.heard).await? == 0 {
+            if self.client.read_buf(&mut self.commands_named).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -494,90 +514,94 @@ impl Talk {
 
     /// Removes the first complete command from the buffer. Returns the command and its bytes, or `None` if no command
     /// is complete.
-    fn understood(&mut self) -> io::Result<Option<(Command, Vec<u8>)>> {
-        let Some((command, len)) = parse(&self.heard)? else {
+    fn take_command(&mut self) -> io::Result<Option<(Command, Vec<u8>)>> {
+        let Some((command, length)) = parse_command(&self.commands_named)? else {
             return Ok(None);
         };
-        let bytes = self.heard.drain(..len).collect();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        *seen.commands.entry(word(&command, 0)).or_default() += 1;
+        let bytes = self.commands_named.drain(..length).collect();
+        let mut received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        *received.commands.entry(word_at(&command, 0)).or_default() += 1;
         Ok(Some((command, bytes)))
     }
 }
 
 /// Parses a command as clients send it: an array of strings. Returns the command and its length in bytes; `None` if the
 /// command is incomplete.
-fn parse(bytes: &[u8]) -> io::Result<Option<(Command, usize)>> {
-    let mut at = 0;
-    let mut number = |kind: u8, skip: usize| {
-        at += skip;
-        let Some(len) = bytes[at.min(bytes.len())..]
+fn parse_command(bytes: &[u8]) -> io::Result<Option<(Command, usize)>> {
+    let mut offset = 0;
+    let mut read_number = |kind: u8, skip: usize| {
+        offset += skip;
+        let Some(length) = bytes[offset.min(bytes.len())..]
             .iter()
             .position(|b| *b == b'\n')
         else {
             return Ok(None);
         };
-        let line = &bytes[at..at + len];
-        at += len + 1;
+        let line = &bytes[offset..offset + length];
+        offset += length + 1;
         let digits = line
             .strip_prefix(&[kind])
             .and_then(|l| l.strip_suffix(b"\r"));
         let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
         let number: usize = digits.ok_or(io::ErrorKind::InvalidData)?;
-        Ok::<_, io::Error>(Some((number, at)))
+        Ok::<_, io::Error>(Some((number, offset)))
     };
-    let Some((count, mut end)) = number(b'*', 0)? else {
+    let Some((count, mut end)) = read_number(b'*', 0)? else {
         return Ok(None);
     };
     let mut words = Vec::new();
     let mut skip = 0;
     for _ in 0..count {
-        let Some((len, start)) = number(b'$', skip)? else {
+        let Some((length, start)) = read_number(b'$', skip)? else {
             return Ok(None);
         };
-        let Some(word) = bytes.get(start..start.saturating_add(len)) else {
+        let Some(word) = bytes.get(start..start.saturating_add(length)) else {
             return Ok(None);
         };
         words.push(word.to_vec());
-        skip = len + 2;
+        skip = length + 2;
         end = start + skip;
     }
     Ok((end <= bytes.len()).then_some((words, end)))
 }
 
 /// The word at this position of a command, in capitals.
-fn word(command: &[Vec<u8>], index: usize) -> String {
-    let word = command.get(index).map(Vec::as_slice).unwrap_or_default();
-    String::from_utf8_lossy(word).to_ascii_uppercase()
+fn word_at(command: &[Vec<u8>], index: usize) -> String {
+    let word_at = command.get(index).map(Vec::as_slice).unwrap_or_default();
+    String::from_utf8_lossy(word_at).to_ascii_uppercase()
 }
 
 /// The reply to a command of the handshake; `None` for any other command.
-fn introduction(command: &[Vec<u8>], port: u16, connection: u64) -> Option<Vec<u8>> {
-    let reply = match (word(command, 0).as_str(), word(command, 1).as_str()) {
+fn handshake_reply(command: &[Vec<u8>], port: u16, connection: u64) -> Option<Vec<u8>> {
+    let reply = match (word_at(command, 0).as_str(), word_at(command, 1).as_str()) {
         ("HELLO", _) => format!(
             "%7\r\n+server\r\n+redis\r\n+version\r\n+7.2.4\r\n+proto\r\n:3\r\n+id\r\n:{connection}\r\n\
              +mode\r\n+standalone\r\n+role\r\n+master\r\n+modules\r\n*0\r\n"
         ),
-        ("INFO", _) => bulk(&format!(
+        ("INFO", _) => bulk_string(&format!(
             "# Server\r\nredis_version:7.2.4\r\nredis_mode:standalone\r\nrun_id:{:032x}{port:08x}\r\n\
                  uptime_in_seconds:1000000\r\n",
             std::process::id()
         )),
-        ("SCRIPT", "LOAD") => bulk(&format!("{:040x}", hash(command.last()?))),
+        ("SCRIPT", "LOAD") => bulk_string(&format!("{:040x}", hash(command.last()?))),
         ("GET", "QUORATE:MASTERS") => "_\r\n".into(),
         ("CLIENT", "ID") => format!(":{connection}\r\n"),
         ("CLIENT", "KILL") => ":0\r\n".into(),
         ("AUTH" | "SELECT" | "CLIENT", _) => "+OK\r\n".into(),
         ("SUBSCRIBE", _) => {
             let channel = String::from_utf8_lossy(command.get(1)?);
-            format!(">3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(&channel))
+            format!(
+                ">3\r\n{}{}:1\r\n",
+                bulk_string("subscribe"),
+                bulk_string(&channel)
+            )
         }
         _ => return None,
     };
     Some(reply.into_bytes())
 }
 
-fn bulk(text: &str) -> String {
+fn bulk_string(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
@@ -588,15 +612,15 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-fn quote(command: &[Vec<u8>]) -> Vec<u8> {
-    let text = |word: &Vec<u8>| String::from_utf8_lossy(word).replace(['\r', '\n'], " ");
-    let mut words = command.iter().map(text);
+fn quote_error(command: &[Vec<u8>]) -> Vec<u8> {
+    let word_text = |word: &Vec<u8>| String::from_utf8_lossy(word).replace(['\r', '\n'], " ");
+    let mut word_texts = command.iter().map(word_text);
     let mut reply = format!(
         "-ERR unknown command '{}'",
-        words.next().unwrap_or_default()
+        word_texts.next().unwrap_or_default()
     );
     reply.push_str(", with args beginning with:");
-    for word in words {
+    for word in word_texts {
         let _ = write!(reply, " '{word}'");
     }
     reply.push_str("\r\n");
@@ -609,19 +633,19 @@ mod tests {
 
     #[test]
     fn incomplete_command_is_not_parsed() {
-        let whole = b"*2\r\n$4\r\nECHO\r\n$3\r\na\r\n\r\n";
-        for cut in 0..whole.len() {
+        let complete = b"*2\r\n$4\r\nECHO\r\n$3\r\na\r\n\r\n";
+        for cut in 0..complete.len() {
             assert!(
-                parse(&whole[..cut]).unwrap().is_none(),
+                parse_command(&complete[..cut]).unwrap().is_none(),
                 "a command of which only the first {cut} bytes have arrived must not be parsed"
             );
         }
-        let two = [&whole[..], b"*1\r\n$4\r\nPING\r\n"].concat();
-        let (command, len) = parse(&two)
+        let two_commands = [&complete[..], b"*1\r\n$4\r\nPING\r\n"].concat();
+        let (command, length) = parse_command(&two_commands)
             .unwrap()
             .expect("the first command must be complete");
         assert_eq!(command, [b"ECHO".to_vec(), b"a\r\n".to_vec()]);
-        assert_eq!(len, whole.len());
-        assert!(parse(b"PING\r\n").is_err());
+        assert_eq!(length, complete.len());
+        assert!(parse_command(b"PING\r\n").is_err());
     }
 }

@@ -20,13 +20,13 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::counters::FlowStats;
-use crate::fault::{Era, Rules, Shape, Way};
+use crate::fault::{DirectionRules, Era, Rules, Way};
 
 /// The number of bytes that a lane holds before its sender has to wait.
 const LANE_ROOM: usize = 16 << 20;
 
 /// How a proxied connection ends.
-pub(crate) enum End {
+pub(crate) enum ConnectionEnd {
     /// Both sides have closed the connection, and each close has reached the other side.
     Closed,
     /// Both sides are reset.
@@ -35,20 +35,20 @@ pub(crate) enum End {
 
 /// An event on one side of the connection, in transit to the other side.
 struct Item {
-    arrived: Instant,
+    arrived_at: Instant,
     /// A random number from 0 to 1, drawn when the item arrives. The item is delayed by this number times the jitter.
-    luck: f64,
-    deed: Deed,
+    jitter_share: f64,
+    event: LaneEvent,
 }
 
-enum Deed {
+enum LaneEvent {
     Bytes(Vec<u8>),
     HangUp,
     Reset,
 }
 
 /// The result of an attempt to deliver the first item in the queue of a lane.
-enum Step {
+enum DeliveryStep {
     Wrote(usize),
     /// A rule discards the item.
     Lost,
@@ -69,11 +69,11 @@ pub(crate) struct Lane<'a> {
     way: Way,
     stats: &'a FlowStats,
     items: RefCell<VecDeque<Item>>,
-    kept: Cell<usize>,
+    held_bytes: Cell<usize>,
     filled: Notify,
     drained: Notify,
     /// Whether the sender's close has been forwarded to the receiver.
-    finished: Cell<bool>,
+    is_close_forwarded: Cell<bool>,
 }
 
 impl<'a> Lane<'a> {
@@ -82,22 +82,22 @@ impl<'a> Lane<'a> {
             way,
             stats,
             items: RefCell::default(),
-            kept: Cell::new(0),
+            held_bytes: Cell::new(0),
             filled: Notify::new(),
             drained: Notify::new(),
-            finished: Cell::new(false),
+            is_close_forwarded: Cell::new(false),
         }
     }
 
-    fn push(&self, deed: Deed, luck: f64) {
-        if let Deed::Bytes(bytes) = &deed {
-            self.kept.set(self.kept.get() + bytes.len());
+    fn push(&self, event: LaneEvent, jitter_share: f64) {
+        if let LaneEvent::Bytes(bytes) = &event {
+            self.held_bytes.set(self.held_bytes.get() + bytes.len());
         }
-        let arrived = Instant::now();
+        let arrived_at = Instant::now();
         self.items.borrow_mut().push_back(Item {
-            arrived,
-            luck,
-            deed,
+            arrived_at: arrived_at,
+            jitter_share: jitter_share,
+            event,
         });
         self.filled.notify_one();
     }
@@ -107,12 +107,12 @@ impl<'a> Lane<'a> {
     fn pop(&self, n: usize) {
         let mut items = self.items.borrow_mut();
         if let Some(Item {
-            deed: Deed::Bytes(bytes),
+            event: LaneEvent::Bytes(bytes),
             ..
         }) = items.front_mut()
         {
             let n = n.min(bytes.len());
-            self.kept.set(self.kept.get() - n);
+            self.held_bytes.set(self.held_bytes.get() - n);
             self.drained.notify_one();
             if n < bytes.len() {
                 bytes.drain(..n);
@@ -123,33 +123,33 @@ impl<'a> Lane<'a> {
     }
 
     /// Reads from the sender until the sender closes.
-    pub(crate) async fn take_in(&self, from: Option<ReadHalf<'_>>, mut rng: StdRng) {
+    pub(crate) async fn read_from_sender(&self, from: Option<ReadHalf<'_>>, mut rng: StdRng) {
         let Some(mut from) = from else {
-            return self.push(Deed::Reset, rng.random());
+            return self.push(LaneEvent::Reset, rng.random());
         };
         let mut buffer = vec![0; 16 << 10];
         loop {
-            while self.kept.get() >= LANE_ROOM {
+            while self.held_bytes.get() >= LANE_ROOM {
                 self.drained.notified().await;
             }
-            let deed = match from.read(&mut buffer).await {
-                Ok(0) => Deed::HangUp,
+            let event = match from.read(&mut buffer).await {
+                Ok(0) => LaneEvent::HangUp,
                 Ok(n) => {
                     self.stats.received.fetch_add(n as u64, Ordering::Relaxed);
-                    Deed::Bytes(buffer[..n].to_vec())
+                    LaneEvent::Bytes(buffer[..n].to_vec())
                 }
-                Err(_) => Deed::Reset,
+                Err(_) => LaneEvent::Reset,
             };
-            match deed {
-                Deed::Bytes(_) => self.push(deed, rng.random()),
-                Deed::Reset => return self.push(deed, rng.random()),
-                Deed::HangUp => break,
+            match event {
+                LaneEvent::Bytes(_) => self.push(event, rng.random()),
+                LaneEvent::Reset => return self.push(event, rng.random()),
+                LaneEvent::HangUp => break,
             }
         }
-        self.push(Deed::HangUp, rng.random());
+        self.push(LaneEvent::HangUp, rng.random());
         // The sender has closed its socket. If it then gets data from the other side, it sends a reset: wait for it.
         if from.ready(Interest::ERROR).await.is_ok() {
-            self.push(Deed::Reset, rng.random());
+            self.push(LaneEvent::Reset, rng.random());
         }
     }
 
@@ -157,10 +157,10 @@ impl<'a> Lane<'a> {
     pub(crate) async fn deliver(
         &self,
         mut to: Option<WriteHalf<'_>>,
-        back: &Lane<'_>,
-        born: Era,
-        mut view: watch::Receiver<Rules>,
-    ) -> End {
+        reverse_lane: &Lane<'_>,
+        accepted_in: Era,
+        mut rules_view: watch::Receiver<Rules>,
+    ) -> ConnectionEnd {
         let mut last_write = None;
         let mut countdown = Countdown::default();
         loop {
@@ -170,91 +170,91 @@ impl<'a> Lane<'a> {
             }
             let step = {
                 // Hold the lock of the rules during the write, so that `inject` cannot return before this write ends.
-                let rules = view.borrow_and_update();
-                if rules.era.spares(born) {
-                    let shape = rules.shape(self.way, born);
+                let rules = rules_view.borrow_and_update();
+                if rules.era.spares(accepted_in) {
+                    let direction_rules = rules.direction_rules(self.way, accepted_in);
                     countdown.follow(rules.reset_after.filter(|_| self.way == Way::ToClient));
-                    self.step(shape, to.as_ref(), last_write, &mut countdown)
+                    self.deliver_first(direction_rules, to.as_ref(), last_write, &mut countdown)
                 } else {
-                    Step::Wait(None) // `serve` is about to end this connection
+                    DeliveryStep::Wait(None) // `serve` is about to end this connection
                 }
             };
             match step {
-                Step::Wrote(n) => last_write = Some((Instant::now(), n)),
-                Step::Lost => {}
-                Step::Wait(due) => tokio::select! {
+                DeliveryStep::Wrote(n) => last_write = Some((Instant::now(), n)),
+                DeliveryStep::Lost => {}
+                DeliveryStep::Wait(due) => tokio::select! {
                     () = sleep_or_forever(due) => {}
-                    _ = view.changed() => {}
+                    _ = rules_view.changed() => {}
                 },
                 // Wait until the receiver accepts bytes or the rules change.
-                Step::Full => tokio::select! {
+                DeliveryStep::Full => tokio::select! {
                     () = writable(to.as_ref()) => {}
-                    _ = view.changed() => {}
+                    _ = rules_view.changed() => {}
                 },
                 // The receiver has closed. Discard the item and send a reset to the sender, as TCP would.
-                Step::Gone => {
-                    self.lose();
-                    back.push(Deed::Reset, 0.0);
+                DeliveryStep::Gone => {
+                    self.discard_first();
+                    reverse_lane.push(LaneEvent::Reset, 0.0);
                 }
-                Step::HangUp => {
+                DeliveryStep::HangUp => {
                     self.pop(usize::MAX);
                     if let Some(to) = &mut to {
                         let _ = to.shutdown().await;
                     }
-                    self.finished.set(true);
-                    if back.finished.get() {
-                        return End::Closed;
+                    self.is_close_forwarded.set(true);
+                    if reverse_lane.is_close_forwarded.get() {
+                        return ConnectionEnd::Closed;
                     }
                 }
-                Step::Reset => return End::Reset,
+                DeliveryStep::Reset => return ConnectionEnd::Reset,
             }
         }
     }
 
     /// Applies the rules to the first item of the queue. Writes the item if it is due.
-    fn step(
+    fn deliver_first(
         &self,
-        shape: Shape,
+        rules: DirectionRules,
         to: Option<&WriteHalf<'_>>,
         last_write: Option<(Instant, usize)>,
         countdown: &mut Countdown,
-    ) -> Step {
-        if shape.drop {
-            self.lose();
-            return Step::Lost;
+    ) -> DeliveryStep {
+        if rules.drop {
+            self.discard_first();
+            return DeliveryStep::Lost;
         }
-        if let Err(due) = self.due(shape, last_write) {
-            return Step::Wait(due);
+        if let Err(due) = self.due(rules, last_write) {
+            return DeliveryStep::Wait(due);
         }
-        let written = match &self.items.borrow()[0].deed {
-            Deed::Reset => return Step::Reset,
-            Deed::HangUp => return Step::HangUp,
-            Deed::Bytes(_) if countdown.is_over() => return Step::Reset,
-            Deed::Bytes(bytes) => {
+        let write_result = match &self.items.borrow()[0].event {
+            LaneEvent::Reset => return DeliveryStep::Reset,
+            LaneEvent::HangUp => return DeliveryStep::HangUp,
+            LaneEvent::Bytes(_) if countdown.is_over() => return DeliveryStep::Reset,
+            LaneEvent::Bytes(bytes) => {
                 // Write at most the number of bytes that the rate allows in 20 ms, so that the bytes flow steadily.
-                let slice = shape
+                let max_slice = rules
                     .rate
                     .map_or(usize::MAX, |rate| (rate / 50).max(1) as usize);
-                let most = bytes.len().min(slice).min(countdown.left());
+                let max_bytes = bytes.len().min(max_slice).min(countdown.remaining());
                 match to {
-                    Some(to) => to.try_write(&bytes[..most]),
+                    Some(to) => to.try_write(&bytes[..max_bytes]),
                     None => Err(io::ErrorKind::BrokenPipe.into()),
                 }
             }
         };
-        match written {
+        match write_result {
             Ok(n) => {
                 self.stats.delivered.fetch_add(n as u64, Ordering::Relaxed);
                 self.pop(n);
-                countdown.pass(n);
+                countdown.count_down(n);
                 if countdown.is_over() {
-                    Step::Reset
+                    DeliveryStep::Reset
                 } else {
-                    Step::Wrote(n)
+                    DeliveryStep::Wrote(n)
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Step::Full,
-            Err(_) => Step::Gone,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => DeliveryStep::Full,
+            Err(_) => DeliveryStep::Gone,
         }
     }
 
@@ -262,20 +262,20 @@ impl<'a> Lane<'a> {
     /// check again. Returns `Err(None)` if only a change of the rules can end the wait.
     fn due(
         &self,
-        shape: Shape,
+        rules: DirectionRules,
         last_write: Option<(Instant, usize)>,
     ) -> Result<(), Option<Instant>> {
-        if shape.hold {
+        if rules.hold {
             return Err(None);
         }
-        let head = &self.items.borrow()[0];
-        let delay = shape
+        let first = &self.items.borrow()[0];
+        let delay = rules
             .latency
-            .saturating_add(shape.jitter.mul_f64(head.luck));
+            .saturating_add(rules.jitter.mul_f64(first.jitter_share));
         // If the due time is outside the clock's range, the item is never due.
-        let mut due = head.arrived.checked_add(delay).ok_or(None)?;
-        if let (Some(rate), Some((at, n))) = (shape.rate, last_write) {
-            due = due.max(at + Duration::from_secs_f64(n as f64 / rate as f64));
+        let mut due = first.arrived_at.checked_add(delay).ok_or(None)?;
+        if let (Some(rate), Some((written_at, n))) = (rules.rate, last_write) {
+            due = due.max(written_at + Duration::from_secs_f64(n as f64 / rate as f64));
         }
         if due <= Instant::now() {
             Ok(())
@@ -285,8 +285,8 @@ impl<'a> Lane<'a> {
     }
 
     /// Discards the first item.
-    fn lose(&self) {
-        if let Deed::Bytes(bytes) = &self.items.borrow()[0].deed {
+    fn discard_first(&self) {
+        if let LaneEvent::Bytes(bytes) = &self.items.borrow()[0].event {
             self.stats
                 .dropped
                 .fetch_add(bytes.len() as u64, Ordering::Relaxed);
@@ -311,18 +311,18 @@ impl Countdown {
         }
     }
 
-    fn left(&self) -> usize {
+    fn remaining(&self) -> usize {
         self.fault.map_or(usize::MAX, |_| {
             usize::try_from(self.bytes).unwrap_or(usize::MAX)
         })
     }
 
-    fn pass(&mut self, n: usize) {
+    fn count_down(&mut self, n: usize) {
         self.bytes = self.bytes.saturating_sub(n as u64);
     }
 
     fn is_over(&self) -> bool {
-        self.left() == 0
+        self.remaining() == 0
     }
 }
 

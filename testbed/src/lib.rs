@@ -4,7 +4,7 @@
 //!   without its data; [`Masters`] are several of them. Dropping them kills the processes, and deletes
 //!   their data.
 //! - [`MariaDb`] is one real MariaDB process with the same methods. A [`Console`] is an administrator's session on it.
-//! - [`Postgres`] is one real PostgreSQL process. [`Home`] is an empty directory, for tests of data that a lock protects.
+//! - [`Postgres`] is one real PostgreSQL process. [`ServerDir`] is an empty directory, for tests of data that a lock protects.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`TestServer`] is the trait of the servers that can be masters: a [`Server`], a [`MariaDb`], a
 //!   [`Postgres`] or a [`ZooKeeper`].
@@ -59,10 +59,8 @@ mod console;
 mod counters;
 mod error;
 mod fault;
-mod home;
 mod hostile;
 mod lane;
-mod life;
 mod login;
 mod mariadb;
 mod masters;
@@ -77,6 +75,8 @@ mod process;
 mod proxy;
 mod resp;
 mod server;
+mod server_dir;
+mod server_process;
 mod shim;
 mod skipped;
 mod spawn;
@@ -90,19 +90,19 @@ pub use console::Console;
 pub use counters::{Counters, Flow};
 pub use error::Error;
 pub use fault::{Fault, Injected, Way};
-pub use home::Home;
-pub use hostile::{Hostile, Script, Tampering, Then, Words};
+pub use hostile::{AfterHandshake, AnswerBytes, Hostile, Script, Tampering};
 pub use login::demand_plugin;
 pub use mariadb::{MariaDb, MariaDbOptions};
 pub use masters::Masters;
-pub use names::{Leads, Names};
-pub use namespace::{Namespace, isolable, isolate};
+pub use names::{LookupAnswer, Names};
+pub use namespace::{Namespace, check_isolation, isolate};
 pub use options::{Persistence, ServerOptions, Tls};
 pub use postgres::{Postgres, PostgresOptions};
 pub use process::within;
 pub use proxy::Proxy;
 pub use resp::{Connection, Reply};
 pub use server::Server;
+pub use server_dir::ServerDir;
 pub use skipped::not_run;
 pub use spawn::available;
 pub use test_server::TestServer;

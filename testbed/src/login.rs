@@ -4,17 +4,17 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 
-fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
+fn packet(sequence: u8, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len())
         .unwrap_or(u32::MAX)
         .to_le_bytes();
-    [&length[..3], &[number], payload].concat()
+    [&length[..3], &[sequence], payload].concat()
 }
 
-fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let mut head = [0; 4];
-    stream.read_exact(&mut head)?;
-    let length = u32::from_le_bytes([head[0], head[1], head[2], 0]);
+fn receive_packet(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut header = [0; 4];
+    stream.read_exact(&mut header)?;
+    let length = u32::from_le_bytes([header[0], header[1], header[2], 0]);
     let mut payload = vec![0; length as usize];
     stream.read_exact(&mut payload)?;
     Ok(payload)
@@ -37,22 +37,22 @@ fn greeting() -> Vec<u8> {
 }
 
 /// Serves one login: demands `plugin`, refuses the client, and returns its answer to the plugin.
-fn login(stream: &mut TcpStream, plugin: &str, nonce: &[u8; 32]) -> io::Result<Vec<u8>> {
+fn serve_login(stream: &mut TcpStream, plugin: &str, nonce: &[u8; 32]) -> io::Result<Vec<u8>> {
     stream.write_all(&packet(0, &greeting()))?;
-    receive(stream)?;
-    let switch = [b"\xfe", plugin.as_bytes(), b"\0", nonce].concat();
-    stream.write_all(&packet(2, &switch))?;
-    let mut answer = receive(stream)?;
-    let mut next = 4;
+    receive_packet(stream)?;
+    let switch_request = [b"\xfe", plugin.as_bytes(), b"\0", nonce].concat();
+    stream.write_all(&packet(2, &switch_request))?;
+    let mut answer = receive_packet(stream)?;
+    let mut sequence = 4;
     if plugin == "parsec" {
         // Of parsec, the first answer is empty. The server then sends the algorithm, the number of rounds and a salt.
         let salt = [b"P\0".as_slice(), &[9; 18]].concat();
-        stream.write_all(&packet(next, &salt))?;
-        answer = receive(stream)?;
-        next += 2;
+        stream.write_all(&packet(sequence, &salt))?;
+        answer = receive_packet(stream)?;
+        sequence += 2;
     }
     let denied = b"\xff\x15\x04#28000Access denied".as_slice();
-    stream.write_all(&packet(next, denied))?;
+    stream.write_all(&packet(sequence, denied))?;
     Ok(answer)
 }
 
@@ -73,7 +73,7 @@ pub fn demand_plugin(
     let (sender, answers) = channel();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            if let Ok(answer) = login(&mut stream, plugin, nonce) {
+            if let Ok(answer) = serve_login(&mut stream, plugin, nonce) {
                 // The test may not read the answers.
                 let _ = sender.send(answer);
             }

@@ -18,10 +18,10 @@ use tempfile::TempDir;
 use crate::clock::{ClockShim, OffsetFile};
 use crate::console::Console;
 use crate::error::Error;
-use crate::home::Home;
-use crate::life::Life;
 use crate::ports::PortLease;
-use crate::spawn::{find, mortal};
+use crate::server_dir::ServerDir;
+use crate::server_process::ServerProcess;
+use crate::spawn::{find, tied_to_process};
 use crate::test_server::TestServer;
 
 /// The number of further ports that are tried if the first port is taken.
@@ -48,7 +48,7 @@ pub struct MariaDbOptions {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     /// Directories that the server uses and that must not be removed before it ends.
-    keeps: Vec<Arc<TempDir>>,
+    used_dirs: Vec<Arc<TempDir>>,
 }
 
 impl Default for MariaDbOptions {
@@ -58,7 +58,7 @@ impl Default for MariaDbOptions {
             home: None,
             args: Vec::new(),
             env: Vec::new(),
-            keeps: Vec::new(),
+            used_dirs: Vec::new(),
         }
     }
 }
@@ -78,14 +78,14 @@ impl MariaDbOptions {
 
     /// Sets the folder in which the server's directory is created. Default: `/dev/shm` if it has enough room, otherwise
     /// the folder for temporary files.
-    pub fn home(mut self, home: impl Into<PathBuf>) -> Self {
-        self.home = Some(home.into());
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.home = Some(folder.into());
         self
     }
 
     /// Sets `max_connections`. Default: 400.
-    pub fn max_connections(self, most: u32) -> Self {
-        self.arg(format!("--max-connections={most}"))
+    pub fn max_connections(self, count: u32) -> Self {
+        self.arg(format!("--max-connections={count}"))
     }
 
     /// Sets `read_only`, with which only administrators may change data. Default: off.
@@ -108,8 +108,8 @@ impl MariaDbOptions {
     /// Makes the server add the offset in the file `offset` to its wall clock. Restarts keep this option. Default: no
     /// offset.
     pub fn clock(mut self, shim: &ClockShim, offset: &OffsetFile) -> Self {
-        self.keeps.push(shim.home());
-        self.keeps.extend(offset.home());
+        self.used_dirs.push(shim.temp_dir());
+        self.used_dirs.extend(offset.temp_dir());
         self.env.extend(shim.env(offset));
         self
     }
@@ -165,9 +165,9 @@ pub struct MariaDb {
     programs: &'static Programs,
     /// The server process. Fields are dropped in the order of their declarations, so the server ends before its
     /// directories are removed.
-    life: Life,
+    process: ServerProcess,
     lease: PortLease,
-    dir: Home,
+    dir: ServerDir,
 }
 
 impl MariaDb {
@@ -188,19 +188,19 @@ impl MariaDb {
     /// server's log if the server does not start. No process is left running in that case.
     pub fn start(options: MariaDbOptions) -> Result<Self, Error> {
         let programs = Programs::find()?;
-        let template = template(programs)?;
+        let template_dir = template(programs)?;
         let mut tries = 1;
         loop {
-            let dir = Home::create(options.home.as_deref())
+            let dir = ServerDir::create(options.home.as_deref())
                 .map_err(Error::io("create a temporary directory"))?;
             let server = Self {
                 options: options.clone(),
                 programs,
-                life: Life::new(dir.path().join("server.log"), PATIENCE),
+                process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
                 lease: PortLease::take().map_err(Error::io("find a free port"))?,
                 dir,
             };
-            copy(&template, &server.data_dir())?;
+            copy(&template_dir, &server.data_dir())?;
             match server.launch() {
                 Err(Error::Exited { log, .. })
                     if tries < PORTS_TO_TRY && log.contains("Do you already have another") =>
@@ -239,7 +239,7 @@ impl MariaDb {
 
     /// The process id, or `None` if the server is not running.
     pub fn pid(&self) -> Option<u32> {
-        self.life.pid()
+        self.process.pid()
     }
 
     /// Kills the server with SIGKILL, as a crash would, and waits until it is dead and its port refuses connections.
@@ -267,7 +267,7 @@ impl MariaDb {
     ///
     /// [`Error::NotRunning`] if the server is dead.
     pub fn stop(&self) -> Result<(), Error> {
-        self.life.stop()
+        self.process.stop()
     }
 
     /// Resumes a server that [`stop`](Self::stop) has frozen. It then executes the requests that clients sent while it
@@ -277,7 +277,7 @@ impl MariaDb {
     ///
     /// [`Error::NotRunning`] if the server is dead.
     pub fn cont(&self) -> Result<(), Error> {
-        self.life.cont()
+        self.process.cont()
     }
 
     /// Kills the server if it runs, and starts it again on the same port with its data.
@@ -308,8 +308,8 @@ impl MariaDb {
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(Error::Refused(said))
+            let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(Error::Refused(message))
         }
     }
 
@@ -337,41 +337,41 @@ impl MariaDb {
 
     /// The last lines of the server's log. All restarts of the server write to the same log.
     pub fn log_tail(&self) -> String {
-        self.life.log_tail()
+        self.process.log_tail()
     }
 
     fn launch(&self) -> Result<(), Error> {
-        let mut command = mortal(&self.programs.server, None);
+        let mut command = tied_to_process(&self.programs.server, None);
         command
             .args(self.arguments())
             .args(&self.options.args)
             .envs(self.options.env.iter().map(|(name, value)| (name, value)))
             .current_dir(self.dir.path());
-        self.life.begin(command)?;
+        self.process.start(command)?;
         self.wait_ready()
     }
 
     /// The server's command-line arguments. Some turn off features or reduce buffers, so that the server starts fast
     /// and uses little memory.
     fn arguments(&self) -> Vec<OsString> {
-        let path = |name: &str, at: &Path| {
+        let path_option = |name: &str, value: &Path| {
             let mut arg = OsString::from(format!("--{name}="));
-            arg.push(at);
+            arg.push(value);
             arg
         };
-        let port = format!("--port={}", self.port());
-        let flush = format!("--innodb-flush-log-at-trx-commit={}", self.options.flush);
+        let port_option = format!("--port={}", self.port());
+        let flush_option = format!("--innodb-flush-log-at-trx-commit={}", self.options.flush);
         let mut args: Vec<OsString> = vec!["--no-defaults".into()];
         if rustix::process::geteuid().is_root() {
             args.push("--user=root".into());
         }
         args.extend([
-            path("datadir", &self.data_dir()),
-            path("socket", &self.socket()),
-            path("pid-file", &self.dir.path().join("pid")),
-            path("tmpdir", self.dir.path()),
+            path_option("datadir", &self.data_dir()),
+            path_option("socket", &self.socket()),
+            path_option("pid-file", &self.dir.path().join("pid")),
+            path_option("tmpdir", self.dir.path()),
         ]);
-        let plain = [
+        let fixed_arguments = [
             "--bind-address=127.0.0.1",
             "--skip-name-resolve",
             "--innodb-buffer-pool-size=16M",
@@ -381,10 +381,10 @@ impl MariaDb {
             "--performance-schema=OFF",
             "--max-connections=400",
             "--skip-log-bin",
-            &port,
-            &flush,
+            &port_option,
+            &flush_option,
         ];
-        args.extend(plain.map(OsString::from));
+        args.extend(fixed_arguments.map(OsString::from));
         args.extend(UNSYNCED.map(OsString::from));
         args
     }
@@ -396,20 +396,21 @@ impl MariaDb {
                 return Some("no socket yet".to_owned());
             }
             match self.sql("SELECT 1") {
-                Ok(_) => self.knock().err().map(|error| error.to_string()),
+                Ok(_) => self.connect_to_port().err().map(|error| error.to_string()),
                 Err(error) => Some(error.to_string()),
             }
         };
-        self.life
+        self.process
             .wait_ready(PATIENCE, Duration::from_millis(5), probe)
     }
 
-    fn knock(&self) -> io::Result<TcpStream> {
+    fn connect_to_port(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
-        self.life.end(signal, || self.knock().is_err())?;
+        self.process
+            .end(signal, || self.connect_to_port().is_err())?;
         // Remove the socket file that a killed server leaves. Otherwise `wait_ready` would find the old file.
         let _ = fs::remove_file(self.socket());
         Ok(())
@@ -460,42 +461,42 @@ impl TestServer for MariaDb {
 /// If there is no template yet, creates one in a temporary directory and renames it to its final path. If another
 /// process has created the template first, uses the template of that process.
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
-    static MAKING: Mutex<()> = Mutex::new(());
-    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-    let reading = Error::io("read the modification time of the server program");
-    let built = fs::metadata(&programs.server)
+    static TEMPLATE_LOCK: Mutex<()> = Mutex::new(());
+    let _guard = TEMPLATE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let read_error = Error::io("read the modification time of the server program");
+    let built_at = fs::metadata(&programs.server)
         .and_then(|meta| meta.modified())
-        .map_err(reading)?;
-    let built = built
+        .map_err(read_error)?;
+    let built_at = built_at
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
     let user = rustix::process::geteuid().as_raw();
-    let name = format!("quorate-mariadb-template-{user}-{}", built.as_secs());
-    let place = std::env::temp_dir().join(name);
-    if is_ours(&place) {
-        return Ok(place);
+    let name = format!("quorate-mariadb-template-{user}-{}", built_at.as_secs());
+    let template_path = std::env::temp_dir().join(name);
+    if is_own_directory(&template_path) {
+        return Ok(template_path);
     }
-    let aside = Home::create(Some(&std::env::temp_dir()))
+    let staging_dir = ServerDir::create(Some(&std::env::temp_dir()))
         .map_err(Error::io("create a temporary directory"))?;
-    let data = aside.path().join("data");
+    let data = staging_dir.path().join("data");
     install(programs, &data)?;
-    match fs::rename(&data, &place) {
-        Err(_) if is_ours(&place) => Ok(place),
+    match fs::rename(&data, &template_path) {
+        Err(_) if is_own_directory(&template_path) => Ok(template_path),
         outcome => outcome
-            .map(|()| place)
+            .map(|()| template_path)
             .map_err(Error::io("rename the template of the data directory")),
     }
 }
 
-/// Whether `place` is a directory of this user. A directory of another user is not trusted: in the folder for temporary
+/// Whether `path` is a directory of this user. A directory of another user is not trusted: in the folder for temporary
 /// files, every user can create a directory with this name.
-fn is_ours(place: &Path) -> bool {
+fn is_own_directory(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    fs::symlink_metadata(place)
+    fs::symlink_metadata(path)
         .is_ok_and(|meta| meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw())
 }
 
-fn install(programs: &Programs, data: &Path) -> Result<(), Error> {
+fn install(programs: &Programs, data_dir: &Path) -> Result<(), Error> {
     let mut command = Command::new(&programs.install);
     command
         .arg("--no-defaults")
@@ -504,7 +505,7 @@ fn install(programs: &Programs, data: &Path) -> Result<(), Error> {
         .args(UNSYNCED)
         .arg({
             let mut arg = OsString::from("--datadir=");
-            arg.push(data);
+            arg.push(data_dir);
             arg
         });
     if rustix::process::geteuid().is_root() {
@@ -524,16 +525,16 @@ fn install(programs: &Programs, data: &Path) -> Result<(), Error> {
 
 /// Copies a directory with the system's `cp`, which keeps sparse files sparse.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-    let copying = Error::io("copy the template of the data directory");
+    let copy_error = Error::io("copy the template of the data directory");
     let status = Command::new("cp")
         .arg("-R")
         .args([from, to])
         .stdin(Stdio::null())
         .status()
-        .map_err(copying)?;
-    let copying = Error::io("copy the template of the data directory");
+        .map_err(copy_error)?;
+    let copy_error = Error::io("copy the template of the data directory");
     status
         .success()
         .then_some(())
-        .ok_or_else(|| copying(io::Error::other(format!("cp ended with {status}"))))
+        .ok_or_else(|| copy_error(io::Error::other(format!("cp ended with {status}"))))
 }

@@ -33,27 +33,27 @@ impl Masters {
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start).
+    /// As for [`thread`](Self::start).
     pub fn start_with(
         n: usize,
         mut options: impl FnMut(usize) -> ServerOptions,
     ) -> Result<Self, Error> {
         thread::scope(|scope| {
-            let starts: Vec<_> = (0..n)
+            let threads: Vec<_> = (0..n)
                 .map(|i| {
                     let options = options(i);
                     scope.spawn(move || Server::start(options))
                 })
                 .collect();
-            let started: Vec<_> = starts
+            let results: Vec<_> = threads
                 .into_iter()
-                .map(|start| {
-                    start
+                .map(|thread| {
+                    thread
                         .join()
                         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })
                 .collect();
-            started.into_iter().collect::<Result<_, _>>().map(Self)
+            results.into_iter().collect::<Result<_, _>>().map(Self)
         })
     }
 

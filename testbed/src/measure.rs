@@ -54,8 +54,8 @@ impl Samples {
 /// The quantile `share` (0 to 1) of sorted values, for example the median for 0.5. NaN if there are no values.
 pub fn quantile(sorted: &[u64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
-    let at = ((sorted.len() as f64 * share) as usize).min(last);
-    sorted.get(at).map_or(f64::NAN, |value| *value as f64)
+    let index = ((sorted.len() as f64 * share) as usize).min(last);
+    sorted.get(index).map_or(f64::NAN, |value| *value as f64)
 }
 
 /// The median, minimum and maximum of one quantity that was measured in each round of a benchmark.
@@ -72,21 +72,24 @@ pub struct Spread {
 impl Spread {
     /// Computes the median, minimum and maximum from one value per round. Ignores NaN values.
     pub fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
-        let mut rounds: Vec<f64> = rounds.into_iter().filter(|v| v.is_finite()).collect();
+        let mut rounds: Vec<f64> = rounds
+            .into_iter()
+            .filter(|value| value.is_finite())
+            .collect();
         rounds.sort_by(f64::total_cmp);
         let Some((&least, &most)) = rounds.first().zip(rounds.last()) else {
-            let none = f64::NAN;
+            let nan = f64::NAN;
             return Self {
-                median: none,
-                least: none,
-                most: none,
+                median: nan,
+                least: nan,
+                most: nan,
             };
         };
-        let half = rounds.len() / 2;
+        let middle = rounds.len() / 2;
         let median = if rounds.len().is_multiple_of(2) {
-            f64::midpoint(rounds[half - 1], rounds[half])
+            f64::midpoint(rounds[middle - 1], rounds[middle])
         } else {
-            rounds[half]
+            rounds[middle]
         };
         Self {
             median,
@@ -124,17 +127,17 @@ pub struct Usage {
 impl Usage {
     /// Runs the future `work`. Returns its result, with the elapsed time and the processor time.
     pub async fn of<T>(servers: &[Server], work: impl Future<Output = T>) -> (T, Self) {
-        let (client, theirs, started) = (own_cpu(), servers_cpu(servers), Instant::now());
-        let done = work.await;
+        let (client, servers_before, started) = (own_cpu(), servers_cpu(servers), Instant::now());
+        let result = work.await;
         let took = started.elapsed();
         let client = own_cpu().saturating_sub(client);
-        let servers = servers_cpu(servers).saturating_sub(theirs);
+        let servers = servers_cpu(servers).saturating_sub(servers_before);
         let usage = Self {
             took,
-            client,
+            client: client,
             servers,
         };
-        (done, usage)
+        (result, usage)
     }
 }
 
@@ -172,8 +175,8 @@ fn cpu_of(pid: u32) -> Duration {
 /// The processor time of a process in ticks of 10 ms, including the time of threads that have ended.
 pub fn cpu_in_ticks(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks: u64 = behind_name
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks: u64 = after_name
         .split_whitespace()
         .skip(11)
         .take(2)
@@ -211,18 +214,18 @@ impl Counts {
                 if let "total_net_input_bytes" | "total_net_output_bytes" = name {
                     counts.bytes += value.parse::<u64>().unwrap_or(0);
                 } else if let Some(command) = name.strip_prefix("cmdstat_") {
-                    let calls = value.split(['=', ',']).nth(1);
-                    let calls = calls.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+                    let call_count = value.split(['=', ',']).nth(1);
+                    let call_count = call_count.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
                     if ["info", "client|setinfo", "hello", "ping", "config|get"].contains(&command)
                     {
                         continue;
                     }
-                    counts.ran += calls;
+                    counts.ran += call_count;
                     if ["evalsha", "eval", "subscribe"].contains(&command)
                         || command.starts_with("script")
                         || (command == "set" && sends_set)
                     {
-                        counts.sent += calls;
+                        counts.sent += call_count;
                     }
                 }
             }
@@ -248,17 +251,17 @@ mod tests {
     #[test]
     fn quantiles_and_spreads_of_empty_and_small_samples_are_correct() {
         let quantiles = [(&[1, 2, 3, 4][..], 0.5), (&[7], 0.999), (&[], 0.5)];
-        let found = quantiles.map(|(sorted, share)| number(quantile(sorted, share)));
-        assert_eq!(found, ["3.00", "7.00", "-"]);
+        let texts = quantiles.map(|(sorted, share)| number(quantile(sorted, share)));
+        assert_eq!(texts, ["3.00", "7.00", "-"]);
         let spread = Spread::of([4.0, f64::NAN, 1.0, 2.0, 3.0]);
-        let all = [spread.median, spread.least, spread.most].map(number);
-        assert_eq!(all, ["2.50", "1.00", "4.00"]);
+        let texts = [spread.median, spread.least, spread.most].map(number);
+        assert_eq!(texts, ["2.50", "1.00", "4.00"]);
         assert!(Spread::of([]).median.is_nan());
     }
 
     #[test]
     fn numbers_are_printed_with_three_significant_digits() {
-        let all = [f64::NAN, 0.5, 12.34, 1234.5].map(number);
-        assert_eq!(all, ["-", "0.50", "12.3", "1234"]);
+        let texts = [f64::NAN, 0.5, 12.34, 1234.5].map(number);
+        assert_eq!(texts, ["-", "0.50", "12.3", "1234"]);
     }
 }

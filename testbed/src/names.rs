@@ -20,12 +20,12 @@ use crate::shim;
 ///
 /// ```no_run
 /// use std::process::Command;
-/// use quorate_testbed::{Leads, Names};
+/// use quorate_testbed::{LookupAnswer, Names};
 ///
 /// let names = Names::build()?;
-/// names.set("m1.test", Leads::To([127, 0, 0, 1].into()))?;
+/// names.set("m1.test", LookupAnswer::Address([127, 0, 0, 1].into()))?;
 /// Command::new("my-client").arg("redis://m1.test:6379").envs(names.env()).spawn()?;
-/// names.set("m1.test", Leads::ToSilence)?;
+/// names.set("m1.test", LookupAnswer::ToSilence)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -36,14 +36,14 @@ pub struct Names {
 
 /// The answer to a lookup of a host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leads {
+pub enum LookupAnswer {
     /// The name has this address.
-    To(IpAddr),
+    Address(IpAddr),
     /// The name does not exist.
-    Nowhere,
+    NoSuchName,
     /// The name server does not answer. The lookup fails after ten seconds. If [`Names::set`] changes the answer before
     /// that, the lookup gets the new answer.
-    ToSilence,
+    Silence,
 }
 
 impl Names {
@@ -59,21 +59,21 @@ impl Names {
         Ok(Self { library, dir })
     }
 
-    /// Changes the answer to lookups of the host name `name`. Lookups that still wait because of [`Leads::ToSilence`]
+    /// Changes the answer to lookups of the host name `name`. Lookups that still wait because of [`LookupAnswer::Silence`]
     /// get the new answer as well.
     ///
     /// # Errors
     ///
     /// The error of the operating system.
-    pub fn set(&self, name: &str, leads: Leads) -> io::Result<()> {
-        let answer = match leads {
-            Leads::To(address) => address.to_string(),
-            Leads::Nowhere => "nowhere".into(),
-            Leads::ToSilence => "silence".into(),
+    pub fn set(&self, name: &str, answer: LookupAnswer) -> io::Result<()> {
+        let text = match answer {
+            LookupAnswer::Address(address) => address.to_string(),
+            LookupAnswer::NoSuchName => "nowhere".into(),
+            LookupAnswer::Silence => "silence".into(),
         };
         // Write a complete new file and rename it over the old one, so that no lookup reads a partial answer.
         let mut file = tempfile::NamedTempFile::new_in(self.dir.path())?;
-        file.write_all(answer.as_bytes())?;
+        file.write_all(text.as_bytes())?;
         file.persist(self.dir.path().join(name))?;
         Ok(())
     }

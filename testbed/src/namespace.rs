@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 /// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
 /// The interface at the program's end of a network link is named with this prefix and the number of the link.
-const OURS: &str = "qv";
+const LINK_PREFIX: &str = "qv";
 /// The name of the interface at the server's end of a link.
-const THEIRS: &str = "wire";
+const SERVER_INTERFACE: &str = "wire";
 
 /// A network namespace and the link to it. Dropping the value removes both.
 #[derive(Debug)]
@@ -45,16 +45,17 @@ impl Namespace {
     /// If the operating system does not allow new namespaces, or if this program has not called [`isolate`], so that it
     /// can reach networks other than loopback.
     pub fn create() -> io::Result<Self> {
-        static NEXT: AtomicU16 = AtomicU16::new(0);
+        static NEXT_NUMBER: AtomicU16 = AtomicU16::new(0);
         if !is_isolated() {
             return Err(io::Error::other(
                 "this program can reach networks other than loopback: call isolate() before create()",
             ));
         }
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 14);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) % (1 << 14);
         // Each link has a network of four addresses: 10.203.0.0/30, 10.203.0.4/30, and so on.
-        let base = u32::from(Ipv4Addr::new(10, 203, 0, 0)) + u32::from(number) * 4;
-        let (ours, theirs) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
+        let network = u32::from(Ipv4Addr::new(10, 203, 0, 0)) + u32::from(number) * 4;
+        let (program_address, server_address) =
+            (Ipv4Addr::from(network + 1), Ipv4Addr::from(network + 2));
         let holder = Command::new("unshare")
             .args([
                 "--net",
@@ -67,44 +68,70 @@ impl Namespace {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let link = format!("{OURS}{number}");
+        let link = format!("{LINK_PREFIX}{number}");
         let mut namespace = Self {
             holder,
             link: link.clone(),
-            address: theirs,
+            address: server_address,
         };
-        let mut said = String::new();
-        if let Some(out) = namespace.holder.stdout.take() {
-            BufReader::new(out).read_line(&mut said)?;
+        let mut first_line = String::new();
+        if let Some(stdout) = namespace.holder.stdout.take() {
+            BufReader::new(stdout).read_line(&mut first_line)?;
         }
-        if said.trim() != "up" {
+        if first_line.trim() != "up" {
             return Err(io::Error::other(
                 "the network namespace could not be created",
             ));
         }
         let pid = namespace.holder.id().to_string();
-        run(
+        run_program(
             "ip",
             &[
-                "link", "add", &link, "type", "veth", "peer", "name", THEIRS, "netns", &pid,
+                "link",
+                "add",
+                &link,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                SERVER_INTERFACE,
+                "netns",
+                &pid,
             ],
         )?;
-        run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &link])?;
-        run("ip", &["link", "set", "dev", &link, "up"])?;
-        namespace.inside(&["ip", "addr", "add", &format!("{theirs}/30"), "dev", THEIRS])?;
+        run_program(
+            "ip",
+            &[
+                "addr",
+                "add",
+                &format!("{program_address}/30"),
+                "dev",
+                &link,
+            ],
+        )?;
+        run_program("ip", &["link", "set", "dev", &link, "up"])?;
+        namespace.run_inside(&[
+            "ip",
+            "addr",
+            "add",
+            &format!("{server_address}/30"),
+            "dev",
+            SERVER_INTERFACE,
+        ])?;
         // Add a permanent ARP entry for the server. Without it, the kernel would report "unreachable" while the link is
         // down. With it, clients get no answer at all.
-        let hardware = namespace.inside(&["ip", "-brief", "link", "show", "dev", THEIRS])?;
-        let hardware = hardware.split_whitespace().nth(2).unwrap_or_default();
-        let at = theirs.to_string();
-        run(
+        let mac_address =
+            namespace.run_inside(&["ip", "-brief", "link", "show", "dev", SERVER_INTERFACE])?;
+        let mac_address = mac_address.split_whitespace().nth(2).unwrap_or_default();
+        let server_text = server_address.to_string();
+        run_program(
             "ip",
             &[
                 "neigh",
                 "replace",
-                &at,
+                &server_text,
                 "lladdr",
-                hardware,
+                mac_address,
                 "dev",
                 &link,
                 "nud",
@@ -128,7 +155,7 @@ impl Namespace {
     pub fn sever(&self) -> io::Result<()> {
         // Take down the server's end of the link, so that packets of the program vanish. If the program's end were
         // down, sending a packet would fail with an error instead.
-        self.inside(&["ip", "link", "set", "dev", THEIRS, "down"])
+        self.run_inside(&["ip", "link", "set", "dev", SERVER_INTERFACE, "down"])
             .map(drop)
     }
 
@@ -138,25 +165,28 @@ impl Namespace {
     ///
     /// If the operating system refuses the change.
     pub fn mend(&self) -> io::Result<()> {
-        self.inside(&["ip", "link", "set", "dev", THEIRS, "up"])
+        self.run_inside(&["ip", "link", "set", "dev", SERVER_INTERFACE, "up"])
             .map(drop)
     }
 
     /// The program and the arguments to put in front of a command, so that the command runs inside the namespace.
-    pub(crate) fn entrance(&self) -> [String; 3] {
+    pub(crate) fn enter_command(&self) -> [String; 3] {
         let net = format!("--net=/proc/{}/ns/net", self.holder.id());
         ["nsenter".to_owned(), net, "--".to_owned()]
     }
 
-    fn inside(&self, command: &[&str]) -> io::Result<String> {
-        let [enter, net, end] = self.entrance();
-        run(&enter, &[&[net.as_str(), end.as_str()], command].concat())
+    fn run_inside(&self, command: &[&str]) -> io::Result<String> {
+        let [program, net_option, separator] = self.enter_command();
+        run_program(
+            &program,
+            &[&[net_option.as_str(), separator.as_str()], command].concat(),
+        )
     }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = run("ip", &["link", "del", "dev", &self.link]);
+        let _ = run_program("ip", &["link", "del", "dev", &self.link]);
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
@@ -166,7 +196,7 @@ impl Drop for Namespace {
 fn is_isolated() -> bool {
     fs::read_to_string("/proc/self/net/route").is_ok_and(|routes| {
         let mut routes = routes.lines().skip(1);
-        routes.all(|route| route.starts_with(OURS))
+        routes.all(|route| route.starts_with(LINK_PREFIX))
     })
 }
 
@@ -176,13 +206,13 @@ fn is_isolated() -> bool {
 /// # Errors
 ///
 /// The reason why the check failed.
-pub fn isolable() -> Result<(), String> {
+pub fn check_isolation() -> Result<(), String> {
     if is_isolated() {
-        let one = Namespace::create().map_err(|error| error.to_string())?;
-        drop(one);
+        let namespace = Namespace::create().map_err(|error| error.to_string())?;
+        drop(namespace);
         return Ok(());
     }
-    way_in().map(drop)
+    unshare_options().map(drop)
 }
 
 /// Restarts this program, with the same arguments and process id, in a new network namespace that has only a loopback
@@ -195,10 +225,10 @@ pub fn isolate() -> Result<(), String> {
     if std::env::var_os(ISOLATED).is_some() || is_isolated() {
         return Ok(());
     }
-    let flags = way_in()?;
+    let options = unshare_options()?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let error = Command::new("unshare")
-        .args(flags)
+        .args(options)
         .args(["sh", "-c", "ip link set lo up && exec \"$0\" \"$@\""])
         .arg(program)
         .args(std::env::args_os().skip(1))
@@ -209,24 +239,24 @@ pub fn isolate() -> Result<(), String> {
 
 /// Returns arguments with which `unshare` can create a network namespace on this machine. Without root, they also
 /// create a user namespace.
-fn way_in() -> Result<&'static [&'static str], String> {
-    const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
+fn unshare_options() -> Result<&'static [&'static str], String> {
+    const OPTION_SETS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
     // This shell script tries each kind of command with which this module creates namespaces and links.
-    const TRY: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
+    const TEST_SCRIPT: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
                        && ip link add qv0 type veth peer name wire";
-    let mut why = String::new();
-    for way in WAYS {
-        match run("unshare", &[way, &["sh", "-c", TRY]].concat()) {
-            Ok(_) => return Ok(way),
-            Err(error) => why = error.to_string(),
+    let mut last_error = String::new();
+    for options in OPTION_SETS {
+        match run_program("unshare", &[options, &["sh", "-c", TEST_SCRIPT]].concat()) {
+            Ok(_) => return Ok(options),
+            Err(error) => last_error = error.to_string(),
         }
     }
     Err(format!(
-        "this machine does not allow network namespaces: {why}"
+        "this machine does not allow network namespaces: {last_error}"
     ))
 }
 
-fn run(program: &str, args: &[impl AsRef<OsStr>]) -> io::Result<String> {
+fn run_program(program: &str, args: &[impl AsRef<OsStr>]) -> io::Result<String> {
     let output = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
@@ -235,6 +265,6 @@ fn run(program: &str, args: &[impl AsRef<OsStr>]) -> io::Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("{program}: {}", said.trim())))
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{program}: {}", message.trim())))
 }

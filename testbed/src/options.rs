@@ -67,7 +67,7 @@ pub struct ServerOptions {
     pub(crate) patience: Duration,
     pub(crate) namespace: Option<Arc<Namespace>>,
     /// Temporary directories that the server uses. They must not be removed before the server ends.
-    keeps: Vec<Arc<TempDir>>,
+    used_dirs: Vec<Arc<TempDir>>,
 }
 
 impl Default for ServerOptions {
@@ -83,7 +83,7 @@ impl Default for ServerOptions {
             tls: None,
             patience: Duration::from_secs(10),
             namespace: None,
-            keeps: Vec::new(),
+            used_dirs: Vec::new(),
         }
     }
 }
@@ -153,8 +153,8 @@ impl ServerOptions {
     /// Makes the server add the offset in the file `offset` to its wall clock. Restarts keep this option. Default: no
     /// offset.
     pub fn clock(mut self, shim: &ClockShim, offset: &OffsetFile) -> Self {
-        self.keeps.push(shim.home());
-        self.keeps.extend(offset.home());
+        self.used_dirs.push(shim.temp_dir());
+        self.used_dirs.extend(offset.temp_dir());
         self.envs(shim.env(offset))
     }
 
@@ -195,61 +195,61 @@ impl ServerOptions {
     /// The content of the server's configuration file. Passwords are in this file, because as arguments they would be
     /// visible in the process list.
     pub(crate) fn config(&self, port: u16, socket: &Path, data: &Path) -> String {
-        let mut lines = format!("bind {}\nprotected-mode no\ndaemonize no\n", self.host());
-        let mut line = |name: &str, value: &str| {
-            let _ = writeln!(lines, "{name} {}", quoted(value));
+        let mut config = format!("bind {}\nprotected-mode no\ndaemonize no\n", self.host());
+        let mut add_line = |name: &str, value: &str| {
+            let _ = writeln!(config, "{name} {}", quote_value(value));
         };
         let port = port.to_string();
-        let file = |path: &Path| path.to_string_lossy().into_owned();
-        line("unixsocket", &file(socket));
-        line("dir", &file(data));
+        let path_text = |path: &Path| path.to_string_lossy().into_owned();
+        add_line("unixsocket", &path_text(socket));
+        add_line("dir", &path_text(data));
         if let Some(tls) = &self.tls {
-            line("port", "0");
-            line("tls-port", &port);
-            line("tls-cert-file", &file(&tls.cert));
-            line("tls-key-file", &file(&tls.key));
-            line("tls-ca-cert-file", &file(&tls.ca));
-            line(
+            add_line("port", "0");
+            add_line("tls-port", &port);
+            add_line("tls-cert-file", &path_text(&tls.cert));
+            add_line("tls-key-file", &path_text(&tls.key));
+            add_line("tls-ca-cert-file", &path_text(&tls.ca));
+            add_line(
                 "tls-auth-clients",
                 if tls.client_certs { "yes" } else { "no" },
             );
         } else {
-            line("port", &port);
+            add_line("port", &port);
         }
-        let (append, fsync) = match self.persistence {
+        let (append_only, fsync) = match self.persistence {
             Persistence::None | Persistence::Rdb => ("no", "everysec"),
             Persistence::AofEverySec => ("yes", "everysec"),
             Persistence::AofAlways => ("yes", "always"),
         };
-        line("appendonly", append);
-        line("appendfsync", fsync);
+        add_line("appendonly", append_only);
+        add_line("appendfsync", fsync);
         if let Some(password) = &self.password {
-            line("requirepass", password);
+            add_line("requirepass", password);
         }
-        lines.push_str(match self.persistence {
+        config.push_str(match self.persistence {
             Persistence::Rdb => "save 1 1\n",
             _ => "save \"\"\n",
         });
         for user in &self.acl {
-            let _ = writeln!(lines, "user {user}");
+            let _ = writeln!(config, "user {user}");
         }
-        lines
+        config
     }
 }
 
 /// Quotes a value for the server's configuration file.
-fn quoted(value: &str) -> String {
+fn quote_value(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// Percent-encodes a user name or password for a URL.
-pub(crate) fn percent(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut out, byte| {
+pub(crate) fn percent_encode(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut encoded, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
+            encoded.push(char::from(byte));
         } else {
-            let _ = write!(out, "%{byte:02X}");
+            let _ = write!(encoded, "%{byte:02X}");
         }
-        out
+        encoded
     })
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::counters::Stats;
 use crate::fault::{Era, Rules, Way};
-use crate::lane::{End, Lane};
+use crate::lane::{ConnectionEnd, Lane};
 
 type RulesView = watch::Receiver<Rules>;
 
@@ -24,32 +24,32 @@ type RulesView = watch::Receiver<Rules>;
 pub(crate) async fn serve(
     mut client: TcpStream,
     target: SocketAddr,
-    born: Era,
-    view: RulesView,
+    accepted_in: Era,
+    rules_view: RulesView,
     stats: Arc<Stats>,
     seed: u64,
 ) {
     stats.open.fetch_add(1, Ordering::Relaxed);
-    let _open = Decrement(&stats.open);
+    let _open_count = Decrement(&stats.open);
     let _ = client.set_nodelay(true);
     let mut server = None;
-    let end = tokio::select! {
+    let connection_end = tokio::select! {
         biased;
-        () = until(view.clone(), |rules| rules.era.reset > born.reset) => End::Reset,
-        end = async {
+        () = wait_until(rules_view.clone(), |rules| rules.era.reset > accepted_in.reset) => ConnectionEnd::Reset,
+        connection_end = async {
             tokio::select! {
                 biased;
-                () = until(view.clone(), |rules| rules.era.severed > born.severed) => {}
-                end = async {
+                () = wait_until(rules_view.clone(), |rules| rules.era.severed > accepted_in.severed) => {}
+                connection_end = async {
                     server = connect(target).await.ok();
-                    relay(&mut client, server.as_mut(), born, &view, &stats, seed).await
-                } => return end,
+                    relay(&mut client, server.as_mut(), accepted_in, &rules_view, &stats, seed).await
+                } => return connection_end,
             }
             server = None;
-            orphan(&mut client, view.clone(), &stats).await
-        } => end,
+            discard_client_bytes(&mut client, rules_view.clone(), &stats).await
+        } => connection_end,
     };
-    if matches!(end, End::Reset) {
+    if matches!(connection_end, ConnectionEnd::Reset) {
         for socket in [Some(client), server].into_iter().flatten() {
             let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
         }
@@ -74,11 +74,11 @@ async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
 async fn relay(
     client: &mut TcpStream,
     server: Option<&mut TcpStream>,
-    born: Era,
-    view: &RulesView,
+    accepted_in: Era,
+    rules_view: &RulesView,
     stats: &Stats,
     seed: u64,
-) -> End {
+) -> ConnectionEnd {
     let (client_in, client_out) = client.split();
     let (server_in, server_out) = server
         .map(|server| {
@@ -86,34 +86,38 @@ async fn relay(
             server.split()
         })
         .unzip();
-    let up = Lane::new(Way::ToServer, &stats.to_server);
-    let down = Lane::new(Way::ToClient, &stats.to_client);
-    let (luck_up, luck_down) = (StdRng::seed_from_u64(seed), StdRng::seed_from_u64(!seed));
+    let requests = Lane::new(Way::ToServer, &stats.to_server);
+    let replies = Lane::new(Way::ToClient, &stats.to_client);
+    let (rng_up, rng_down) = (StdRng::seed_from_u64(seed), StdRng::seed_from_u64(!seed));
     tokio::select! {
         biased;
-        end = up.deliver(server_out, &down, born, view.clone()) => end,
-        end = down.deliver(Some(client_out), &up, born, view.clone()) => end,
-        end = async {
-            tokio::join!(up.take_in(Some(client_in), luck_up), down.take_in(server_in, luck_down));
+        connection_end = requests.deliver(server_out, &replies, accepted_in, rules_view.clone()) => connection_end,
+        connection_end = replies.deliver(Some(client_out), &requests, accepted_in, rules_view.clone()) => connection_end,
+        connection_end = async {
+            tokio::join!(requests.read_from_sender(Some(client_in), rng_up), replies.read_from_sender(server_in, rng_down));
             pending().await
-        } => end,
+        } => connection_end,
     }
 }
 
 /// Handles a client whose connection to the server was closed by a `HalfOpen` fault. Discards the client's bytes. When
 /// the fault is healed, resets the client's connection if bytes were discarded, otherwise at the client's next bytes.
-async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> End {
+async fn discard_client_bytes(
+    client: &mut TcpStream,
+    mut rules_view: RulesView,
+    stats: &Stats,
+) -> ConnectionEnd {
     let mut buffer = vec![0; 4096];
     let mut has_sent = false;
     loop {
-        let half_open = view.borrow_and_update().half_open;
+        let half_open = rules_view.borrow_and_update().half_open;
         if has_sent && !half_open {
-            return End::Reset;
+            return ConnectionEnd::Reset;
         }
         tokio::select! {
-            _ = view.changed() => {}
-            read = client.read(&mut buffer) => match read {
-                Ok(0) | Err(_) => return End::Closed,
+            _ = rules_view.changed() => {}
+            read_bytes = client.read(&mut buffer) => match read_bytes {
+                Ok(0) | Err(_) => return ConnectionEnd::Closed,
                 Ok(n) => {
                     stats.to_server.received.fetch_add(n as u64, Ordering::Relaxed);
                     stats.to_server.dropped.fetch_add(n as u64, Ordering::Relaxed);
@@ -124,9 +128,9 @@ async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> E
     }
 }
 
-/// Waits until `so` returns true for the proxy's rules. Waits forever if the proxy has been dropped.
-async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
-    if view.wait_for(so).await.is_err() {
+/// Waits until `condition` returns true for the proxy's rules. Waits forever if the proxy has been dropped.
+async fn wait_until(mut rules_view: RulesView, condition: impl FnMut(&Rules) -> bool) {
+    if rules_view.wait_for(condition).await.is_err() {
         pending::<()>().await;
     }
 }

@@ -26,14 +26,16 @@ impl PortLease {
     /// Reserves a port that is free at this moment.
     pub(crate) fn take() -> io::Result<Self> {
         let mut rng: rand::rngs::StdRng = rand::make_rng();
-        let range = calm_range();
+        let range = stable_range();
         for _ in 0..200 {
-            let wish = range.as_ref().map_or(0, |r| rng.random_range(r.clone()));
-            let Ok(probe) = TcpListener::bind((Ipv4Addr::LOCALHOST, wish)) else {
+            let wanted_port = range
+                .as_ref()
+                .map_or(0, |ports| rng.random_range(ports.clone()));
+            let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted_port)) else {
                 continue;
             };
-            let port = probe.local_addr()?.port();
-            if leased(|set| set.insert(port)) {
+            let port = listener.local_addr()?.port();
+            if with_leased_ports(|set| set.insert(port)) {
                 return Ok(Self(port));
             }
         }
@@ -50,23 +52,23 @@ impl PortLease {
 
 impl Drop for PortLease {
     fn drop(&mut self) {
-        leased(|set| set.remove(&self.0));
+        with_leased_ports(|set| set.remove(&self.0));
     }
 }
 
-fn leased<T>(with: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
-    with(&mut LEASED.lock().unwrap_or_else(PoisonError::into_inner))
+fn with_leased_ports<T>(change: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
+    change(&mut LEASED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The ports from 10,000 up to the start of the ephemeral range. `None` if these are fewer than 2,000 ports.
-fn calm_range() -> Option<Range<u16>> {
-    const LOWEST: u16 = 10_000;
-    const ROOM: u16 = 2_000;
-    let ephemeral_from = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
+fn stable_range() -> Option<Range<u16>> {
+    const FIRST: u16 = 10_000;
+    const MIN_COUNT: u16 = 2_000;
+    let ephemeral_start = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
         .ok()
         .and_then(|text| text.split_whitespace().next()?.parse().ok())
         .unwrap_or(32_768_u16);
-    (ephemeral_from >= LOWEST + ROOM).then_some(LOWEST..ephemeral_from)
+    (ephemeral_start >= FIRST + MIN_COUNT).then_some(FIRST..ephemeral_start)
 }
 
 #[cfg(test)]

@@ -15,11 +15,11 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::Error;
-use crate::home::Home;
-use crate::life::Life;
+use crate::server_dir::ServerDir;
+use crate::server_process::ServerProcess;
 use crate::ports::PortLease;
 use crate::process::process_state;
-use crate::spawn::{find, mortal};
+use crate::spawn::{find, tied_to_process};
 use crate::test_server::TestServer;
 
 /// How long to wait until the effect of a signal is visible, and how long a started server may take until its first
@@ -84,7 +84,7 @@ impl Programs {
                 find(OsStr::new("setpriv")).ok_or("setpriv")?;
             }
             let server = find(OsStr::new("postgres"))
-                .or_else(newest)
+                .or_else(newest_server)
                 .ok_or("postgres")?;
             // The other programs of the same version are in the same folder.
             let server = fs::canonicalize(&server).unwrap_or(server);
@@ -106,7 +106,7 @@ impl Programs {
 }
 
 /// The server program of the newest version that is installed as Debian does it.
-fn newest() -> Option<PathBuf> {
+fn newest_server() -> Option<PathBuf> {
     let versions = fs::read_dir(VERSIONS).ok()?.flatten();
     let programs = versions.filter_map(|version| {
         let number: u32 = version.file_name().to_str()?.parse().ok()?;
@@ -136,9 +136,9 @@ pub struct Postgres {
     programs: &'static Programs,
     /// The server process. Fields are dropped in the order of their declarations, so the server ends before its
     /// directory is removed.
-    life: Life,
+    process: ServerProcess,
     lease: Option<PortLease>,
-    dir: Home,
+    dir: ServerDir,
 }
 
 impl Postgres {
@@ -169,7 +169,7 @@ impl Postgres {
     /// server's log if the server does not start. No process is left running in that case.
     pub fn start_with(options: PostgresOptions) -> Result<Self, Error> {
         let programs = Programs::find()?;
-        let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
+        let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
         if is_root() {
             chown(dir.path(), Some(NOBODY), Some(NOBODY))
                 .map_err(Error::io("change the owner of a directory"))?;
@@ -177,7 +177,7 @@ impl Postgres {
         let mut server = Self {
             options,
             programs,
-            life: Life::new(dir.path().join("server.log"), PATIENCE),
+            process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
             lease: None,
             dir,
         };
@@ -193,7 +193,7 @@ impl Postgres {
     ///
     /// As for [`start_with`](Self::start_with).
     pub fn start_copy(&self) -> Result<Self, Error> {
-        let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
+        let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
         let copied = Command::new("cp")
             .arg("-a")
             .args([self.data_dir(), dir.path().join("data")])
@@ -212,7 +212,7 @@ impl Postgres {
         let mut server = Self {
             options: self.options.clone(),
             programs: self.programs,
-            life: Life::new(dir.path().join("server.log"), PATIENCE),
+            process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
             lease: None,
             dir,
         };
@@ -227,7 +227,7 @@ impl Postgres {
     /// As for [`start_with`](Self::start_with). [`Error::Exited`] also if the program `pg_basebackup` is missing or
     /// fails.
     pub fn start_standby(&self) -> Result<Self, Error> {
-        let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
+        let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
         if is_root() {
             chown(dir.path(), Some(NOBODY), Some(NOBODY))
                 .map_err(Error::io("change the owner of a directory"))?;
@@ -235,7 +235,7 @@ impl Postgres {
         let mut standby = Self {
             options: self.options.clone(),
             programs: self.programs,
-            life: Life::new(dir.path().join("server.log"), PATIENCE),
+            process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
             lease: None,
             dir,
         };
@@ -310,7 +310,7 @@ impl Postgres {
     ///
     /// [`Error::Unverified`] if the process does not end.
     pub fn shut_down(&self) -> Result<(), Error> {
-        self.life.end(Signal::INT, || true)
+        self.process.end(Signal::INT, || true)
     }
 
     /// Kills the main process of the server with SIGKILL. The other processes notice this and end.
@@ -320,7 +320,7 @@ impl Postgres {
     /// [`Error::Unverified`] if the process does not end.
     pub fn kill(&self) -> Result<(), Error> {
         let children = self.children();
-        self.life.end(Signal::KILL, || {
+        self.process.end(Signal::KILL, || {
             let is_gone = |pid: &Pid| {
                 let pid = pid.as_raw_nonzero().get().cast_unsigned();
                 process_state(pid).is_none_or(|state| state == 'Z')
@@ -355,7 +355,7 @@ impl Postgres {
     ///
     /// [`Error::NotRunning`] if the server is dead.
     pub fn stop(&self) -> Result<(), Error> {
-        self.life.stop()?;
+        self.process.stop()?;
         // Each process of the server is in a session and a process group of its own.
         self.signal_children(Signal::STOP);
         Ok(())
@@ -368,7 +368,7 @@ impl Postgres {
     /// [`Error::NotRunning`] if the server is dead.
     pub fn cont(&self) -> Result<(), Error> {
         self.signal_children(Signal::CONT);
-        self.life.cont()
+        self.process.cont()
     }
 
     fn signal_children(&self, signal: Signal) {
@@ -379,7 +379,7 @@ impl Postgres {
 
     /// The child processes of the server's main process: its backends and its helpers.
     fn children(&self) -> Vec<Pid> {
-        let Some(parent) = self.life.pid() else {
+        let Some(parent) = self.process.pid() else {
             return Vec::new();
         };
         let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
@@ -415,8 +415,8 @@ impl Postgres {
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(Error::Refused(said))
+            let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(Error::Refused(message))
         }
     }
 
@@ -440,7 +440,7 @@ impl Postgres {
 
     /// The last lines of the server's log. All restarts of the server write to the same log.
     pub fn log_tail(&self) -> String {
-        self.life.log_tail()
+        self.process.log_tail()
     }
 
     fn data_dir(&self) -> PathBuf {
@@ -515,15 +515,15 @@ impl Postgres {
                     .flat_map(|setting| ["-c", setting]),
             )
             .current_dir(self.dir.path());
-        self.life.begin(command)?;
+        self.process.start(command)?;
         let probe = || self.sql("SELECT 1").err().map(|error| error.to_string());
-        self.life
+        self.process
             .wait_ready(PATIENCE, Duration::from_millis(20), probe)
     }
 
     /// Ends all processes of the server. SIGKILL would end only the first process at once.
     fn end(&self) -> Result<(), Error> {
-        self.life.end(Signal::QUIT, || true)
+        self.process.end(Signal::QUIT, || true)
     }
 }
 
@@ -567,7 +567,7 @@ impl Drop for Postgres {
 /// Returns a command that starts `program`, as the user `nobody` if this process runs as root.
 fn unprivileged(program: &Path) -> Command {
     if !is_root() {
-        return mortal(program, None);
+        return tied_to_process(program, None);
     }
     let mut command = Command::new("setpriv");
     command

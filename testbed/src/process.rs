@@ -29,12 +29,12 @@ pub(crate) fn process_state(pid: u32) -> Option<char> {
     String::from_utf8_lossy(&ps.stdout).trim().chars().next()
 }
 
-/// Waits until `done` returns true, but at most for `patience`. Checks every millisecond and blocks this thread.
-/// Returns whether `done` returned true.
-pub fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
+/// Waits until `is_done` returns true, but at most for `patience`. Checks every millisecond and blocks this thread.
+/// Returns whether `is_done` returned true.
+pub fn within(patience: Duration, mut is_done: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     loop {
-        if done() {
+        if is_done() {
             return true;
         }
         if started.elapsed() >= patience {

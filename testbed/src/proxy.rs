@@ -43,7 +43,7 @@ pub struct Proxy {
     target: SocketAddr,
     rules: Arc<watch::Sender<Rules>>,
     stats: Arc<Stats>,
-    seen: Arc<SeenEra>,
+    seen_era: Arc<SeenEra>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -68,29 +68,29 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (rules, view) = watch::channel(Rules::default());
+        let (rules, rules_view) = watch::channel(Rules::default());
         let stats = Arc::new(Stats::default());
-        let seen = Arc::new(SeenEra::default());
-        let door = Door {
+        let seen_era = Arc::new(SeenEra::default());
+        let acceptor = Acceptor {
             listener,
             target,
             seed,
-            view,
+            view: rules_view,
             stats: stats.clone(),
-            seen: seen.clone(),
+            seen_era: seen_era.clone(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let thread = std::thread::Builder::new()
             .name(format!("proxy-{}", address.port()))
-            .spawn(move || LocalSet::new().block_on(&runtime, door.keep()))?;
+            .spawn(move || LocalSet::new().block_on(&runtime, acceptor.run()))?;
         Ok(Self {
             address,
             target,
             rules: Arc::new(rules),
             stats,
-            seen,
+            seen_era: seen_era,
             thread: Some(thread),
         })
     }
@@ -137,17 +137,17 @@ impl Proxy {
     ///
     /// If the change affects all connections that exist now, the [`Era`] changes. Then waits until the accepting thread
     /// stores the changed `Era` with each new connection.
-    fn change(&self, by: impl FnOnce(&mut Rules)) {
+    fn change(&self, change: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
         self.rules.send_modify(|rules| {
-            let old = rules.era;
-            by(rules);
+            let old_era = rules.era;
+            change(rules);
             era = rules.era;
-            is_new = era != old;
+            is_new = era != old_era;
         });
         if is_new {
-            self.seen.wait_for(era);
+            self.seen_era.wait_for(era);
         }
     }
 }
@@ -160,7 +160,7 @@ struct SeenEra {
 }
 
 impl SeenEra {
-    fn tell(&self, era: Era) {
+    fn set(&self, era: Era) {
         *self.era.lock().unwrap_or_else(PoisonError::into_inner) = era;
         self.changed.notify_all();
     }
@@ -192,20 +192,20 @@ impl Drop for Proxy {
 }
 
 /// The accepting side of the proxy.
-struct Door {
+struct Acceptor {
     listener: TcpListener,
     target: SocketAddr,
     seed: u64,
     view: watch::Receiver<Rules>,
     stats: Arc<Stats>,
-    seen: Arc<SeenEra>,
+    seen_era: Arc<SeenEra>,
 }
 
-impl Door {
+impl Acceptor {
     /// Accepts connections until the proxy is dropped.
-    async fn keep(mut self) {
-        // Use two handles for the listening socket: `waiting` waits for a connection, `self.listener` never waits.
-        let Ok(waiting) = self
+    async fn run(mut self) {
+        // Use two handles for the listening socket: `async_listener` waits for a connection, `self.listener` never waits.
+        let Ok(async_listener) = self
             .listener
             .try_clone()
             .and_then(tokio::net::TcpListener::from_std)
@@ -217,24 +217,24 @@ impl Door {
             tokio::select! {
                 biased;
                 change = self.view.changed() => {
-                    let (told, closed) = {
+                    let (new_era, is_closed) = {
                         let rules = self.view.borrow_and_update();
                         (rules.era, rules.closed)
                     };
-                    if change.is_err() || closed {
+                    if change.is_err() || is_closed {
                         return;
                     }
                     // First accept the connections that were made before the rules changed, with the old `era`.
                     while let Ok((client, _)) = self.listener.accept() {
-                        let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
-                        if let Ok(client) = admitted {
+                        let stream = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
+                        if let Ok(client) = stream {
                             self.admit(client, era);
                         }
                     }
-                    era = told;
-                    self.seen.tell(era);
+                    era = new_era;
+                    self.seen_era.set(era);
                 }
-                knock = waiting.accept() => match knock {
+                accepted = async_listener.accept() => match accepted {
                     Ok((client, _)) => self.admit(client, era),
                     // Accepting failed, usually because no file descriptor is free. Try again later.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -244,7 +244,7 @@ impl Door {
     }
 
     fn admit(&self, client: TcpStream, era: Era) {
-        let number = self.stats.accepted.fetch_add(1, Ordering::Relaxed);
+        let connection_number = self.stats.accepted.fetch_add(1, Ordering::Relaxed);
         let (refuse, detour) = {
             let rules = self.view.borrow();
             (rules.refuse, rules.detour)
@@ -254,10 +254,14 @@ impl Door {
             return;
         }
         let target = match detour {
-            Some((other, in_turn)) if !in_turn || number % 2 == 1 => other,
+            Some((other_address, is_every_second))
+                if !is_every_second || connection_number % 2 == 1 =>
+            {
+                other_address
+            }
             _ => self.target,
         };
-        let seed = self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let seed = self.seed ^ connection_number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let (view, stats) = (self.view.clone(), self.stats.clone());
         tokio::task::spawn_local(serve(client, target, era, view, stats, seed));
     }

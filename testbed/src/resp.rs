@@ -58,8 +58,8 @@ impl Reply {
     /// # Errors
     ///
     /// Those of [`Connection::receive`].
-    pub fn read(from: &mut impl BufRead) -> io::Result<Self> {
-        read_reply(from, DEPTH)
+    pub fn read(reader: &mut impl BufRead) -> io::Result<Self> {
+        read_reply(reader, DEPTH)
     }
 }
 
@@ -131,7 +131,10 @@ impl Connection {
             request.extend_from_slice(arg);
             request.extend_from_slice(b"\r\n");
         }
-        self.stream.get_mut().write_all(&request).map_err(plain)
+        self.stream
+            .get_mut()
+            .write_all(&request)
+            .map_err(as_timeout)
     }
 
     /// Reads the next reply.
@@ -140,12 +143,12 @@ impl Connection {
     ///
     /// As for [`command`](Self::command).
     pub fn receive(&mut self) -> io::Result<Reply> {
-        read_reply(&mut self.stream, DEPTH).map_err(plain)
+        read_reply(&mut self.stream, DEPTH).map_err(as_timeout)
     }
 }
 
 /// Turns the error `WouldBlock` into `TimedOut`, because a socket timeout returns `WouldBlock` on Unix.
-fn plain(error: io::Error) -> io::Error {
+fn as_timeout(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time")
     } else {
@@ -160,14 +163,14 @@ const DEPTH: usize = 32;
 const LONGEST_LINE: u64 = 64 << 10;
 
 fn read_reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
-    let too_much = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    let invalid_data = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason.to_owned());
     let depth = depth
         .checked_sub(1)
-        .ok_or_else(|| too_much("the reply is nested too deeply"))?;
+        .ok_or_else(|| invalid_data("the reply is nested too deeply"))?;
     let mut line = String::new();
-    let read = Read::take(&mut *from, LONGEST_LINE).read_line(&mut line)?;
-    if read as u64 == LONGEST_LINE {
-        return Err(too_much("a line of the reply is too long"));
+    let read_bytes = Read::take(&mut *from, LONGEST_LINE).read_line(&mut line)?;
+    if read_bytes as u64 == LONGEST_LINE {
+        return Err(invalid_data("a line of the reply is too long"));
     }
     let Some(line) = line.strip_suffix("\r\n") else {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -181,22 +184,22 @@ fn read_reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
         ":" => Reply::Int(number()?),
         "$" => match usize::try_from(number()?) {
             Err(_) => Reply::Nil,
-            Ok(len) => {
+            Ok(length) => {
                 // Do not reserve memory for the announced length, because the bytes may never arrive.
                 let mut bytes = Vec::new();
-                let whole = (len as u64).saturating_add(2);
-                let read = Read::take(&mut *from, whole).read_to_end(&mut bytes)?;
-                if (read as u64) < whole {
+                let length_with_end = (length as u64).saturating_add(2);
+                let read_bytes = Read::take(&mut *from, length_with_end).read_to_end(&mut bytes)?;
+                if (read_bytes as u64) < length_with_end {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                bytes.truncate(len);
+                bytes.truncate(length);
                 Reply::Bulk(bytes)
             }
         },
         "*" => match usize::try_from(number()?) {
             Err(_) => Reply::Nil,
-            Ok(len) => Reply::Array(
-                (0..len)
+            Ok(length) => Reply::Array(
+                (0..length)
                     .map(|_| read_reply(from, depth))
                     .collect::<Result<_, _>>()?,
             ),
@@ -246,9 +249,9 @@ mod tests {
 
     #[test]
     fn every_kind_of_reply_is_parsed() {
-        let nested = parse("*5\r\n+OK\r\n-ERR no\r\n:-7\r\n$4\r\na\r\nb\r\n$-1\r\n").unwrap();
-        let Reply::Array(parts) = nested else {
-            panic!("{nested:?}")
+        let reply = parse("*5\r\n+OK\r\n-ERR no\r\n:-7\r\n$4\r\na\r\nb\r\n$-1\r\n").unwrap();
+        let Reply::Array(parts) = reply else {
+            panic!("{reply:?}")
         };
         assert!(parts[0].is_ok());
         assert_eq!(parts[1], Reply::Error("ERR no".into()));

@@ -14,13 +14,13 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::error::Error;
-use crate::home::Home;
-use crate::life::Life;
 use crate::namespace::Namespace;
-use crate::options::{ServerOptions, percent};
+use crate::options::{ServerOptions, percent_encode};
 use crate::ports::PortLease;
 use crate::resp::{Connection, Reply};
-use crate::spawn::{available, mortal};
+use crate::server_dir::ServerDir;
+use crate::server_process::ServerProcess;
+use crate::spawn::{available, tied_to_process};
 use crate::test_server::TestServer;
 
 /// If the first port is taken, [`Server::start`] tries up to this number of other ports.
@@ -43,9 +43,9 @@ pub struct Server {
     program: PathBuf,
     /// The server process. Fields are dropped in the order of their declarations, so the server ends before its
     /// directory is removed.
-    life: Life,
+    process: ServerProcess,
     lease: PortLease,
-    dir: Home,
+    dir: ServerDir,
 }
 
 impl Server {
@@ -62,11 +62,11 @@ impl Server {
         };
         let mut tries = 1;
         loop {
-            let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
+            let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
             let server = Self {
                 options: options.clone(),
                 program: program.clone(),
-                life: Life::new(dir.path().join("server.log"), SIGNAL_PATIENCE),
+                process: ServerProcess::new(dir.path().join("server.log"), SIGNAL_PATIENCE),
                 lease: PortLease::take().map_err(Error::io("find a free port"))?,
                 dir,
             };
@@ -113,7 +113,7 @@ impl Server {
             .options
             .credentials()
             .map_or_else(String::new, |(user, password)| {
-                format!("{}:{}@", percent(user), percent(password))
+                format!("{}:{}@", percent_encode(user), percent_encode(password))
             });
         format!("{scheme}://{userinfo}{address}")
     }
@@ -130,7 +130,7 @@ impl Server {
 
     /// The process id, or `None` if the server is not running.
     pub fn pid(&self) -> Option<u32> {
-        self.life.pid()
+        self.process.pid()
     }
 
     /// Whether the process exists. A process that SIGSTOP has frozen is alive.
@@ -165,7 +165,7 @@ impl Server {
     ///
     /// [`Error::NotRunning`] if the server is dead.
     pub fn stop(&self) -> Result<(), Error> {
-        self.life.stop()
+        self.process.stop()
     }
 
     /// Resumes a stopped server. It then executes the requests that clients sent while it was stopped.
@@ -174,7 +174,7 @@ impl Server {
     ///
     /// [`Error::NotRunning`] if the server is dead.
     pub fn cont(&self) -> Result<(), Error> {
-        self.life.cont()
+        self.process.cont()
     }
 
     /// Kills the server if it runs, and starts it again on the same port, with the data that its persistence has kept.
@@ -212,7 +212,7 @@ impl Server {
             Err(error) => Some(error.to_string()),
         };
         let pause = Duration::from_millis(5);
-        self.life.wait_ready(self.options.patience, pause, probe)
+        self.process.wait_ready(self.options.patience, pause, probe)
     }
 
     /// Sends a command over the server's Unix socket. The command uses neither TLS nor a proxy.
@@ -254,7 +254,7 @@ impl Server {
 
     /// The last lines of the server's log. A restarted server appends to the same log.
     pub fn log_tail(&self) -> String {
-        self.life.log_tail()
+        self.process.log_tail()
     }
 
     fn launch(&self) -> Result<(), Error> {
@@ -268,13 +268,13 @@ impl Server {
         prepare().map_err(Error::io(
             "create the directory and the configuration of the server",
         ))?;
-        let mut command = mortal(&self.program, self.namespace());
+        let mut command = tied_to_process(&self.program, self.namespace());
         command
             .arg(self.config_file())
             .args(&self.options.args)
             .envs(self.options.env.iter().map(|(name, value)| (name, value)))
             .current_dir(self.dir.path());
-        self.life.begin(command)?;
+        self.process.start(command)?;
         self.wait_ready()
     }
 
@@ -292,17 +292,17 @@ impl Server {
         };
         match answer {
             Reply::Error(refusal) if !refusal.starts_with("NO") => Ok(Some(refusal)),
-            _ => self.knock().map(|_| None),
+            _ => self.connect_to_port().map(|_| None),
         }
     }
 
     /// Connects to the server's port. Fails after one second, for example if the network link is down.
-    fn knock(&self) -> io::Result<TcpStream> {
+    fn connect_to_port(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
-        self.life.end(signal, || self.knock().is_err())
+        self.process.end(signal, || self.connect_to_port().is_err())
     }
 
     fn data_dir(&self) -> PathBuf {
@@ -316,8 +316,8 @@ impl Server {
 
 impl TestServer for Server {
     fn missing() -> Option<String> {
-        let text = "no redis-server or valkey-server on the PATH: install one, or set QUORATE_SERVER to its path";
-        available().is_none().then(|| text.to_owned())
+        let reason = "no redis-server or valkey-server on the PATH: install one, or set QUORATE_SERVER to its path";
+        available().is_none().then(|| reason.to_owned())
     }
 
     fn addrs(&self) -> Vec<SocketAddr> {
@@ -336,7 +336,7 @@ impl TestServer for Server {
         Self::restart(self)
     }
 
-    fn come_back(&self) -> Result<(), Error> {
+    fn restart_after_crash(&self) -> Result<(), Error> {
         self.restart_empty()
     }
 

@@ -6,15 +6,15 @@ use std::io::Write;
 /// file, appends a line to it. `scripts/test` counts these lines.
 pub fn not_run(test: &str, why: &str) {
     println!("NOT RUN: {test}: {why}");
-    let Some(file) = std::env::var_os("QUORATE_NOT_RUN") else {
+    let Some(path) = std::env::var_os("QUORATE_NOT_RUN") else {
         return;
     };
-    let opened = std::fs::File::options()
+    let log = std::fs::File::options()
         .create(true)
         .append(true)
-        .open(file);
+        .open(path);
     // Write each line with one call, because several test processes append to the file.
-    if let Ok(mut file) = opened {
-        let _ = file.write_all(format!("{test}: {why}\n").as_bytes());
+    if let Ok(mut path) = log {
+        let _ = path.write_all(format!("{test}: {why}\n").as_bytes());
     }
 }

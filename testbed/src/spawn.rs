@@ -27,23 +27,25 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
         let _ = thread::Builder::new()
             .name("testbed-spawner".into())
             .spawn(move || {
-                for (mut command, answer) in queue {
-                    let _ = answer.send(command.spawn());
+                for (mut command, result_sender) in queue {
+                    let _ = result_sender.send(command.spawn());
                 }
             });
         jobs
     });
-    let (answer, spawned) = mpsc::channel();
-    let gone = || io::Error::other("the thread that starts the servers has ended");
-    spawner.send((command, answer)).map_err(|_| gone())?;
-    spawned.recv().map_err(|_| gone())?
+    let (result_sender, result) = mpsc::channel();
+    let ended_error = || io::Error::other("the thread that starts the servers has ended");
+    spawner
+        .send((command, result_sender))
+        .map_err(|_| ended_error())?;
+    result.recv().map_err(|_| ended_error())?
 }
 
 /// Returns a command that starts `program`, in the given network namespace if there is one. If `setpriv` works, the
 /// program dies when this process ends.
-pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
+pub(crate) fn tied_to_process(program: &Path, namespace: Option<&Namespace>) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
-    let tied = *SETPRIV.get_or_init(|| {
+    let has_setpriv = *SETPRIV.get_or_init(|| {
         cfg!(target_os = "linux")
             && Command::new("setpriv")
                 .args(["--pdeathsig", "KILL", "true"])
@@ -53,17 +55,17 @@ pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
                 .status()
                 .is_ok_and(|status| status.success())
     });
-    let mut words: Vec<OsString> = Vec::new();
+    let mut arguments: Vec<OsString> = Vec::new();
     if let Some(namespace) = namespace {
-        words.extend(namespace.entrance().map(OsString::from));
+        arguments.extend(namespace.enter_command().map(OsString::from));
     }
-    if tied {
-        words.extend(["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
+    if has_setpriv {
+        arguments.extend(["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
     }
-    words.push(program.into());
-    // Each program in `words` replaces itself with the next one (`exec`). So the server has the child's process id.
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
+    arguments.push(program.into());
+    // Each program in `arguments` replaces itself with the next one (`exec`). So the server has the child's process id.
+    let mut command = Command::new(&arguments[0]);
+    command.args(&arguments[1..]);
     command
 }
 
@@ -74,7 +76,7 @@ pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
 /// [`Error::NoProgram`](crate::Error::NoProgram).
 pub fn available() -> Option<PathBuf> {
     match std::env::var_os("QUORATE_SERVER").filter(|name| !name.is_empty()) {
-        Some(named) => find(&named),
+        Some(configured) => find(&configured),
         None => ["redis-server", "valkey-server"]
             .iter()
             .find_map(|name| find(OsStr::new(name))),
@@ -86,14 +88,14 @@ pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
         // Make the path absolute, because the server starts in another directory.
-        return executable(path).then(|| std::path::absolute(path).ok())?;
+        return is_executable(path).then(|| std::path::absolute(path).ok())?;
     }
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|dir| dir.join(path))
-        .find(|candidate| executable(candidate))
+        .find(|candidate| is_executable(candidate))
 }
 
-fn executable(path: &Path) -> bool {
+fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)

@@ -19,7 +19,7 @@ use crate::error::Error;
 /// for server in &servers {
 ///     println!("{}", server.url("locks"));
 ///     server.kill()?;
-///     server.come_back()?;
+///     server.restart_after_crash()?;
 /// }
 /// # Ok::<(), quorate_testbed::Error>(())
 /// ```
@@ -37,9 +37,9 @@ pub trait TestServer: Any + fmt::Debug + Send + Sync {
         self.addrs()[0].port()
     }
 
-    /// The URL for clients whose data is in `place`: the name of a database, or the path of a znode. Redis has no such
+    /// The URL for clients whose data is in `location`: the name of a database, or the path of a znode. Redis has no such
     /// place.
-    fn url(&self, place: &str) -> String;
+    fn url(&self, location: &str) -> String;
 
     /// Kills the server with SIGKILL, as a crash would. Does nothing if the server is dead.
     ///
@@ -61,7 +61,7 @@ pub trait TestServer: Any + fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// If the server does not start.
-    fn come_back(&self) -> Result<(), Error> {
+    fn restart_after_crash(&self) -> Result<(), Error> {
         self.restart()
     }
 

@@ -15,10 +15,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::error::Error;
-use crate::home::Home;
-use crate::life::Life;
 use crate::ports::PortLease;
-use crate::spawn::{find, mortal};
+use crate::server_dir::ServerDir;
+use crate::server_process::ServerProcess;
+use crate::spawn::{find, tied_to_process};
 use crate::test_server::TestServer;
 
 /// How long a member may take from its start until it answers. Java starts slowly on a busy machine.
@@ -31,9 +31,9 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 /// of the ports of the previous attempt.
 const TRIES: usize = 4;
 /// The folder in which Debian installs Java libraries.
-const JARS: &str = "/usr/share/java";
+const JAR_FOLDER: &str = "/usr/share/java";
 /// The Java libraries that ZooKeeper needs.
-const NEEDED: [&str; 18] = [
+const NEEDED_JARS: [&str; 18] = [
     "zookeeper",
     "zookeeper-jute",
     "slf4j-api",
@@ -157,13 +157,13 @@ impl ZooKeeper {
     ///
     /// As for [`start`](Self::start).
     pub fn start_with(options: &ZooKeeperOptions) -> Result<Self, Error> {
-        let missing =
+        let missing_error =
             |why: String| Error::io("find ZooKeeper")(io::Error::new(io::ErrorKind::NotFound, why));
-        let java = java().map_err(missing)?;
-        let classes = class_path().map_err(missing)?;
+        let java = java().map_err(missing_error)?;
+        let class_path = class_path().map_err(missing_error)?;
         let mut tries = 1;
         loop {
-            match Self::try_start(options, &java, &classes) {
+            match Self::try_start(options, &java, &class_path) {
                 Err(Error::Exited { log, .. }) if tries < TRIES && log.contains("in use") => {
                     tries += 1;
                 }
@@ -172,20 +172,20 @@ impl ZooKeeper {
         }
     }
 
-    fn try_start(options: &ZooKeeperOptions, java: &Path, classes: &str) -> Result<Self, Error> {
+    fn try_start(options: &ZooKeeperOptions, java: &Path, class_path: &str) -> Result<Self, Error> {
         let members = (0..options.members.max(1))
-            .map(|_| Member::new(java, classes))
+            .map(|_| Member::new(java, class_path))
             .collect::<Result<Vec<_>, _>>()?;
-        let quorum: Vec<String> = members.iter().map(Member::quorum_ports).collect();
+        let quorum_ports: Vec<String> = members.iter().map(Member::quorum_ports).collect();
         for (number, member) in members.iter().enumerate() {
-            member.configure(options, number, &quorum)?;
+            member.configure(options, number, &quorum_ports)?;
         }
         for member in &members {
             member.launch()?;
         }
-        let all = Self { members };
-        all.wait_ready()?;
-        Ok(all)
+        let ensemble = Self { members };
+        ensemble.wait_ready()?;
+        Ok(ensemble)
     }
 
     /// The number of members.
@@ -229,7 +229,7 @@ impl ZooKeeper {
     ///
     /// [`Error::NotRunning`] if the member is dead.
     pub fn stop(&self, member: usize) -> Result<(), Error> {
-        self.members[member].life.stop()
+        self.members[member].process.stop()
     }
 
     /// Resumes a stopped member.
@@ -238,7 +238,7 @@ impl ZooKeeper {
     ///
     /// [`Error::NotRunning`] if the member is dead.
     pub fn cont(&self, member: usize) -> Result<(), Error> {
-        self.members[member].life.cont()
+        self.members[member].process.cont()
     }
 
     /// Kills a member if it runs, and starts it again on the same ports with its data. Waits until the member serves
@@ -262,7 +262,7 @@ impl ZooKeeper {
         let mut alive = self
             .members
             .iter()
-            .filter(|member| member.life.pid().is_some());
+            .filter(|member| member.process.pid().is_some());
         alive.try_for_each(Member::wait_ready)
     }
 
@@ -281,16 +281,16 @@ impl ZooKeeper {
     /// # Errors
     ///
     /// `ConnectionRefused` from a dead member, `WouldBlock` or `TimedOut` from a stopped one.
-    pub fn ask(&self, member: usize, word: &str) -> io::Result<String> {
-        self.members[member].ask(word)
+    pub fn ask(&self, member: usize, command: &str) -> io::Result<String> {
+        self.members[member].ask(command)
     }
 
     /// One value of a member's answer to `mntr`, for example the number of connections. `None` if the member does not
     /// report it.
     pub fn figure(&self, member: usize, name: &str) -> Option<u64> {
-        let all = self.ask(member, "mntr").ok()?;
-        let mut words = all.lines().filter_map(|line| line.split_once('\t'));
-        let (_, value) = words.find(|(key, _)| *key == name)?;
+        let report = self.ask(member, "mntr").ok()?;
+        let mut values = report.lines().filter_map(|line| line.split_once('\t'));
+        let (_, value) = values.find(|(key, _)| *key == name)?;
         value.trim().parse::<f64>().ok().map(|value| value as u64)
     }
 
@@ -301,9 +301,11 @@ impl ZooKeeper {
     ///
     /// If the file cannot be written.
     pub fn write_client(&self, folder: &Path) -> io::Result<()> {
-        let Member { java, classes, .. } = &self.members[0];
+        let Member {
+            java, class_path, ..
+        } = &self.members[0];
         let script = format!(
-            "#!/bin/sh\nexec '{}' -cp '{classes}' org.apache.zookeeper.ZooKeeperMain \"$@\"\n",
+            "#!/bin/sh\nexec '{}' -cp '{class_path}' org.apache.zookeeper.ZooKeeperMain \"$@\"\n",
             java.display()
         );
         let file = folder.join("zkCli.sh");
@@ -323,8 +325,8 @@ impl TestServer for ZooKeeper {
             .collect()
     }
 
-    fn url(&self, place: &str) -> String {
-        Self::url(self, place)
+    fn url(&self, location: &str) -> String {
+        Self::url(self, location)
     }
 
     fn kill(&self) -> Result<(), Error> {
@@ -335,13 +337,14 @@ impl TestServer for ZooKeeper {
         thread::scope(|scope| {
             // Start all members at the same time, because the first one is not ready before a majority runs.
             let restart = |member| scope.spawn(move || Self::restart(self, member));
-            let all: Vec<_> = (0..self.members()).map(restart).collect();
-            let ended = all.into_iter().map(|one| {
-                one.join()
+            let threads: Vec<_> = (0..self.members()).map(restart).collect();
+            let results = threads.into_iter().map(|thread| {
+                thread
+                    .join()
                     .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             });
-            let ended: Vec<_> = ended.collect();
-            ended.into_iter().collect()
+            let results: Vec<_> = results.collect();
+            results.into_iter().collect()
         })
     }
 
@@ -359,36 +362,36 @@ impl TestServer for ZooKeeper {
 struct Member {
     /// The server process. This field precedes `dir`, because Rust drops fields in order: the process must be dead
     /// before its directory is removed.
-    life: Life,
+    process: ServerProcess,
     java: PathBuf,
-    classes: String,
-    client: PortLease,
-    quorum: PortLease,
-    election: PortLease,
-    dir: Home,
+    class_path: String,
+    client_port: PortLease,
+    quorum_port: PortLease,
+    election_port: PortLease,
+    dir: ServerDir,
 }
 
 impl Member {
-    fn new(java: &Path, classes: &str) -> Result<Self, Error> {
-        let port = || PortLease::take().map_err(Error::io("find a free port"));
-        let dir = Home::create(None).map_err(Error::io("create a temporary directory"))?;
+    fn new(java: &Path, class_path: &str) -> Result<Self, Error> {
+        let lease_port = || PortLease::take().map_err(Error::io("find a free port"));
+        let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
         Ok(Self {
-            life: Life::new(dir.path().join("server.log"), SIGNAL_PATIENCE),
+            process: ServerProcess::new(dir.path().join("server.log"), SIGNAL_PATIENCE),
             java: java.to_owned(),
-            classes: classes.to_owned(),
-            client: port()?,
-            quorum: port()?,
-            election: port()?,
+            class_path: class_path.to_owned(),
+            client_port: lease_port()?,
+            quorum_port: lease_port()?,
+            election_port: lease_port()?,
             dir,
         })
     }
 
     fn addr(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.client.port()).into()
+        (Ipv4Addr::LOCALHOST, self.client_port.port()).into()
     }
 
     fn quorum_ports(&self) -> String {
-        format!("{}:{}", self.quorum.port(), self.election.port())
+        format!("{}:{}", self.quorum_port.port(), self.election_port.port())
     }
 
     /// Creates the directory and the configuration of a member.
@@ -396,7 +399,7 @@ impl Member {
         &self,
         options: &ZooKeeperOptions,
         number: usize,
-        quorum: &[String],
+        quorum_ports: &[String],
     ) -> Result<(), Error> {
         let (shortest, longest) = options.sessions;
         let mut config = format!(
@@ -405,30 +408,30 @@ impl Member {
              4lw.commands.whitelist=*\nminSessionTimeout={}\nmaxSessionTimeout={}\n\
              maxClientCnxns=0\n",
             self.data_dir().display(),
-            self.client.port(),
+            self.client_port.port(),
             shortest.as_millis(),
             longest.as_millis(),
         );
-        if quorum.len() > 1 {
-            for (other, ports) in quorum.iter().enumerate() {
+        if quorum_ports.len() > 1 {
+            for (other, ports) in quorum_ports.iter().enumerate() {
                 let _ = writeln!(config, "server.{}=127.0.0.1:{ports}", other + 1);
             }
         }
         for line in &options.settings {
             let _ = writeln!(config, "{line}");
         }
-        let lay_out = || -> io::Result<()> {
+        let write_files = || -> io::Result<()> {
             fs::create_dir_all(self.data_dir())?;
             fs::write(self.data_dir().join("myid"), (number + 1).to_string())?;
             fs::write(self.config_file(), config)
         };
-        lay_out().map_err(Error::io(
+        write_files().map_err(Error::io(
             "create the directory and the configuration of the server",
         ))
     }
 
     fn launch(&self) -> Result<(), Error> {
-        let mut command = mortal(&self.java, None);
+        let mut command = tied_to_process(&self.java, None);
         command
             .args([
                 "-Xmx128m",
@@ -439,37 +442,37 @@ impl Member {
                 "-Dzookeeper.forceSync=no",
                 "-cp",
             ])
-            .arg(&self.classes)
+            .arg(&self.class_path)
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg(self.config_file())
             .current_dir(self.dir.path());
-        self.life.begin(command)
+        self.process.start(command)
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        let probe = || match self.serves() {
+        let probe = || match self.not_ready_reason() {
             Ok(answer) => answer,
             Err(error) => Some(error.to_string()),
         };
         let pause = Duration::from_millis(20);
-        self.life.wait_ready(START_PATIENCE, pause, probe)
+        self.process.wait_ready(START_PATIENCE, pause, probe)
     }
 
     /// Checks whether this member serves clients. Returns `None` if it does, otherwise the answer to `srvr`.
     ///
     /// The answer to `conf` must contain this member's data directory. Otherwise another server has taken the port.
-    fn serves(&self) -> io::Result<Option<String>> {
+    fn not_ready_reason(&self) -> io::Result<Option<String>> {
         let answer = self.ask("srvr")?;
-        let ours = self
+        let is_own = self
             .ask("conf")?
             .contains(&self.data_dir().display().to_string());
-        Ok(Some(answer).filter(|answer| !ours || !answer.contains("Mode: ")))
+        Ok(Some(answer).filter(|answer| !is_own || !answer.contains("Mode: ")))
     }
 
-    fn ask(&self, word: &str) -> io::Result<String> {
+    fn ask(&self, command: &str) -> io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&self.addr(), ANSWER_PATIENCE)?;
         stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
-        stream.write_all(word.as_bytes())?;
+        stream.write_all(command.as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
@@ -477,7 +480,7 @@ impl Member {
 
     fn kill(&self) -> Result<(), Error> {
         let refuses = || TcpStream::connect_timeout(&self.addr(), ANSWER_PATIENCE).is_err();
-        self.life.end(Signal::KILL, refuses)
+        self.process.end(Signal::KILL, refuses)
     }
 
     fn data_dir(&self) -> PathBuf {
@@ -490,9 +493,10 @@ impl Member {
 }
 
 fn java() -> Result<PathBuf, String> {
-    let home = std::env::var_os("JAVA_HOME").filter(|home| !home.is_empty());
-    let named = home.and_then(|home| find(Path::new(&home).join("bin/java").as_os_str()));
-    named
+    let java_home = std::env::var_os("JAVA_HOME").filter(|java_home| !java_home.is_empty());
+    let configured =
+        java_home.and_then(|java_home| find(Path::new(&java_home).join("bin/java").as_os_str()));
+    configured
         .or_else(|| find("java".as_ref()))
         .ok_or_else(|| "java is missing: install a JRE, such as default-jre-headless".into())
 }
@@ -502,8 +506,8 @@ fn java() -> Result<PathBuf, String> {
 fn class_path() -> Result<String, String> {
     if let Some(folder) = std::env::var_os("QUORATE_ZOOKEEPER").filter(|name| !name.is_empty()) {
         let folder = PathBuf::from(folder);
-        let there = folder.is_dir();
-        return if there {
+        let is_folder = folder.is_dir();
+        return if is_folder {
             Ok(format!("{}/*", folder.display()))
         } else {
             Err(format!(
@@ -512,14 +516,14 @@ fn class_path() -> Result<String, String> {
             ))
         };
     }
-    let jar = |name: &str| format!("{JARS}/{name}.jar");
-    if !Path::new(&jar("zookeeper")).is_file() {
+    let jar_path = |name: &str| format!("{JAR_FOLDER}/{name}.jar");
+    if !Path::new(&jar_path("zookeeper")).is_file() {
         return Err(format!(
             "{} is missing: install the package zookeeper, or set QUORATE_ZOOKEEPER \
              to the folder of its jars",
-            jar("zookeeper")
+            jar_path("zookeeper")
         ));
     }
-    let jars: Vec<String> = NEEDED.iter().map(|name| jar(name)).collect();
+    let jars: Vec<String> = NEEDED_JARS.iter().map(|name| jar_path(name)).collect();
     Ok(jars.join(":"))
 }

@@ -16,7 +16,7 @@ use crate::support::listener::Listener;
 use crate::support::{eventually, masters, ms, secs, settings, take};
 use futures::future::{join, join_all};
 use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, StatusVerdict, TryAcquire, Wait};
-use quorate_testbed::{Fault as Harm, Hostile, Proxy, Script, Server, Tampering, Then, Way, Words};
+use quorate_testbed::{Fault as Harm, Hostile, Proxy, Script, Server, Tampering, AfterHandshake, Way, AnswerBytes};
 
 /// The node timeout. It exceeds the default of 50 ms, because a good server on a busy machine sometimes needs more.
 const NODE_TIMEOUT: Duration = ms(200);
@@ -59,15 +59,15 @@ fn start(script: Script) -> Hostile {
 
 fn relay(server: &Server, harm: Tampering) -> Script {
     let target = server.addr();
-    Script::Relay { target, harm }
+    Script::Relay { target, tampering: harm }
 }
 
 fn after_handshake(words: &str) -> Script {
-    Script::Greet(Then::Say(words.into()))
+    Script::Greet(AfterHandshake::Say(words.into()))
 }
 
 fn flood(first: &str, rest: &str) -> Script {
-    Script::Greet(Then::Flood {
+    Script::Greet(AfterHandshake::Flood {
         first: first.into(),
         rest: rest.into(),
     })
@@ -374,18 +374,18 @@ macro_rules! survives {
 
 survives! {
     calls_end_in_time_if_a_master_hangs_up_after_the_handshake: "hangs up after the handshake",
-        |_| Script::Greet(Then::HangUp);
+        |_| Script::Greet(AfterHandshake::HangUp);
     calls_end_in_time_if_a_master_hangs_up_at_the_first_request: "hangs up at the first request",
-        |_| Script::Greet(Then::HangUpAfter { commands: 0, words: "".into() });
+        |_| Script::Greet(AfterHandshake::HangUpAfter { commands: 0, words: "".into() });
     calls_end_in_time_if_a_master_hangs_up_after_some_answers: "hangs up after three answers",
-        |_| Script::Greet(Then::HangUpAfter { commands: 3, words: "-ERR not now\r\n".into() });
+        |_| Script::Greet(AfterHandshake::HangUpAfter { commands: 3, words: "-ERR not now\r\n".into() });
     calls_end_in_time_if_a_master_never_answers: "silent", |_| Script::Hush;
     calls_end_in_time_if_a_master_is_silent_after_the_handshake: "silent after the handshake",
-        |_| Script::Greet(Then::Hush);
+        |_| Script::Greet(AfterHandshake::Hush);
     calls_end_in_time_if_a_master_sends_garbage_after_the_handshake: "nonsense after the handshake",
-        |_| Script::Greet(Then::Say(Words::Garbage(600)));
+        |_| Script::Greet(AfterHandshake::Say(AnswerBytes::Garbage(600)));
     calls_end_in_time_if_a_master_sends_garbage_in_the_handshake: "nonsense in the handshake",
-        |_| Script::Say(Words::Garbage(600));
+        |_| Script::Say(AnswerBytes::Garbage(600));
     calls_end_in_time_if_a_master_sends_words_for_numbers: "words for numbers",
         |_| after_handshake("$3\r\nabc\r\n");
     calls_end_in_time_if_a_master_nests_errors_in_its_answers: "errors in arrays",
@@ -447,17 +447,17 @@ async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
     // four seconds.
     let answers = |commands| {
         let words = "-ERR not now\r\n".into();
-        Script::Greet(Then::HangUpAfter { commands, words })
+        Script::Greet(AfterHandshake::HangUpAfter { commands, words })
     };
     let scripts = vec![
-        ("hangs up after the handshake", Script::Greet(Then::HangUp)),
+        ("hangs up after the handshake", Script::Greet(AfterHandshake::HangUp)),
         ("hangs up at the first request", answers(0)),
         ("hangs up after three answers", answers(3)),
         (
             "says nonsense",
-            Script::Greet(Then::Say(Words::Garbage(600))),
+            Script::Greet(AfterHandshake::Say(AnswerBytes::Garbage(600))),
         ),
-        ("says nonsense at once", Script::Say(Words::Garbage(600))),
+        ("says nonsense at once", Script::Say(AnswerBytes::Garbage(600))),
         ("hangs up at once", Script::Dismiss("".into())),
         ("floods", flood("", "*1\r\n")),
     ];

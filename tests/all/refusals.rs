@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{self, PATIENCE, ms, secs};
 use quorate::{AcquireError, Redlock, RestartGuard, Wait};
-use quorate_testbed::{Hostile, Masters, Script, ServerOptions, Then};
+use quorate_testbed::{Hostile, Masters, Script, ServerOptions, AfterHandshake};
 
 /// A client of one master that waits for a lock without end.
 fn waiter(url: &str) -> Redlock {
@@ -122,7 +122,7 @@ async fn refusal_that_only_the_configuration_can_repair_ends_an_endless_wait() {
         ends_with(&waiter(&greeting.url()), error, remedy).await;
         // The server completes the handshake, and refuses the lock itself.
         if !error.contains("HELLO") {
-            let then = Then::Say(words.as_str().into());
+            let then = AfterHandshake::Say(words.as_str().into());
             let later = Hostile::start(Script::Greet(then)).expect("a server");
             let said = end_of_wait(&waiter(&later.url()), error).await;
             assert!(said.contains(remedy), "{error}: {said}");
@@ -135,7 +135,7 @@ async fn refusal_that_time_can_repair_is_waited_for() {
     for error in PASSING {
         let words = format!("-{error}\r\n");
         let server = Hostile::start(Script::Say(words.as_str().into())).expect("a server");
-        let later = Then::Say(words.as_str().into());
+        let later = AfterHandshake::Say(words.as_str().into());
         let later = Hostile::start(Script::Greet(later)).expect("a server");
         let (one, other) = (waiter(&server.url()), waiter(&later.url()));
         tokio::join!(goes_on(&one, error), goes_on(&other, error));

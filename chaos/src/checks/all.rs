@@ -14,7 +14,7 @@ type Checker = fn(&Case<'_>) -> Finding;
 
 /// The checkers for all kinds of locks except plain locks. Each checker has a list of workloads, and runs only if the
 /// scenario has one of them.
-const OF_KINDS: [(Checker, &[Workload]); 6] = [
+const CHECKERS_OF_KINDS: [(Checker, &[Workload]); 6] = [
     (ledger::check, &[Workload::Transfer]),
     (views::check, &[Workload::Readers, Workload::Owners]),
     (permits::check, &[Workload::Permits]),
@@ -44,8 +44,11 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
         leftovers::check(&case),
         notified::check(&case),
     ];
-    for (check, workloads) in OF_KINDS {
-        if workloads.iter().any(|one| scenario.workloads.contains(one)) {
+    for (check, workloads) in CHECKERS_OF_KINDS {
+        if workloads
+            .iter()
+            .any(|workload| scenario.workloads.contains(workload))
+        {
             findings.push(check(&case));
         }
     }
@@ -62,12 +65,12 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
 
 fn stalls(history: &History) -> HashMap<&str, Vec<(u64, u64)>> {
     let mut stalls: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
-    for line in &history.lines {
-        if let Event::Suffered { what, since } = &line.what
-            && what == STALLED
+    for entry in &history.entries {
+        if let Event::Suffered { disturbance, since } = &entry.event
+            && disturbance == STALLED
         {
-            let of = stalls.entry(&line.who).or_default();
-            of.push((*since, line.t));
+            let intervals = stalls.entry(&entry.process).or_default();
+            intervals.push((*since, entry.t));
         }
     }
     stalls
@@ -75,10 +78,10 @@ fn stalls(history: &History) -> HashMap<&str, Vec<(u64, u64)>> {
 
 fn starved(history: &History) -> HashMap<&str, Vec<(u64, u64, u64)>> {
     let mut starved: HashMap<&str, Vec<(u64, u64, u64)>> = HashMap::new();
-    for line in &history.lines {
-        if let Event::Starved { since, waited } = line.what {
-            let of = starved.entry(&line.who).or_default();
-            of.push((since, line.t, waited));
+    for entry in &history.entries {
+        if let Event::Starved { since, waited } = entry.event {
+            let intervals = starved.entry(&entry.process).or_default();
+            intervals.push((since, entry.t, waited));
         }
     }
     starved

@@ -6,40 +6,47 @@ use crate::event::Event;
 
 /// The minimum number of acquisitions per client, on average over all clients. With fewer, the run has tested too
 /// little, and its verdict is "unknown".
-const FEW: usize = 3;
+const MIN_ACQUISITIONS_PER_CLIENT: usize = 3;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
-    let violations = gone_wrong(case);
-    let obtained = case.attempts.iter().filter(|one| one.served().is_some());
-    let obtained = obtained.count();
-    let missing = missing(case, obtained);
-    let landed = case.faults.iter().filter(|one| one.landed.is_some());
-    let unavailable = case.history.lines.iter();
-    let unavailable = unavailable.filter(|line| matches!(line.what, Event::Unavailable { .. }));
-    let looked_at = format!(
-        "{} of {} faults took effect; {} faults or workloads not supported on this machine; {obtained} locks acquired",
-        landed.count(),
+    let violations = failures(case);
+    let acquisitions = case
+        .attempts
+        .iter()
+        .filter(|attempt| attempt.served_at().is_some());
+    let acquisitions = acquisitions.count();
+    let reasons = reasons_for_unknown(case, acquisitions);
+    let landed_faults = case
+        .faults
+        .iter()
+        .filter(|attempt| attempt.landed_at.is_some());
+    let unavailable_events = case.history.entries.iter();
+    let unavailable_events =
+        unavailable_events.filter(|entry| matches!(entry.event, Event::Unavailable { .. }));
+    let coverage = format!(
+        "{} of {} faults took effect; {} faults or workloads not supported on this machine; {acquisitions} locks acquired",
+        landed_faults.count(),
         case.faults.len(),
-        unavailable.count()
+        unavailable_events.count()
     );
-    Finding::of("assumptions", looked_at, violations).lacking(&missing)
+    Finding::new("assumptions", coverage, violations).insufficient_because(&reasons)
 }
 
 /// Finds faults that had no effect, and clients that ended unexpectedly.
-fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
-    let bad = |t: u64, who: &str, what: String| Violation {
+fn failures(case: &Case<'_>) -> Vec<Violation> {
+    let violation = |t: u64, process: &str, description: String| Violation {
         checker: "assumptions".into(),
         from: t,
         to: t,
-        who: vec![who.to_owned()],
+        processes: vec![process.to_owned()],
         resource: None,
-        what,
+        description,
         excused: None,
     };
-    let faults = case.faults.iter().filter_map(|fault| {
-        let what = if let Some(why) = &fault.failed {
+    let failed_faults = case.faults.iter().filter_map(|fault| {
+        let description = if let Some(why) = &fault.failure {
             format!("the fault {} failed: {why}", fault.kind)
-        } else if fault.landed.is_none() || fault.healed.is_none() {
+        } else if fault.landed_at.is_none() || fault.healed_at.is_none() {
             format!(
                 "the fault {} failed: its effect or its end was not observed",
                 fault.kind
@@ -47,46 +54,53 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
         } else {
             return None;
         };
-        Some(bad(fault.from, &fault.targets.join(" "), what))
+        Some(violation(fault.from, &fault.targets.join(" "), description))
     });
-    let clients = case.history.lines.iter().filter_map(|line| {
-        let Event::Gone { meant: false, how } = &line.what else {
+    let ended_clients = case.history.entries.iter().filter_map(|entry| {
+        let Event::Gone { meant: false, how } = &entry.event else {
             return None;
         };
-        Some(bad(line.t, &line.who, format!("the client ended: {how}")))
+        Some(violation(
+            entry.t,
+            &entry.process,
+            format!("the client ended: {how}"),
+        ))
     });
-    faults.chain(clients).collect()
+    failed_faults.chain(ended_clients).collect()
 }
 
 /// The reasons why the history is not sufficient for a verdict, e.g. that there were too few acquisitions.
-fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
-    let mut missing = Vec::new();
+fn reasons_for_unknown(case: &Case<'_>, acquisitions: usize) -> Vec<String> {
+    let mut reasons_for_unknown = Vec::new();
     // If the scenario has only one kind of fault, this kind must have been injected. With several kinds, a short run
     // can end before each kind was injected.
     if let [kind] = case.scenario.faults[..] {
-        let unavailable = case.history.lines.iter().any(|line| {
-            matches!(&line.what, Event::Unavailable { kind: name, .. } if name == kind.name())
+        let unavailable = case.history.entries.iter().any(|entry| {
+            matches!(&entry.event, Event::Unavailable { kind: name, .. } if name == kind.name())
         });
         if unavailable {
-            missing.push(format!("the fault {kind} is unavailable"));
-        } else if !case.faults.iter().any(|one| one.kind == kind.name()) {
-            missing.push(format!("the fault {kind} was never injected"));
+            reasons_for_unknown.push(format!("the fault {kind} is unavailable"));
+        } else if !case.faults.iter().any(|fault| fault.kind == kind.name()) {
+            reasons_for_unknown.push(format!("the fault {kind} was never injected"));
         }
     }
     if case.history.calm().is_none() || case.history.finish().is_none() {
-        missing.push("the run was cut short".into());
+        reasons_for_unknown.push("the run was cut short".into());
     }
-    let count = |is: fn(&Event) -> bool| {
-        let lines = case.history.lines.iter();
-        lines.filter(|line| is(&line.what)).count()
+    let count = |matches_kind: fn(&Event) -> bool| {
+        let lines = case.history.entries.iter();
+        lines.filter(|entry| matches_kind(&entry.event)).count()
     };
-    let begun = count(|what| matches!(what, Event::Ready { .. }));
-    let finished = count(|what| matches!(what, Event::Bye | Event::Gone { meant: true, .. }));
-    if finished < begun {
-        missing.push("the history does not show that every client ended".into());
+    let ready_count = count(|event| matches!(event, Event::Ready { .. }));
+    let finished_count =
+        count(|event| matches!(event, Event::Bye | Event::Gone { meant: true, .. }));
+    if finished_count < ready_count {
+        reasons_for_unknown.push("the history does not show that every client ended".into());
     }
-    if obtained < FEW * case.scenario.clients {
-        missing.push(format!("only {obtained} acquisitions: use a longer run"));
+    if acquisitions < MIN_ACQUISITIONS_PER_CLIENT * case.scenario.clients {
+        reasons_for_unknown.push(format!(
+            "only {acquisitions} acquisitions: use a longer run"
+        ));
     }
-    missing
+    reasons_for_unknown
 }

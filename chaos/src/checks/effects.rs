@@ -11,51 +11,52 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let holds: HashMap<(&str, u64), &Attempt> = case
         .attempts
         .iter()
-        .map(|attempt| ((attempt.who.as_str(), attempt.op), attempt))
+        .map(|attempt| ((attempt.process.as_str(), attempt.op), attempt))
         .collect();
-    let mut firsts: HashMap<(&str, &str), (u64, &str)> = HashMap::new();
+    let mut first_writes: HashMap<(&str, &str), (u64, &str)> = HashMap::new();
     let mut violations = Vec::new();
-    let mut steps = 0;
-    for line in &case.history.lines {
+    let mut write_count = 0;
+    for entry in &case.history.entries {
         let Event::Wrote {
             op,
             key,
             from,
             began,
-        } = &line.what
+        } = &entry.event
         else {
             continue;
         };
-        steps += 1;
-        let Some((t, who)) = firsts.insert((key, from), (line.t, &line.who)) else {
+        write_count += 1;
+        let Some((first_at, process)) = first_writes.insert((key, from), (entry.t, &entry.process))
+        else {
             continue;
         };
         // Excuse a late write of a paused holder. If the holder was paused after its last check of the lock, only a
         // fencing token could have prevented the write.
-        let late = holds
-            .get(&(line.who.as_str(), *op))
+        let is_late = holds
+            .get(&(entry.process.as_str(), *op))
             .and_then(|hold| hold.belief(case.end))
-            .is_some_and(|(_, to)| line.t > to);
-        let paused = late && case.was_paused(&line.who, *began, line.t);
-        let excused = if paused {
+            .is_some_and(|(_, to)| entry.t > to);
+        let was_paused = is_late && case.was_paused(&entry.process, *began, entry.t);
+        let excuse = if was_paused {
             Some(
                 "the writer was paused between its last check of the lock and its write".to_owned(),
             )
         } else {
-            case.excuse(t, line.t)
+            case.excuse(first_at, entry.t)
         };
         violations.push(Violation {
             checker: "effects".into(),
             from: *began,
-            to: line.t,
-            who: vec![who.to_owned(), line.who.clone()],
+            to: entry.t,
+            processes: vec![process.to_owned(), entry.process.clone()],
             resource: Some(key.clone()),
-            what: format!(
-                "{who} and {} both overwrote the same content {from:?} of {key:?}",
-                line.who
+            description: format!(
+                "{process} and {} both overwrote the same content {from:?} of {key:?}",
+                entry.process
             ),
-            excused,
+            excused: excuse,
         });
     }
-    Finding::of("effects", format!("{steps} changes"), violations)
+    Finding::new("effects", format!("{write_count} changes"), violations)
 }

@@ -11,11 +11,15 @@ use crate::history::Attempt;
 use crate::scenario::Exclusion as Promise;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
-    let believers = case.attempts.iter().enumerate();
-    let mut beliefs: Vec<Belief<usize>> = believers
-        .filter_map(|(who, attempt)| {
+    let attempts = case.attempts.iter().enumerate();
+    let mut beliefs: Vec<Belief<usize>> = attempts
+        .filter_map(|(index, attempt)| {
             let (from, until) = attempt.belief(case.end)?;
-            Some(Belief { who, from, until })
+            Some(Belief {
+                who: index,
+                from,
+                until,
+            })
         })
         .collect();
     beliefs.sort_by_key(|belief| belief.from);
@@ -23,28 +27,38 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut violations = Vec::new();
     for belief in beliefs {
         let attempt = &case.attempts[belief.who];
-        for place in attempt.places() {
-            for overlap in exclusion.begins(place, belief) {
-                let other = &case.attempts[overlap.other];
-                if !other.claim.is_compatible_with(&attempt.claim) {
-                    violations.push(overlapping(case, place.0, other, attempt, &overlap));
+        for resource_slot in attempt.resource_slots() {
+            for overlap in exclusion.begins(resource_slot, belief) {
+                let earlier = &case.attempts[overlap.other];
+                if !earlier.claim.is_compatible_with(&attempt.claim) {
+                    violations.push(overlap_violation(
+                        case,
+                        resource_slot.0,
+                        earlier,
+                        attempt,
+                        &overlap,
+                    ));
                 }
             }
         }
     }
-    let (seen, holds) = (violations.len(), exclusion.judged());
+    let (overlap_count, hold_count) = (violations.len(), exclusion.judged());
     let promise = case.scenario.exclusion();
-    let looked_at = match promise {
-        Promise::Holds => format!("{holds} lock holds checked, {seen} overlaps"),
+    let coverage = match promise {
+        Promise::Holds => format!("{hold_count} lock holds checked, {overlap_count} overlaps"),
         Promise::MayBreak => {
-            format!("{holds} lock holds checked, {seen} overlaps, which this scenario allows")
+            format!(
+                "{hold_count} lock holds checked, {overlap_count} overlaps, which this scenario allows"
+            )
         }
         Promise::MustBreak => {
-            format!("{holds} lock holds checked, {seen} overlaps, which this scenario must cause")
+            format!(
+                "{hold_count} lock holds checked, {overlap_count} overlaps, which this scenario must cause"
+            )
         }
     };
-    let finding = Finding::of("exclusion", looked_at, violations);
-    if promise == Promise::MustBreak && seen == 0 {
+    let finding = Finding::new("exclusion", coverage, violations);
+    if promise == Promise::MustBreak && overlap_count == 0 {
         // This scenario must cause overlapping holds. If the checker found none, either the faults or the checker did
         // not work.
         return finding.at_least(Verdict::Unknown);
@@ -52,10 +66,10 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-fn overlapping(
+fn overlap_violation(
     case: &Case<'_>,
     resource: &str,
-    other: &Attempt,
+    earlier: &Attempt,
     attempt: &Attempt,
     Overlap { from, to, .. }: &Overlap<usize>,
 ) -> Violation {
@@ -64,22 +78,24 @@ fn overlapping(
         checker: "exclusion".into(),
         from: *from,
         to: *to,
-        who: vec![other.who.clone(), attempt.who.clone()],
+        processes: vec![earlier.process.clone(), attempt.process.clone()],
         resource: Some(resource.to_owned()),
-        what: format!(
+        description: format!(
             "{} and {} both held {resource:?}{} for {} ({} and {})",
-            other.name(),
+            earlier.name(),
             attempt.name(),
             slot.unwrap_or_default(),
             seconds(to - from),
-            token(other),
-            token(attempt)
+            token_text(earlier),
+            token_text(attempt)
         ),
         excused: case.excuse(*from, *to),
     }
 }
 
-fn token(of: &Attempt) -> String {
-    of.token
-        .map_or_else(|| "no token".to_owned(), |token| format!("token {token}"))
+fn token_text(attempt: &Attempt) -> String {
+    attempt.token.map_or_else(
+        || "no token".to_owned(),
+        |token_text| format!("token {token_text}"),
+    )
 }

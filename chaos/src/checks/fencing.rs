@@ -19,48 +19,51 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut holds: Vec<(u64, &Attempt)> = case
         .attempts
         .iter()
-        .filter_map(|attempt| Some((attempt.obtained?, attempt)))
+        .filter_map(|attempt| Some((attempt.obtained_at?, attempt)))
         .collect();
-    holds.sort_by_key(|(at, _)| *at);
-    let mut given = Tokens::default();
-    let mut owned = Owned::default();
-    let mut bare = 0;
-    for (at, attempt) in holds {
+    holds.sort_by_key(|(obtained_at, _)| *obtained_at);
+    let mut tokens = Tokens::default();
+    let mut owner_holds = OwnerHolds::default();
+    let mut without_token = 0;
+    for (obtained_at, attempt) in holds {
         let Some(token) = attempt.token else {
             if case.scenario.locker == Locker::Quorate {
-                bare += 1;
-                let what = format!("{} acquired a lock without a fencing token", attempt.name());
-                violations.push(violation(at, at, &[attempt], what));
+                without_token += 1;
+                let description =
+                    format!("{} acquired a lock without a fencing token", attempt.name());
+                violations.push(violation(obtained_at, obtained_at, &[attempt], description));
             }
             continue;
         };
-        let began = owned.began(attempt, token, case.end);
-        for place in attempt.places() {
-            let obtained = Obtained {
+        let began_at = owner_holds.began_at(attempt, token, case.end);
+        for resource_slot in attempt.resource_slots() {
+            let acquisition = Obtained {
                 who: attempt,
-                began,
-                at,
+                began: began_at,
+                at: obtained_at,
                 token,
             };
-            let compatible = |other: &&Attempt| other.claim.is_compatible_with(&attempt.claim);
-            let breach = given.obtained_among(place, obtained, compatible);
-            violations.extend(breach.map(|breach| breached(place.0, &obtained, breach)));
+            let is_compatible = |other: &&Attempt| other.claim.is_compatible_with(&attempt.claim);
+            let breach = tokens.obtained_among(resource_slot, acquisition, is_compatible);
+            violations.extend(
+                breach.map(|breach| breach_violation(resource_slot.0, &acquisition, breach)),
+            );
         }
     }
-    let tokens = given.judged();
-    let (applied, refused) = register(case, &mut violations);
-    let mut looked_at = format!(
-        "{tokens} fencing tokens, {applied} writes accepted, {refused} stale writes refused"
+    let tokens = tokens.judged();
+    let (accepted_count, refused_count) = check_register(case, &mut violations);
+    let mut coverage = format!(
+        "{tokens} fencing tokens, {accepted_count} writes accepted, {refused_count} stale writes refused"
     );
-    if bare > 0 {
-        looked_at = format!("{looked_at}, {bare} acquisitions without a fencing token");
+    if without_token > 0 {
+        coverage = format!("{coverage}, {without_token} acquisitions without a fencing token");
     }
-    Finding::of("fencing", looked_at, violations)
+    Finding::new("fencing", coverage, violations)
 }
 
 /// The holds of reentrant locks, grouped by resource and fencing token.
 #[derive(Default)]
-struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
+struct OwnerHolds<'a>(HashMap<(&'a str, u64), Vec<JoinableHold<'a>>>);
 
 /// A hold of a reentrant lock, as a tuple:
 ///
@@ -69,89 +72,106 @@ struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 /// - the start of the first attempt that got the same fencing token (overlapping holds of one owner share a token)
 ///
 /// Both times are in nanoseconds since the start of the run.
-type Joinable<'a> = (&'a Attempt, u64, u64);
+type JoinableHold<'a> = (&'a Attempt, u64, u64);
 
-impl<'a> Owned<'a> {
+impl<'a> OwnerHolds<'a> {
     /// Returns the start of the first attempt that got this token. This is `attempt` itself, unless its owner already
     /// held the lock with this token. `end` is the end of the run.
-    fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
+    fn began_at(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
-            return attempt.began;
+            return attempt.began_at;
         };
         let holds = self.0.entry((&attempt.resource, token)).or_default();
-        let mut live = holds.iter();
-        let joined =
-            live.find(|(other, until, _)| other.claim == attempt.claim && *until > attempt.began);
-        let began = joined.map_or(attempt.began, |(_, _, began)| *began);
-        holds.push((attempt, to, began));
-        began
+        let mut others = holds.iter();
+        let joined_hold = others
+            .find(|(other, until, _)| other.claim == attempt.claim && *until > attempt.began_at);
+        let began_at = joined_hold.map_or(attempt.began_at, |(_, _, began_at)| *began_at);
+        holds.push((attempt, to, began_at));
+        began_at
     }
 }
 
-fn breached(resource: &str, new: &Obtained<&Attempt>, breach: Breach<&Attempt>) -> Violation {
-    let (attempt, token) = (new.who, new.token);
+fn breach_violation(
+    resource: &str,
+    acquisition: &Obtained<&Attempt>,
+    breach: Breach<&Attempt>,
+) -> Violation {
+    let (attempt, token) = (acquisition.who, acquisition.token);
     let name = attempt.name();
     match breach {
-        Breach::Twice(other) => {
-            let what = format!(
+        Breach::Twice(earlier) => {
+            let description = format!(
                 "{} and {name} both got fencing token {token} for {resource:?}",
-                other.who.name()
+                earlier.who.name()
             );
-            violation(other.at, new.at, &[other.who, attempt], what)
+            violation(
+                earlier.at,
+                acquisition.at,
+                &[earlier.who, attempt],
+                description,
+            )
         }
-        Breach::Smaller(other) => {
-            let what = format!(
+        Breach::Smaller(earlier) => {
+            let description = format!(
                 "{} got fencing token {} for {resource:?}; {name} began to acquire after that, but got the smaller \
                  token {token}",
-                other.who.name(),
-                other.token
+                earlier.who.name(),
+                earlier.token
             );
-            violation(new.began, new.at, &[other.who, attempt], what)
+            violation(
+                acquisition.began,
+                acquisition.at,
+                &[earlier.who, attempt],
+                description,
+            )
         }
     }
 }
 
-fn register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) {
-    let mut highest: HashMap<&str, (u64, &str)> = HashMap::new();
-    let (mut applied, mut refused) = (0, 0);
-    for line in &case.history.lines {
-        match &line.what {
+fn check_register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) {
+    let mut highest_writes: HashMap<&str, (u64, &str)> = HashMap::new();
+    let (mut accepted_count, mut refused_count) = (0, 0);
+    for entry in &case.history.entries {
+        match &entry.event {
             Event::Applied { by, key, token } => {
-                applied += 1;
-                let seen = highest.entry(key).or_insert((*token, by));
-                let twice = *token == seen.0 && by != seen.1;
-                if *token < seen.0 || twice {
-                    let name = |by: &str| by.split('#').next().unwrap_or(by).to_owned();
+                accepted_count += 1;
+                let highest_write = highest_writes.entry(key).or_insert((*token, by));
+                let is_reused = *token == highest_write.0 && by != highest_write.1;
+                if *token < highest_write.0 || is_reused {
+                    let client_of = |by: &str| by.split('#').next().unwrap_or(by).to_owned();
                     violations.push(Violation {
                         checker: "fencing".into(),
-                        from: line.t,
-                        to: line.t,
-                        who: vec![name(seen.1), name(by)],
+                        from: entry.t,
+                        to: entry.t,
+                        processes: vec![client_of(highest_write.1), client_of(by)],
                         resource: Some(key.clone()),
-                        what: format!(
+                        description: format!(
                             "a write of {by} with token {token} was wrongly accepted after token {} of {}",
-                            seen.0, seen.1
+                            highest_write.0, highest_write.1
                         ),
                         excused: None,
                     });
                 }
-                *seen = (*token, by);
+                *highest_write = (*token, by);
             }
-            Event::Refused { .. } => refused += 1,
+            Event::Refused { .. } => refused_count += 1,
             _ => {}
         }
     }
-    (applied, refused)
+    (accepted_count, refused_count)
 }
 
-fn violation(from: u64, to: u64, who: &[&Attempt], what: String) -> Violation {
+fn violation(from: u64, to: u64, attempts: &[&Attempt], description: String) -> Violation {
     Violation {
         checker: "fencing".into(),
         from,
         to,
-        who: who.iter().map(|attempt| attempt.who.clone()).collect(),
-        resource: who.first().map(|attempt| attempt.resource.clone()),
-        what,
+        processes: attempts
+            .iter()
+            .map(|attempt| attempt.process.clone())
+            .collect(),
+        resource: attempts.first().map(|attempt| attempt.resource.clone()),
+        description,
         excused: None,
     }
 }

@@ -10,23 +10,24 @@ use std::collections::BTreeMap;
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::event::{Entry, Event};
-use crate::workload::{Workload, family};
+use crate::workload::{Workload, workload_name};
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let attempts = case.attempts.iter();
-    let campaigns = attempts.filter(|one| family(&one.resource) == Workload::Leader.name());
+    let campaigns =
+        attempts.filter(|attempt| workload_name(&attempt.resource) == Workload::Leader.name());
     // The term of each leader, as that leader recorded it.
     let terms: BTreeMap<String, u64> = campaigns
-        .filter_map(|one| Some((one.name(), one.token?)))
+        .filter_map(|attempt| Some((attempt.name(), attempt.token?)))
         .collect();
     let mut leaders: BTreeMap<u64, (&str, &Entry)> = BTreeMap::new();
-    let mut last: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut last_terms: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let mut violations = Vec::new();
-    let (mut told, mut nobody) = (0, 0);
-    for line in &case.history.lines {
-        let (term, leader) = match &line.what {
+    let (mut leader_notices, mut no_leader_notices) = (0, 0);
+    for entry in &case.history.entries {
+        let (term, leader) = match &entry.event {
             Event::Followed { term: None, .. } => {
-                nobody += 1;
+                no_leader_notices += 1;
                 continue;
             }
             Event::Followed {
@@ -35,60 +36,70 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             } => (*term, leader.as_deref()),
             _ => continue,
         };
-        told += 1;
-        let who = &line.who;
-        let before = last.insert(who, (term, line.t));
-        if let Some((before, since)) = before.filter(|(before, _)| *before > term) {
-            let what = format!(
-                "{who} was notified of the leader of term {term} after the leader of term {before}"
+        leader_notices += 1;
+        let process = &entry.process;
+        let earlier_term = last_terms.insert(process, (term, entry.t));
+        if let Some((earlier_term, earlier_at)) =
+            earlier_term.filter(|(earlier_term, _)| *earlier_term > term)
+        {
+            let description = format!(
+                "{process} was notified of the leader of term {term} after the leader of term {earlier_term}"
             );
-            violations.push(violation(since, line, &[], what));
+            violations.push(violation(earlier_at, entry, &[], description));
         }
         let Some(leader) = leader else {
             continue;
         };
-        let (first, by) = *leaders.entry(term).or_insert((leader, line));
-        if first != leader {
-            let what = format!(
-                "in term {term}, {} follows the leader {first}, and {who} follows the leader {leader}",
-                by.who
+        let (first_leader, first_entry) = *leaders.entry(term).or_insert((leader, entry));
+        if first_leader != leader {
+            let description = format!(
+                "in term {term}, {} follows the leader {first_leader}, and {process} follows the leader {leader}",
+                first_entry.process
             );
-            violations.push(violation(by.t, line, &[&by.who], what));
+            violations.push(violation(
+                first_entry.t,
+                entry,
+                &[&first_entry.process],
+                description,
+            ));
         }
-        if let Some(known) = terms.get(leader).filter(|known| **known != term) {
-            let what = format!(
-                "{who} follows {leader} as the leader of term {term}, but {leader} leads term {known}"
+        if let Some(recorded_term) = terms
+            .get(leader)
+            .filter(|recorded_term| **recorded_term != term)
+        {
+            let description = format!(
+                "{process} follows {leader} as the leader of term {term}, but {leader} leads term {recorded_term}"
             );
-            violations.push(violation(line.t, line, &[leader], what));
+            violations.push(violation(entry.t, entry, &[leader], description));
         }
     }
-    let looked_at = format!(
-        "followers got {told} notifications of a leader, and {nobody} that there is no leader; {} leaders were \
+    let coverage = format!(
+        "followers got {leader_notices} notifications of a leader, and {no_leader_notices} that there is no leader; {} leaders were \
          elected, and followers were notified of {} different leaders",
         terms.len(),
         leaders.len()
     );
-    let finding = Finding::of("leaders", looked_at, violations);
-    if told == 0 {
+    let finding = Finding::new("leaders", coverage, violations);
+    if leader_notices == 0 {
         return finding.at_least(Verdict::Unknown);
     }
     finding
 }
 
-fn violation(from: u64, line: &Entry, others: &[&str], what: String) -> Violation {
+fn violation(from: u64, entry: &Entry, others: &[&str], description: String) -> Violation {
     let others = others
         .iter()
         .map(|name| name.split('#').next().unwrap_or(name));
     Violation {
         checker: "leaders".into(),
         from,
-        to: line.t,
-        who: others
-            .chain([line.who.as_str()])
+        to: entry.t,
+        processes: others
+            .chain([entry.process.as_str()])
             .map(str::to_owned)
             .collect(),
         resource: Some(Workload::Leader.name().to_owned()),
-        what,
+        description,
         excused: None,
     }
 }

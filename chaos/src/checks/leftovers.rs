@@ -16,7 +16,7 @@ use crate::history::Attempt;
 
 /// The longest life of a holder's note (the text by which `status` shows the holder), as a multiple of the TTL of its
 /// lock.
-pub(crate) const NOTE_LIVES: u32 = 4;
+pub(crate) const NOTE_LIFETIME_IN_TTLS: u32 = 4;
 
 /// Whether the key stores a holder's note.
 pub(crate) fn is_note(key: &str) -> bool {
@@ -25,67 +25,84 @@ pub(crate) fn is_note(key: &str) -> bool {
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut violations = Vec::new();
-    let mut bad = |t: u64, who: &str, what: String| {
+    let mut report = |t: u64, process: &str, description: String| {
         violations.push(Violation {
             checker: "leftovers".into(),
             from: t,
             to: t,
-            who: vec![who.to_owned()],
+            processes: vec![process.to_owned()],
             resource: None,
-            what,
+            description,
             excused: None,
         });
     };
-    let (mut at_once, mut after, mut last) = (0, 0, 0);
-    for line in &case.history.lines {
+    let (mut lists_at_once, mut lists_after_ttl, mut lists_after_notes) = (0, 0, 0);
+    for entry in &case.history.entries {
         let Event::Keys {
             when,
-            left,
+            left: remaining_keys,
             eternal,
-        } = &line.what
+        } = &entry.event
         else {
             continue;
         };
         if !eternal.is_empty() {
-            let what = format!("keys without an expiry: {}", few(eternal));
-            bad(line.t, &line.who, what);
+            let description = format!("keys without an expiry: {}", first_keys(eternal));
+            report(entry.t, &entry.process, description);
         }
         if when == "at-once" {
-            at_once += 1;
+            lists_at_once += 1;
             // A killed client could not release its locks, so its keys may remain until they expire.
-            let left: Vec<String> = left
+            let remaining_keys: Vec<String> = remaining_keys
                 .iter()
                 // Skip the keys that outlive a queue: the ticket counter of each lock, and `quorate:lines`.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
                 .collect();
-            if !left.is_empty() {
-                let what = "keys that still exist after all clients released their locks";
-                bad(line.t, &line.who, format!("{what}: {}", few(&left)));
+            if !remaining_keys.is_empty() {
+                let description = "keys that still exist after all clients released their locks";
+                report(
+                    entry.t,
+                    &entry.process,
+                    format!("{description}: {}", first_keys(&remaining_keys)),
+                );
             }
         } else {
-            let notes_too = when == "after-notes";
-            *(if notes_too { &mut last } else { &mut after }) += 1;
-            let left = left.iter().filter(|key| notes_too || !is_note(key));
-            let left: Vec<String> = left.cloned().collect();
-            if !left.is_empty() {
-                let whose = ["TTL", "lifetime of holder's notes"][usize::from(notes_too)];
-                let what = format!("keys that outlived the {whose}: {}", few(&left));
-                bad(line.t, &line.who, what);
+            let notes_expired = when == "after-notes";
+            *(if notes_expired {
+                &mut lists_after_notes
+            } else {
+                &mut lists_after_ttl
+            }) += 1;
+            let remaining_keys = remaining_keys
+                .iter()
+                .filter(|key| notes_expired || !is_note(key));
+            let remaining_keys: Vec<String> = remaining_keys.cloned().collect();
+            if !remaining_keys.is_empty() {
+                let lifetime = ["TTL", "lifetime of holder's notes"][usize::from(notes_expired)];
+                let description = format!(
+                    "keys that outlived the {lifetime}: {}",
+                    first_keys(&remaining_keys)
+                );
+                report(entry.t, &entry.process, description);
             }
         }
     }
-    let looked_at = format!(
-        "masters whose keys were listed: {at_once} right after the run, {after} one TTL later, {last} when all \
+    let coverage = format!(
+        "masters whose keys were listed: {lists_at_once} right after the run, {lists_after_ttl} one TTL later, {lists_after_notes} when all \
          holder's notes had expired"
     );
-    let finding = Finding::of("leftovers", looked_at, violations);
+    let finding = Finding::new("leftovers", coverage, violations);
     let nodes = case.scenario.nodes();
-    let retired = case.history.lines.iter();
-    let retired = retired.filter(|line| line.what == Event::Retired).count();
-    let looked_at_once = at_once > 0 || !nodes.iter().any(|node| node.has_clock);
-    if !looked_at_once || after.min(last) < case.scenario.masters - retired {
+    let retired_events = case.history.entries.iter();
+    let retired_events = retired_events
+        .filter(|entry| entry.event == Event::Retired)
+        .count();
+    let has_first_lists = lists_at_once > 0 || !nodes.iter().any(|node| node.has_clock);
+    if !has_first_lists
+        || lists_after_ttl.min(lists_after_notes) < case.scenario.masters - retired_events
+    {
         return finding.at_least(Verdict::Unknown);
     }
     finding
@@ -99,41 +116,46 @@ impl Case<'_> {
     /// - A fault ended only shortly before the end of the run.
     fn abandoned(&self, key: &str) -> bool {
         let finish = self.history.finish().unwrap_or(self.end);
-        let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
-        let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
-        let recent = before(lives * self.scenario.max_ttl);
-        // A fault excuses holder's notes and the keys of queues for longer than lock keys, because they expire later.
-        let felt = match self.scenario.settling() {
-            Some(settling) if !key.starts_with("quorate:") => before(settling),
-            _ => recent,
+        let time_before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
+        let lifetime_in_ttls = if is_note(key) {
+            NOTE_LIFETIME_IN_TTLS + 1
+        } else {
+            2
         };
-        self.history.lines.iter().any(|line| {
-            let ended = matches!(&line.what, Event::Gone { how, .. } if how != "exit status: 0");
-            ended
-                && line.t >= recent
+        let recent_since = time_before(lifetime_in_ttls * self.scenario.max_ttl);
+        // A fault excuses holder's notes and the keys of queues for longer than lock keys, because they expire later.
+        let affected_since = match self.scenario.settling_time() {
+            Some(settling) if !key.starts_with("quorate:") => time_before(settling),
+            _ => recent_since,
+        };
+        self.history.entries.iter().any(|entry| {
+            let has_failed =
+                matches!(&entry.event, Event::Gone { how, .. } if how != "exit status: 0");
+            has_failed
+                && entry.t >= recent_since
                 && self
                     .attempts
                     .iter()
-                    .any(|attempt| attempt.who == line.who && is_of(key, attempt))
+                    .any(|attempt| attempt.process == entry.process && belongs_to(key, attempt))
         }) || self.faults.iter().any(|fault| {
             // A recent fault can have delayed a release. If it moved a clock back, it can have delayed an expiry.
-            fault.healed.unwrap_or(self.end) > felt
+            fault.healed_at.unwrap_or(self.end) > affected_since
         })
     }
 }
 
 /// Whether the key belongs to one of the resources of this attempt.
-fn is_of(key: &str, attempt: &Attempt) -> bool {
+fn belongs_to(key: &str, attempt: &Attempt) -> bool {
     attempt.resources().any(|resource| {
-        let rest = key.strip_suffix(resource);
-        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with(':'))
+        let prefix = key.strip_suffix(resource);
+        prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with(':'))
     })
 }
 
-fn few(keys: &[String]) -> String {
-    let shown: Vec<&str> = keys.iter().take(5).map(String::as_str).collect();
+fn first_keys(keys: &[String]) -> String {
+    let shown_keys: Vec<&str> = keys.iter().take(5).map(String::as_str).collect();
     match keys.len() {
-        0..=5 => shown.join(", "),
-        more => format!("{} and {} more", shown.join(", "), more - 5),
+        0..=5 => shown_keys.join(", "),
+        count => format!("{} and {} more", shown_keys.join(", "), count - 5),
     }
 }

@@ -8,49 +8,54 @@ use super::{Case, Finding, Verdict, Violation, seconds};
 use crate::event::Event;
 use crate::recorder::{FOLLOWING, client_index};
 use crate::scenario::{Locker, Workload};
-use crate::workload::family;
+use crate::workload::workload_name;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let (Some(calm), Some(finish)) = (case.history.calm(), case.history.finish()) else {
-        let nothing = "the run had no phase without faults at its end".to_owned();
-        return Finding::of("liveness", nothing, Vec::new()).at_least(Verdict::Unknown);
+        let reason = "the run had no phase without faults at its end".to_owned();
+        return Finding::new("liveness", reason, Vec::new()).at_least(Verdict::Unknown);
     };
-    let mut got: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
-    let mut first = None;
+    let mut served_clients: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    let mut first_served_at = None;
     for attempt in &case.attempts {
-        if let Some(at) = attempt.served()
-            && at > calm
-            && let Some(client) = client_index(&attempt.who)
+        if let Some(served_at) = attempt.served_at()
+            && served_at > calm
+            && let Some(client) = client_index(&attempt.process)
         {
-            let workload = family(&attempt.resource);
-            got.entry(workload).or_default().insert(client);
-            first = Some(first.map_or(at, |first: u64| first.min(at)));
+            let workload = workload_name(&attempt.resource);
+            served_clients.entry(workload).or_default().insert(client);
+            first_served_at = Some(first_served_at.map_or(served_at, |first_served_at: u64| {
+                first_served_at.min(served_at)
+            }));
         }
     }
-    for line in &case.history.lines {
+    for entry in &case.history.entries {
         if let (Event::Followed { term: Some(_), .. }, Some(client)) =
-            (&line.what, client_index(&line.who))
-            && line.t > calm
+            (&entry.event, client_index(&entry.process))
+            && entry.t > calm
         {
-            got.entry(FOLLOWING).or_default().insert(client);
+            served_clients.entry(FOLLOWING).or_default().insert(client);
         }
     }
     let mut violations = Vec::new();
     let workloads = case.scenario.workloads.iter();
-    let wanted = workloads.filter_map(|workload| shared(*workload, case));
-    let leads = case.scenario.workloads.contains(&Workload::Leader);
-    for resource in wanted.chain(leads.then_some(FOLLOWING)) {
+    let resources = workloads.filter_map(|workload| shared_resource(*workload, case));
+    let has_leader = case.scenario.workloads.contains(&Workload::Leader);
+    for resource in resources.chain(has_leader.then_some(FOLLOWING)) {
         for client in 0..case.scenario.clients {
-            if got.get(resource).is_some_and(|who| who.contains(&client)) {
+            if served_clients
+                .get(resource)
+                .is_some_and(|clients| clients.contains(&client))
+            {
                 continue;
             }
             violations.push(Violation {
                 checker: "liveness".into(),
                 from: calm,
                 to: finish,
-                who: vec![format!("c{}", client + 1)],
+                processes: vec![format!("c{}", client + 1)],
                 resource: Some(resource.to_owned()),
-                what: format!(
+                description: format!(
                     "client c{} did not get {resource:?} within {} after the last fault had ended",
                     client + 1,
                     seconds(finish - calm)
@@ -59,21 +64,21 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             });
         }
     }
-    let mut looked_at = format!(
+    let mut coverage = format!(
         "every client must get its locks within {} after the last fault had ended",
         seconds(finish - calm)
     );
-    if let Some(first) = first {
+    if let Some(first_served_at) = first_served_at {
         let _ = write!(
-            looked_at,
+            coverage,
             "; the first lock was obtained after {}",
-            seconds(first - calm)
+            seconds(first_served_at - calm)
         );
     }
     // If no client got any lock after the last fault, the verdict is "invalid". This does not apply to known-bad lock
     // implementations: their clients can block each other even without a fault.
-    let finding = Finding::of("liveness", looked_at, violations);
-    if first.is_none() && case.scenario.locker == Locker::Quorate {
+    let finding = Finding::new("liveness", coverage, violations);
+    if first_served_at.is_none() && case.scenario.locker == Locker::Quorate {
         return finding.at_least(Verdict::Invalid);
     }
     finding
@@ -81,12 +86,12 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 
 /// The name of the resource that all clients of this workload lock. `None` if each client locks its own resources
 /// (workload `many`), or if this machine cannot run the workload.
-fn shared(workload: Workload, case: &Case<'_>) -> Option<&'static str> {
-    let unavailable = case.history.lines.iter().any(|line| {
+fn shared_resource(workload: Workload, case: &Case<'_>) -> Option<&'static str> {
+    let is_unavailable = case.history.entries.iter().any(|entry| {
         matches!(
-            &line.what,
+            &entry.event,
             Event::Unavailable { kind, .. } if kind == workload.name()
         )
     });
-    (workload.is_shared() && !unavailable).then(|| workload.name())
+    (workload.is_shared() && !is_unavailable).then(|| workload.name())
 }

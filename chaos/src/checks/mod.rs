@@ -18,7 +18,7 @@ mod permits;
 mod prizes;
 mod views;
 
-pub(crate) use leftovers::{NOTE_LIVES, is_note};
+pub(crate) use leftovers::{NOTE_LIFETIME_IN_TTLS, is_note};
 
 use std::collections::HashMap;
 use std::fmt;
@@ -63,11 +63,13 @@ pub struct Violation {
     /// The end of the violation, in nanoseconds since the start of the run.
     pub to: u64,
     /// The clients and masters that took part in the violation.
-    pub who: Vec<String>,
+    #[serde(rename = "who")]
+    pub processes: Vec<String>,
     /// The affected resource, or `None` if the violation does not concern a single resource.
     pub resource: Option<String>,
     /// A description of the violation.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub description: String,
     /// The reason why the scenario allows the violation, or `None` if it does not.
     pub excused: Option<String>,
 }
@@ -80,23 +82,26 @@ pub struct Finding {
     /// The verdict of the checker.
     pub verdict: Verdict,
     /// A summary of what the checker looked at, in a few words, e.g. a number of acquisitions.
-    pub looked_at: String,
+    #[serde(rename = "looked_at")]
+    pub coverage: String,
     /// The violations that the checker found.
     pub violations: Vec<Violation>,
 }
 
 impl Finding {
     /// Creates a finding. Its verdict is "invalid" if one of the violations has no excuse, otherwise "valid".
-    fn of(checker: &str, looked_at: String, violations: Vec<Violation>) -> Self {
-        let broken = violations.iter().any(|one| one.excused.is_none());
+    fn new(checker: &str, coverage: String, violations: Vec<Violation>) -> Self {
+        let is_broken = violations
+            .iter()
+            .any(|violation| violation.excused.is_none());
         Self {
             checker: checker.to_owned(),
-            verdict: if broken {
+            verdict: if is_broken {
                 Verdict::Invalid
             } else {
                 Verdict::Valid
             },
-            looked_at,
+            coverage,
             violations,
         }
     }
@@ -109,10 +114,10 @@ impl Finding {
 
     /// Adds the reasons why the history is not sufficient for this checker. If there is any reason, a verdict of
     /// "valid" becomes "unknown".
-    fn lacking(mut self, reasons: &[String]) -> Self {
-        for why in reasons {
-            self.looked_at.push_str("; ");
-            self.looked_at.push_str(why);
+    fn insufficient_because(mut self, reasons: &[String]) -> Self {
+        for reason in reasons {
+            self.coverage.push_str("; ");
+            self.coverage.push_str(reason);
             self = self.at_least(Verdict::Unknown);
         }
         self
@@ -131,17 +136,17 @@ pub struct Findings {
 impl Findings {
     /// All violations, in order of time.
     pub fn violations(&self) -> Vec<&Violation> {
-        let mut all: Vec<&Violation> = self
+        let mut violations: Vec<&Violation> = self
             .findings
             .iter()
             .flat_map(|finding| &finding.violations)
             .collect();
-        all.sort_by_key(|violation| violation.from);
-        all
+        violations.sort_by_key(|violation| violation.from);
+        violations
     }
 
     /// The finding of the checker with this name.
-    pub fn by(&self, checker: &str) -> Option<&Finding> {
+    pub fn of_checker(&self, checker: &str) -> Option<&Finding> {
         self.findings
             .iter()
             .find(|finding| finding.checker == checker)
@@ -172,79 +177,85 @@ impl Case<'_> {
         if self.scenario.exclusion() == Exclusion::Holds {
             return None;
         }
-        let after = self.scenario.max_ttl.as_nanos() as u64 + 1_000_000_000;
+        let aftermath = self.scenario.max_ttl.as_nanos() as u64 + 1_000_000_000;
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
-        let near = |fault: &&FaultSpan| {
+        let explains = |fault: &&FaultSpan| {
             fault
                 .kind()
                 .is_some_and(|kind| kind.breaks_exclusion(scenario.guarded, &nodes))
                 && fault.from <= to
-                && from <= fault.healed.unwrap_or(self.end).saturating_add(after)
+                && from
+                    <= fault
+                        .healed_at
+                        .unwrap_or(self.end)
+                        .saturating_add(aftermath)
         };
-        let fault = self.faults.iter().find(near)?;
+        let fault = self.faults.iter().find(explains)?;
         Some(format!("{} on {}", fault.kind, fault.targets.join(", ")))
     }
 
     /// The time between `from` and `to`, in nanoseconds, during which this client did not run. The process was stopped,
     /// its threads were blocked, or the busy machine did not schedule it.
-    fn paused(&self, who: &str, from: u64, to: u64) -> u64 {
-        let name = who.split('.').next().unwrap_or(who);
+    fn paused_time(&self, process: &str, from: u64, to: u64) -> u64 {
+        let client = process.split('.').next().unwrap_or(process);
         let mut pauses: Vec<(u64, u64)> = self
             .faults
             .iter()
             .filter(|fault| {
                 matches!(fault.kind.as_str(), "client-sigstop" | "client-starve")
-                    && fault.targets.iter().any(|target| target == name)
+                    && fault.targets.iter().any(|target| target == client)
             })
-            .map(|fault| (fault.from, fault.over.unwrap_or(self.end)))
+            .map(|fault| (fault.from, fault.over_at.unwrap_or(self.end)))
             .collect();
-        if let Some(stalls) = self.stalls.get(who) {
-            let near = stalls.partition_point(|(_, over)| *over < from);
-            let near = stalls[near..].iter().take_while(|(since, _)| *since <= to);
-            pauses.extend(near);
+        if let Some(stalls) = self.stalls.get(process) {
+            let first_near = stalls.partition_point(|(_, ends_at)| *ends_at < from);
+            let first_near = stalls[first_near..]
+                .iter()
+                .take_while(|(begins_at, _)| *begins_at <= to);
+            pauses.extend(first_near);
         }
         pauses.sort_unstable();
         // Add up the pauses within `from..to`. If pauses overlap, count their common time only once.
-        let (mut sum, mut reached) = (0, from);
-        for (since, over) in pauses {
-            let (since, over) = (since.max(reached), over.min(to));
-            if over > since {
-                sum += over - since;
-                reached = over;
+        let (mut paused_time, mut counted_until) = (0, from);
+        for (begins_at, ends_at) in pauses {
+            let (begins_at, ends_at) = (begins_at.max(counted_until), ends_at.min(to));
+            if ends_at > begins_at {
+                paused_time += ends_at - begins_at;
+                counted_until = ends_at;
             }
         }
-        sum
+        paused_time
     }
 
     /// The time between `from` and `to`, in nanoseconds, by which the machine or a fault may have delayed this client.
     /// It is the time of the client's [pauses](Self::paused), plus the time for which its threads waited for a CPU.
-    fn kept_waiting(&self, who: &str, from: u64, to: u64) -> u64 {
-        let mut sum = self.paused(who, from, to);
-        let Some(starved) = self.starved.get(who) else {
-            return sum;
+    fn delay_time(&self, process: &str, from: u64, to: u64) -> u64 {
+        let mut delay = self.paused_time(process, from, to);
+        let Some(starved) = self.starved.get(process) else {
+            return delay;
         };
-        let near = starved.partition_point(|(_, until, _)| *until < from);
-        for (since, until, waited) in &starved[near..] {
+        let first_near = starved.partition_point(|(_, ends_at, _)| *ends_at < from);
+        for (begins_at, ends_at, waited) in &starved[first_near..] {
             // A wait lasts at most `LONGEST_WAIT`, so this wait began after `to`. So did all waits after it in the
             // list, which is sorted by end.
-            if *until > to.saturating_add(LONGEST_WAIT) {
+            if *ends_at > to.saturating_add(LONGEST_WAIT) {
                 break;
             }
-            if *since >= to {
+            if *begins_at >= to {
                 continue;
             }
-            let (since, until) = ((*since).max(from), (*until).min(to));
+            let (begins_at, ends_at) = ((*begins_at).max(from), (*ends_at).min(to));
             // For each interval, only the total waiting time is known, not when the threads waited. In favour of the
             // lock, assume that they waited within `from..to`.
-            let waited = (*waited).min(until.saturating_sub(since));
-            sum += waited.saturating_sub(self.paused(who, since, until));
+            let waited = (*waited).min(ends_at.saturating_sub(begins_at));
+            delay += waited.saturating_sub(self.paused_time(process, begins_at, ends_at));
         }
-        sum
+        delay
     }
 
     /// Whether this client did not run at some point between `from` and `to`.
-    fn was_paused(&self, who: &str, from: u64, to: u64) -> bool {
-        self.kept_waiting(who, from, to) > 0
+    fn was_paused(&self, process: &str, from: u64, to: u64) -> bool {
+        self.delay_time(process, from, to) > 0
     }
 }
 

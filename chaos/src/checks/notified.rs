@@ -6,42 +6,42 @@ use super::{Case, Finding, Violation, seconds};
 
 /// The accepted delay between the deadline of the lease and the recorded loss notification, in nanoseconds. Delays that
 /// the machine caused are accepted in addition.
-const SLACK: u64 = 250_000_000;
+const ACCEPTED_DELAY: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut violations = Vec::new();
-    let (mut told, mut waited) = (0, 0);
-    let mut in_time = LossNotice::new(SLACK);
+    let (mut notice_count, mut longest_delay) = (0, 0);
+    let mut loss_notice = LossNotice::new(ACCEPTED_DELAY);
     for attempt in &case.attempts {
-        let (Some(_), Some(until)) = (attempt.obtained, attempt.until) else {
+        let (Some(_), Some(until)) = (attempt.obtained_at, attempt.until) else {
             continue;
         };
-        let news = attempt.notified.as_ref().map(|(t, _)| *t);
-        told += usize::from(news.is_some());
+        let notified_at = attempt.loss.as_ref().map(|(t, _)| *t);
+        notice_count += usize::from(notified_at.is_some());
         // The hold ended with its release or with its loss notification, whichever came first. The end must not be
         // later than the deadline of the lease.
-        let ended = match (attempt.release, news) {
-            (Some(release), Some(news)) => release.min(news),
+        let ended_at = match (attempt.release_at, notified_at) {
+            (Some(release), Some(notified_at)) => release.min(notified_at),
             (Some(t), None) | (None, Some(t)) => t,
             // The client was killed, or only part of its history is known, so there is nothing to check.
             (None, None) => continue,
         };
         // Time in which the client process could not run does not count towards the delay of the notification.
-        let kept = case.kept_waiting(&attempt.who, until, ended);
-        waited = waited.max(kept);
-        if let Some(late) = in_time.judge(until, ended, kept) {
+        let delay = case.delay_time(&attempt.process, until, ended_at);
+        longest_delay = longest_delay.max(delay);
+        if let Some(overrun) = loss_notice.judge(until, ended_at, delay) {
             violations.push(Violation {
                 checker: "notified".into(),
                 from: until,
-                to: ended,
-                who: vec![attempt.who.clone()],
+                to: ended_at,
+                processes: vec![attempt.process.clone()],
                 resource: Some(attempt.resource.clone()),
-                what: format!(
+                description: format!(
                     "{} continued to work on {:?} for {} after its lease had ended: the client was {}",
                     attempt.name(),
                     attempt.resource,
-                    seconds(late),
-                    if news.is_some() {
+                    seconds(overrun),
+                    if notified_at.is_some() {
                         "notified only then"
                     } else {
                         "never notified"
@@ -51,11 +51,11 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             });
         }
     }
-    let looked_at = format!(
-        "{told} loss notifications, at most {} ms late; time in which the client could not run (at most {} ms) is \
+    let coverage = format!(
+        "{notice_count} loss notifications, at most {} ms late; time in which the client could not run (at most {} ms) is \
          not counted",
-        in_time.worst() / 1_000_000,
-        waited / 1_000_000
+        loss_notice.worst() / 1_000_000,
+        longest_delay / 1_000_000
     );
-    Finding::of("notified", looked_at, violations)
+    Finding::new("notified", coverage, violations)
 }

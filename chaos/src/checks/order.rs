@@ -12,17 +12,17 @@ use super::{Case, Finding, Violation, seconds};
 use crate::claim::Claim;
 use crate::history::Attempt;
 use crate::scenario::{Locker, Order, Workload};
-use crate::workload::family;
+use crate::workload::workload_name;
 
 /// The minimum time between the starts of two waits, in nanoseconds. If the difference is smaller, the order in the
 /// queue is uncertain, because a busy machine can delay the first attempt.
-const LATER: u64 = 250_000_000;
+const MIN_START_DIFFERENCE: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let scenario = case.scenario;
-    let in_line = matches!(scenario.locker, Locker::Quorate | Locker::JumpsLine);
-    if scenario.order != Order::Fair || !in_line {
-        return Finding::of(
+    let uses_queue = matches!(scenario.locker, Locker::Quorate | Locker::JumpsLine);
+    if scenario.order != Order::Fair || !uses_queue {
+        return Finding::new(
             "order",
             "clients do not queue for locks in this chaos run".to_owned(),
             Vec::new(),
@@ -32,22 +32,22 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     for attempt in &case.attempts {
         // Skip an attempt by which a writer becomes a reader. Such a client already has the lock, so it does not wait
         // in the queue.
-        if attempt.goes_on.is_some() || !is_in_line(family(&attempt.resource)) {
+        if attempt.continued_hold.is_some() || !is_order_checked(workload_name(&attempt.resource)) {
             continue;
         }
         for resource in attempt.resources() {
             by_resource.entry(resource).or_default().push(attempt);
         }
     }
-    let mut seen = Seen::default();
+    let mut order_check = OrderCheck::default();
     for (resource, attempts) in by_resource {
-        seen.look_at(case, resource, &attempts);
+        order_check.check_resource(case, resource, &attempts);
     }
-    let looked = seen.looked;
-    let looked_at = format!(
-        "{looked} acquisitions checked: in each case another client was queued, and no fault was active"
+    let compared = order_check.compared;
+    let coverage = format!(
+        "{compared} acquisitions checked: in each case another client was queued, and no fault was active"
     );
-    Finding::of("order", looked_at, seen.violations)
+    Finding::new("order", coverage, order_check.violations)
 }
 
 /// Whether the checker can judge the order in this workload. It cannot judge four workloads:
@@ -56,90 +56,124 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 /// - `run`, because a child process takes time to start
 /// - `owners`, because an owner that holds the lock may acquire it again before all waiters
 /// - `prizes`, because its clients take units of a quota, and the history does not record who locked the quota when
-fn is_in_line(workload: &str) -> bool {
-    let all = Workload::ALL.iter();
-    let mut in_line = all.filter(|workload| {
+fn is_order_checked(workload: &str) -> bool {
+    let workloads = Workload::ALL.iter();
+    let mut checked_workloads = workloads.filter(|workload| {
         !matches!(
             workload,
             Workload::Many | Workload::Run | Workload::Owners | Workload::Prizes
         )
     });
-    in_line.any(|one| one.name() == workload)
+    checked_workloads.any(|checked| checked.name() == workload)
 }
 
 /// Whether both attempts can hold the lock at the same time. The checker cannot judge the order of such attempts.
-fn at_once(one: &Attempt, other: &Attempt) -> bool {
-    let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
-    one.claim.is_compatible_with(&other.claim) || (permits(one) && permits(other))
+fn may_overlap(attempt: &Attempt, other: &Attempt) -> bool {
+    let is_permit = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
+    attempt.claim.is_compatible_with(&other.claim) || (is_permit(attempt) && is_permit(other))
 }
 
 /// The violations found so far, and the number of acquisitions that were compared with an earlier waiter.
 #[derive(Default)]
-struct Seen {
+struct OrderCheck {
     violations: Vec<Violation>,
-    looked: usize,
+    compared: usize,
 }
 
-impl Seen {
+impl OrderCheck {
     /// Checks the attempts on one resource. The attempts must be sorted by their start.
-    fn look_at(&mut self, case: &Case<'_>, resource: &str, attempts: &[&Attempt]) {
-        let mut won: Vec<(u64, &Attempt)> = attempts
+    fn check_resource(&mut self, case: &Case<'_>, resource: &str, attempts: &[&Attempt]) {
+        let mut acquisitions: Vec<(u64, &Attempt)> = attempts
             .iter()
-            .filter_map(|attempt| Some((attempt.obtained?, *attempt)))
+            .filter_map(|attempt| Some((attempt.obtained_at?, *attempt)))
             .collect();
-        won.sort_by_key(|(at, _)| *at);
-        let over = |attempt: &Attempt| {
-            let over = [attempt.obtained, attempt.missed, attempt.gone];
-            over.into_iter().flatten().min().unwrap_or(case.end)
+        acquisitions.sort_by_key(|(obtained_at, _)| *obtained_at);
+        let left_queue_at = |attempt: &Attempt| {
+            let left_queue_at = [
+                attempt.obtained_at,
+                attempt.failed_at,
+                attempt.process_ended_at,
+            ];
+            left_queue_at
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(case.end)
         };
-        let mut leaving: Vec<usize> = (0..attempts.len()).collect();
-        leaving.sort_by_key(|one| over(attempts[*one]));
-        let (mut coming, mut leaving) = ((0..attempts.len()).peekable(), leaving.iter().peekable());
-        let mut line = Line::default();
-        for (at, winner) in won {
-            while let Some(next) = coming.next_if(|next| attempts[*next].began < at) {
-                if over(attempts[next]) > at {
-                    line.stands(next, attempts[next].began);
+        let mut by_leaving: Vec<usize> = (0..attempts.len()).collect();
+        by_leaving.sort_by_key(|index| left_queue_at(attempts[*index]));
+        let (mut by_start, mut by_leaving) =
+            ((0..attempts.len()).peekable(), by_leaving.iter().peekable());
+        let mut queue = Line::default();
+        for (obtained_at, winner) in acquisitions {
+            while let Some(index) =
+                by_start.next_if(|index| attempts[*index].began_at < obtained_at)
+            {
+                if left_queue_at(attempts[index]) > obtained_at {
+                    queue.stands(index, attempts[index].began_at);
                 }
             }
-            while let Some(one) = leaving.next_if(|one| over(attempts[**one]) <= at) {
-                line.leaves(one);
+            while let Some(index) =
+                by_leaving.next_if(|index| left_queue_at(attempts[**index]) <= obtained_at)
+            {
+                queue.leaves(index);
             }
-            let over_at = |one: &usize| over(attempts[*one]);
-            let passable = |one: &usize| {
-                at_once(attempts[*one], winner) && over_at(one) <= at.saturating_add(LATER)
+            let index_left_at = |index: &usize| left_queue_at(attempts[*index]);
+            let may_be_passed = |index: &usize| {
+                may_overlap(attempts[*index], winner)
+                    && index_left_at(index) <= obtained_at.saturating_add(MIN_START_DIFFERENCE)
             };
-            let Some((since, first)) = line.first_of(|one| !passable(one)) else {
+            let Some((first_waits_since, first_waiter)) =
+                queue.first_of(|index| !may_be_passed(index))
+            else {
                 continue;
             };
-            let first = attempts[*first];
-            let quiet = case.is_quiet(first.began, at)
-                && case.paused(&first.who, first.began, winner.began) == 0;
-            if !quiet {
+            let first_waiter = attempts[*first_waiter];
+            let is_undisturbed = case.is_undisturbed(first_waiter.began_at, obtained_at)
+                && case.paused_time(
+                    &first_waiter.process,
+                    first_waiter.began_at,
+                    winner.began_at,
+                ) == 0;
+            if !is_undisturbed {
                 continue;
             }
-            self.looked += 1;
-            let starved = case.kept_waiting(&first.who, first.began, winner.began);
-            let before = winner.began.saturating_sub(LATER + starved);
-            if since < before {
-                self.violations.push(passed(resource, first, winner, at));
+            self.compared += 1;
+            let delay = case.delay_time(
+                &first_waiter.process,
+                first_waiter.began_at,
+                winner.began_at,
+            );
+            let latest_start = winner.began_at.saturating_sub(MIN_START_DIFFERENCE + delay);
+            if first_waits_since < latest_start {
+                self.violations.push(overtaking_violation(
+                    resource,
+                    first_waiter,
+                    winner,
+                    obtained_at,
+                ));
             }
         }
     }
 }
 
-fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violation {
+fn overtaking_violation(
+    resource: &str,
+    first_waiter: &Attempt,
+    winner: &Attempt,
+    obtained_at: u64,
+) -> Violation {
     Violation {
         checker: "order".into(),
-        from: first.began,
-        to: at,
-        who: vec![first.who.clone(), winner.who.clone()],
+        from: first_waiter.began_at,
+        to: obtained_at,
+        processes: vec![first_waiter.process.clone(), winner.process.clone()],
         resource: Some(resource.to_owned()),
-        what: format!(
+        description: format!(
             "{} began to wait {} later than {}, but got {resource:?} first",
             winner.name(),
-            seconds(winner.began - first.began),
-            first.name()
+            seconds(winner.began_at - first_waiter.began_at),
+            first_waiter.name()
         ),
         excused: None,
     }
@@ -148,11 +182,12 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
 impl Case<'_> {
     /// Whether no fault affected the clients between `from` and `to`. After the end of a fault, and after the start of
     /// the run, clients may ignore the votes of restarted masters for some time. This time counts as affected.
-    fn is_quiet(&self, from: u64, to: u64) -> bool {
-        let felt = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
-        from > felt
+    fn is_undisturbed(&self, from: u64, to: u64) -> bool {
+        let aftermath = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
+        from > aftermath
             && !self.faults.iter().any(|fault| {
-                fault.from <= to && from <= fault.over.unwrap_or(self.end).saturating_add(felt)
+                fault.from <= to
+                    && from <= fault.over_at.unwrap_or(self.end).saturating_add(aftermath)
             })
     }
 }

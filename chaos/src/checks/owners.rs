@@ -5,53 +5,56 @@ use crate::claim::Claim;
 use crate::history::Attempt;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
-    let owned = case.attempts.iter();
-    let owned = owned.filter(|attempt| matches!(attempt.claim, Claim::Owner(_)));
-    let mut holds: Vec<(u64, u64, &Attempt)> = owned
+    let owner_attempts = case.attempts.iter();
+    let owner_attempts = owner_attempts.filter(|attempt| matches!(attempt.claim, Claim::Owner(_)));
+    let mut holds: Vec<(u64, u64, &Attempt)> = owner_attempts
         .filter_map(|attempt| {
             let (from, to) = attempt.belief(case.end)?;
             Some((from, to, attempt))
         })
         .collect();
     holds.sort_by_key(|(from, ..)| *from);
-    let mut open: Vec<(u64, &Attempt)> = Vec::new();
+    let mut active_holds: Vec<(u64, &Attempt)> = Vec::new();
     let mut violations = Vec::new();
-    let (mut together, mut apart) = (0, 0);
+    let (mut overlapping_pairs, mut pairs_across_processes) = (0, 0);
     for (from, to, attempt) in holds {
-        open.retain(|(until, _)| *until > from);
-        for (until, other) in &open {
-            let until = to.min(*until);
-            if other.claim != attempt.claim || other.resource != attempt.resource || until <= from {
+        active_holds.retain(|(ends_at, _)| *ends_at > from);
+        for (ends_at, earlier) in &active_holds {
+            let ends_at = to.min(*ends_at);
+            if earlier.claim != attempt.claim
+                || earlier.resource != attempt.resource
+                || ends_at <= from
+            {
                 continue;
             }
-            together += 1;
-            apart += usize::from(other.who != attempt.who);
-            if other.token == attempt.token {
+            overlapping_pairs += 1;
+            pairs_across_processes += usize::from(earlier.process != attempt.process);
+            if earlier.token == attempt.token {
                 continue;
             }
             violations.push(Violation {
                 checker: "owners".into(),
                 from,
-                to: until,
-                who: vec![other.who.clone(), attempt.who.clone()],
+                to: ends_at,
+                processes: vec![earlier.process.clone(), attempt.process.clone()],
                 resource: Some(attempt.resource.clone()),
-                what: format!(
+                description: format!(
                     "{} and {} hold one lock for the same owner, but with the fencing tokens {:?} and {:?}",
-                    other.name(),
+                    earlier.name(),
                     attempt.name(),
-                    other.token,
+                    earlier.token,
                     attempt.token
                 ),
-                excused: case.excuse(from, until),
+                excused: case.excuse(from, ends_at),
             });
         }
-        open.push((to, attempt));
+        active_holds.push((to, attempt));
     }
-    let looked_at = format!(
-        "{together} pairs of overlapping lock holds of one owner, {apart} of them in different processes"
+    let coverage = format!(
+        "{overlapping_pairs} pairs of overlapping lock holds of one owner, {pairs_across_processes} of them in different processes"
     );
-    let finding = Finding::of("owners", looked_at, violations);
-    if together == 0 {
+    let finding = Finding::new("owners", coverage, violations);
+    if overlapping_pairs == 0 {
         return finding.at_least(Verdict::Unknown);
     }
     finding

@@ -8,7 +8,7 @@ use crate::event::Event;
 use crate::history::Attempt;
 
 /// The name of the data that readers read. It consists of two files, which are named `readers-1` and `readers-2`.
-const WHOLE: &str = "readers";
+const BOTH_FILES: &str = "readers";
 const SECOND_HALF: &str = "readers-2";
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -17,73 +17,81 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         .iter()
         .map(|attempt| (attempt.name(), attempt))
         .collect();
-    let finished = finished(case);
+    let finished_writers = finished_writers(case);
     let mut violations = Vec::new();
-    let (mut looks, mut halves) = (0, 0);
-    for line in &case.history.lines {
+    let (mut read_count, mut incomplete_reads) = (0, 0);
+    for entry in &case.history.entries {
         let Event::Found {
             op,
             key,
             expected,
             found,
             writer,
-        } = &line.what
+        } = &entry.event
         else {
             continue;
         };
-        looks += 1;
+        read_count += 1;
         if expected == found {
             continue;
         }
-        let name = format!("{}#{op}", line.who);
-        let began = holds.get(&name).and_then(|hold| hold.obtained);
-        let began = began.unwrap_or(line.t);
-        let other = holds.get(writer);
-        let over = other.and_then(|other| Some(other.belief(case.end)?.1));
-        let before = over.filter(|over| *over <= began);
+        let reader = format!("{}#{op}", entry.process);
+        let obtained_at = holds.get(&reader).and_then(|hold| hold.obtained_at);
+        let obtained_at = obtained_at.unwrap_or(entry.t);
+        let writer_attempt = holds.get(writer);
+        let writer_ended_at =
+            writer_attempt.and_then(|writer_attempt| Some(writer_attempt.belief(case.end)?.1));
+        let earlier_end = writer_ended_at.filter(|writer_ended_at| *writer_ended_at <= obtained_at);
         // The writer was killed or lost its lock after it had written only one of the two files. No lock can prevent
         // such incomplete data.
-        if key == WHOLE && before.is_some() && !finished.contains(writer) {
-            halves += 1;
+        if key == BOTH_FILES && earlier_end.is_some() && !finished_writers.contains(writer) {
+            incomplete_reads += 1;
             continue;
         }
-        let paused = before.is_some_and(|over| {
-            other.is_some_and(|other| case.was_paused(&other.who, over, line.t))
+        let was_paused = earlier_end.is_some_and(|writer_ended_at| {
+            writer_attempt.is_some_and(|writer_attempt| {
+                case.was_paused(&writer_attempt.process, writer_ended_at, entry.t)
+            })
         });
-        let excused = if paused {
+        let excuse = if was_paused {
             Some(
                 "the writer was paused between its last check of the lock and its write".to_owned(),
             )
         } else {
-            case.excuse(began, line.t)
+            case.excuse(obtained_at, entry.t)
         };
-        let writers = other.map(|other| other.who.clone());
+        let writer_process = writer_attempt.map(|writer_attempt| writer_attempt.process.clone());
         violations.push(Violation {
             checker: "views".into(),
-            from: began,
-            to: line.t,
-            who: writers.into_iter().chain([line.who.clone()]).collect(),
+            from: obtained_at,
+            to: entry.t,
+            processes: writer_process
+                .into_iter()
+                .chain([entry.process.clone()])
+                .collect(),
             resource: Some(key.clone()),
-            what: format!("{name} read {found:?} in {key:?}, but must read {expected:?}"),
-            excused,
+            description: format!("{reader} read {found:?} in {key:?}, but must read {expected:?}"),
+            excused: excuse,
         });
     }
-    let looked_at = format!(
-        "{looks} reads; {halves} of them found an incomplete write of an interrupted writer"
+    let coverage = format!(
+        "{read_count} reads; {incomplete_reads} of them found an incomplete write of an interrupted writer"
     );
-    let finding = Finding::of("views", looked_at, violations);
-    if looks == 0 {
+    let finding = Finding::new("views", coverage, violations);
+    if read_count == 0 {
         return finding.at_least(Verdict::Unknown);
     }
     finding
 }
 
 /// The names of the attempts that wrote both files of the workload `readers`.
-fn finished(case: &Case<'_>) -> HashSet<String> {
-    let lines = case.history.lines.iter();
-    let wrote = lines.filter_map(|line| match &line.what {
-        Event::Wrote { op, key, .. } if key == SECOND_HALF => Some(format!("{}#{op}", line.who)),
+fn finished_writers(case: &Case<'_>) -> HashSet<String> {
+    let lines = case.history.entries.iter();
+    let writers = lines.filter_map(|entry| match &entry.event {
+        Event::Wrote { op, key, .. } if key == SECOND_HALF => {
+            Some(format!("{}#{op}", entry.process))
+        }
         _ => None,
     });
-    wrote.collect()
+    writers.collect()
 }

@@ -19,7 +19,7 @@ use crate::event::{Clock, Entry, Event, STALLED};
 ///
 /// A busy machine can cause both delays. A write also takes long if the main process of the run reads the client's
 /// output too slowly.
-pub(super) const LATE: u64 = 40_000_000;
+pub(super) const STALL_THRESHOLD: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.
 pub(super) struct Shared {
@@ -29,8 +29,8 @@ pub(super) struct Shared {
     /// The handle of each lock owner, by the owner's id. All tasks share these handles, so that the library grants
     /// further holds of an owner locally, without a request.
     owners: Mutex<HashMap<String, Owner>>,
-    ops: AtomicU64,
-    finishing: AtomicBool,
+    last_op: AtomicU64,
+    is_finishing: AtomicBool,
     /// Until this time, tasks cancel their operations by dropping the futures, and drop guards instead of releasing
     /// them. In nanoseconds since the start of the run.
     drop_until: AtomicU64,
@@ -41,18 +41,18 @@ pub(super) type Ctx = Arc<Shared>;
 impl Shared {
     pub(super) fn new(settings: Settings, redlock: Redlock) -> Self {
         Self {
-            clock: Clock::at(settings.origin),
+            clock: Clock::with_origin(settings.origin),
             redlock,
             settings,
             owners: Mutex::default(),
-            ops: AtomicU64::new(0),
-            finishing: AtomicBool::new(false),
+            last_op: AtomicU64::new(0),
+            is_finishing: AtomicBool::new(false),
             drop_until: AtomicU64::new(0),
         }
     }
 
     pub(super) fn finish(&self) {
-        self.finishing.store(true, Ordering::Relaxed);
+        self.is_finishing.store(true, Ordering::Relaxed);
     }
 
     /// Until `t`, makes tasks cancel their operations by dropping the futures, and drop guards instead of releasing
@@ -73,23 +73,23 @@ impl Shared {
     }
 
     /// The name that identifies the attempt `op` of this client in shared files, e.g. `c1.2#7`.
-    pub(super) fn signed(&self, op: u64) -> String {
+    pub(super) fn attempt_name(&self, op: u64) -> String {
         format!("{}#{op}", self.settings.name)
     }
 
     /// Sleeps for a random time, up to the maximum in the settings.
     pub(super) async fn pause(&self) {
-        let most = self.settings.pause.as_micros() as u64 + 1;
-        let pause = rand::rng().random_range(0..most);
+        let max_pause = self.settings.pause.as_micros() as u64 + 1;
+        let pause = rand::rng().random_range(0..max_pause);
         tokio::time::sleep(Duration::from_micros(pause)).await;
     }
 
     pub(super) fn next_op(&self) -> u64 {
-        self.ops.fetch_add(1, Ordering::Relaxed) + 1
+        self.last_op.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     pub(super) fn is_finishing(&self) -> bool {
-        self.finishing.load(Ordering::Relaxed)
+        self.is_finishing.load(Ordering::Relaxed)
     }
 
     pub(super) fn drops_futures(&self) -> bool {
@@ -97,30 +97,41 @@ impl Shared {
     }
 
     /// Records an event that happens now.
-    pub(super) fn note(&self, what: Event) {
-        self.note_at(self.clock.now(), what);
+    pub(super) fn record(&self, event: Event) {
+        self.record_at(self.clock.now(), event);
     }
 
     /// Records an event that happened at `t`.
-    pub(super) fn note_at(&self, t: u64, what: Event) {
-        let who = self.settings.name.clone();
-        let line = Entry { t, who, what };
-        let Ok(mut text) = serde_json::to_vec(&line) else {
+    pub(super) fn record_at(&self, t: u64, what: Event) {
+        let process = self.settings.name.clone();
+        let entry = Entry {
+            t,
+            process,
+            event: what,
+        };
+        let Ok(mut json) = serde_json::to_vec(&entry) else {
             return;
         };
-        text.push(b'\n');
-        let since = self.clock.now();
+        json.push(b'\n');
+        let write_began_at = self.clock.now();
         // Write and flush each line immediately. If this process is killed, at most the last line is truncated.
-        let mut out = std::io::stdout().lock();
-        if out.write_all(&text).and_then(|()| out.flush()).is_err() {
+        let mut stdout = std::io::stdout().lock();
+        if stdout
+            .write_all(&json)
+            .and_then(|()| stdout.flush())
+            .is_err()
+        {
             std::process::exit(1);
         }
-        drop(out);
+        drop(stdout);
         // A long write means that this process was blocked. Record this as a stall.
-        let stood_still = self.clock.now() - since > LATE;
-        if stood_still && !matches!(line.what, Event::Suffered { .. }) {
-            let what = STALLED.to_owned();
-            self.note(Event::Suffered { what, since });
+        let was_stalled = self.clock.now() - write_began_at > STALL_THRESHOLD;
+        if was_stalled && !matches!(entry.event, Event::Suffered { .. }) {
+            let disturbance = STALLED.to_owned();
+            self.record(Event::Suffered {
+                disturbance,
+                since: write_began_at,
+            });
         }
     }
 }

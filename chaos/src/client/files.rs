@@ -14,43 +14,43 @@ pub(super) fn write(
     (key, file): (&str, &File),
     op: u64,
     hold: &Hold,
-    from: String,
-    text: &str,
+    old_content: String,
+    content: &str,
 ) {
-    let began = ctx.clock.now();
-    if mark(ctx, file, hold, text) {
-        ctx.note(Event::Wrote {
+    let began_at = ctx.clock.now();
+    if write_if_valid(ctx, file, hold, content) {
+        ctx.record(Event::Wrote {
             op,
             key: key.to_owned(),
-            from,
-            began,
+            from: old_content,
+            began: began_at,
         });
     }
 }
 
-/// Writes `text`, padded to 32 bytes, to the start of the file, but only while the lock is valid. Returns whether the
+/// Writes `content`, padded to 32 bytes, to the start of the file, but only while the lock is valid. Returns whether the
 /// text was written.
-pub(super) fn mark(ctx: &Ctx, file: &File, hold: &Hold, text: &str) -> bool {
+pub(super) fn write_if_valid(ctx: &Ctx, file: &File, hold: &Hold, content: &str) -> bool {
     hold.is_valid(ctx)
         && file
-            .write_all_at(format!("{text:<32}").as_bytes(), 0)
+            .write_all_at(format!("{content:<32}").as_bytes(), 0)
             .is_ok()
 }
 
-pub(super) fn read(ctx: &Ctx, key: &str) -> std::io::Result<(File, String)> {
+pub(super) fn read_state(ctx: &Ctx, key: &str) -> std::io::Result<(File, String)> {
     let path = ctx.settings.dir.join(format!("{key}.state"));
-    read_at(&path)
+    read_state_at(&path)
 }
 
-pub(super) fn read_at(path: &std::path::Path) -> std::io::Result<(File, String)> {
+pub(super) fn read_state_at(path: &std::path::Path) -> std::io::Result<(File, String)> {
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .open(path)?;
-    let mut text = String::new();
+    let mut content = String::new();
     file.rewind()?;
-    file.read_to_string(&mut text)?;
-    Ok((file, text.trim().to_owned()))
+    file.read_to_string(&mut content)?;
+    Ok((file, content.trim().to_owned()))
 }

@@ -18,25 +18,25 @@ pub(super) async fn repeat(ctx: Ctx) {
     };
     while !ctx.is_finishing() {
         // The time limit for each call of `next`. It must be long enough to ask all masters.
-        let step = ctx.settings.ttl;
-        let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
+        let time_limit = ctx.settings.ttl;
+        let Ok(leader) = tokio::time::timeout(time_limit, observation.next()).await else {
             continue;
         };
         let term = leader.as_ref().map(|leader| leader.term);
         let leader = leader.and_then(|leader| leader.note?.text);
-        ctx.note(Event::Followed { term, leader });
+        ctx.record(Event::Followed { term, leader });
     }
 }
 
 /// Watches the leader of the known-bad leader election.
 async fn follow_known_bad(ctx: &Ctx) {
-    let mut last = None;
+    let mut last_leader = None;
     while !ctx.is_finishing() {
-        let leads = known_bad::leads(ctx, Workload::Leader.name()).await;
-        if leads != last {
-            last.clone_from(&leads);
-            let (term, leader) = leads.unzip();
-            ctx.note(Event::Followed { term, leader });
+        let current_leader = known_bad::current_leader(ctx, Workload::Leader.name()).await;
+        if current_leader != last_leader {
+            last_leader.clone_from(&current_leader);
+            let (term, leader) = current_leader.unzip();
+            ctx.record(Event::Followed { term, leader });
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

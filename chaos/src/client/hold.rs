@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use quorate::{AcquireError, Leadership, LockGuard, OwnedGuard, Wait};
 
+use super::attempt_spec::AttemptSpec;
 use super::context::Ctx;
 use super::known_bad::{self, KnownBadHold};
 use super::settings::PATIENCE;
-use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
@@ -29,40 +29,40 @@ pub(super) enum Hold {
 }
 
 /// The outcome of an attempt to acquire a lock: the hold, or the reason of the failure as one word.
-pub(super) enum Taken {
-    Yes(Hold),
-    No(&'static str),
+pub(super) enum Acquisition {
+    Acquired(Hold),
+    Refused(&'static str),
 }
 
 impl Hold {
     /// Waits for the lock. `ctx.settings.locker` selects the lock implementation.
-    pub(super) async fn take(ctx: &Ctx, wanted: &Wanted, op: u64) -> Taken {
-        if !is_of_the_library(ctx.settings.locker) {
-            return match known_bad::acquire(ctx, wanted, op).await {
-                Some(hold) => Taken::Yes(Self::KnownBad(hold)),
-                None => Taken::No("held"),
+    pub(super) async fn acquire(ctx: &Ctx, spec: &AttemptSpec, op: u64) -> Acquisition {
+        if !uses_library(ctx.settings.locker) {
+            return match known_bad::acquire(ctx, spec, op).await {
+                Some(hold) => Acquisition::Acquired(Self::KnownBad(hold)),
+                None => Acquisition::Refused("held"),
             };
         }
-        let taken = match (&wanted.claim, wanted.workload) {
-            (_, Workload::Leader) => lead(ctx, wanted, op).await,
-            (Claim::Owner(id), _) => own(ctx, wanted, id).await,
-            _ => return Self::take_plainly(ctx, wanted).await,
+        let result = match (&spec.claim, spec.workload) {
+            (_, Workload::Leader) => campaign(ctx, spec, op).await,
+            (Claim::Owner(id), _) => acquire_for_owner(ctx, spec, id).await,
+            _ => return Self::acquire_plain_lock(ctx, spec).await,
         };
-        Taken::of(taken)
+        Acquisition::of(result)
     }
 
     /// Waits for a lock of the library that is neither an election nor a reentrant lock.
-    async fn take_plainly(ctx: &Ctx, wanted: &Wanted) -> Taken {
-        let resource = &wanted.resource;
-        let request = match wanted.claim {
+    async fn acquire_plain_lock(ctx: &Ctx, spec: &AttemptSpec) -> Acquisition {
+        let resource = &spec.resource;
+        let request = match spec.claim {
             Claim::Reader => ctx.redlock.lock(resource).shared(),
-            Claim::Permit(of) => ctx.redlock.semaphore(resource, of),
-            _ if wanted.also.is_empty() => ctx.redlock.lock(resource),
-            _ => ctx.redlock.lock_all(wanted.resources()),
+            Claim::Permit(permits) => ctx.redlock.semaphore(resource, permits),
+            _ if spec.further_resources.is_empty() => ctx.redlock.lock(resource),
+            _ => ctx.redlock.lock_all(spec.resources()),
         };
-        Taken::of(match ctx.settings.locker {
+        Acquisition::of(match ctx.settings.locker {
             Locker::IgnoresLoss => request.renewal(false).acquire().await.map(Self::Ignoring),
-            Locker::Quorate if !ctx.settings.renewed => {
+            Locker::Quorate if !ctx.settings.renews_locks => {
                 request.renewal(false).acquire().await.map(Self::Guard)
             }
             _ => request.acquire().await.map(Self::Guard),
@@ -100,7 +100,7 @@ impl Hold {
     pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
         match self {
             Self::KnownBad(hold) => Some(hold.until),
-            _ => Some(ctx.clock.of(self.guard()?.valid_until())),
+            _ => Some(ctx.clock.nanos_at(self.guard()?.valid_until())),
         }
     }
 
@@ -112,16 +112,16 @@ impl Hold {
     }
 
     /// Resolves with the cause when the lock is lost. Never resolves for a holder that ignores losses.
-    pub(super) fn lost(&self, ctx: &Ctx) -> Pin<Box<dyn Future<Output = String> + Send>> {
+    pub(super) fn loss(&self, ctx: &Ctx) -> Pin<Box<dyn Future<Output = String> + Send>> {
         match (self, self.guard()) {
             (_, Some(guard)) => {
-                let lost = guard.lost();
-                Box::pin(async move { lost.await.as_str().to_owned() })
+                let loss = guard.lost();
+                Box::pin(async move { loss.await.as_str().to_owned() })
             }
             (Self::KnownBad(hold), _) => {
-                let left = hold.until.saturating_sub(ctx.clock.now());
+                let remaining = hold.until.saturating_sub(ctx.clock.now());
                 Box::pin(async move {
-                    tokio::time::sleep(Duration::from_nanos(left)).await;
+                    tokio::time::sleep(Duration::from_nanos(remaining)).await;
                     "expired".to_owned()
                 })
             }
@@ -130,7 +130,7 @@ impl Hold {
     }
 
     /// Ends a hold whose lock was lost. A known-bad client also releases the lost lock, which is one of its mistakes.
-    pub(super) async fn give_up(self, ctx: &Ctx) {
+    pub(super) async fn discard(self, ctx: &Ctx) {
         if let Self::KnownBad(hold) = self {
             known_bad::release(ctx, hold).await;
         }
@@ -138,46 +138,50 @@ impl Hold {
 
     /// Records the release, and then releases the lock. While a fault makes the client drop guards, the guard is
     /// dropped instead of released.
-    pub(super) async fn give_back(self, ctx: &Ctx, op: u64) {
+    pub(super) async fn release(self, ctx: &Ctx, op: u64) {
         let until = self.until(ctx);
-        ctx.note(Event::Release { op, until });
+        ctx.record(Event::Release { op, until });
         if ctx.drops_futures() && self.guard().is_some() {
             return drop(self);
         }
-        let released = match self {
+        let outcome = match self {
             Self::Guard(guard) | Self::Ignoring(guard) => Some(guard.release().await),
             Self::Owned(guard) => guard.release().await,
             Self::Leading(leadership) => Some(leadership.resign().await),
             Self::KnownBad(hold) => return known_bad::release(ctx, hold).await,
         };
         // `None`: clones of an `OwnedGuard` still hold the lock, so there is no result to record.
-        if let Some(released) = released {
-            let open = released.unreachable + released.pending;
-            let on = released.on;
-            ctx.note(Event::Released { op, on, open });
+        if let Some(outcome) = outcome {
+            let unconfirmed = outcome.unreachable + outcome.pending;
+            let confirmed = outcome.on;
+            ctx.record(Event::Released {
+                op,
+                on: confirmed,
+                open: unconfirmed,
+            });
         }
     }
 }
 
 /// Whether the library acquires the lock. This is also true for the known-bad clients that use the library wrongly.
-fn is_of_the_library(locker: Locker) -> bool {
+fn uses_library(locker: Locker) -> bool {
     matches!(
         locker,
         Locker::Quorate | Locker::IgnoresLoss | Locker::JumpsLine
     )
 }
 
-impl Taken {
-    fn of(taken: Result<Hold, AcquireError>) -> Self {
-        match taken {
-            Ok(hold) => Self::Yes(hold),
-            Err(error) => Self::No(word(&error)),
+impl Acquisition {
+    fn of(result: Result<Hold, AcquireError>) -> Self {
+        match result {
+            Ok(hold) => Self::Acquired(hold),
+            Err(error) => Self::Refused(reason_of(&error)),
         }
     }
 }
 
 /// The reason of a failed acquisition, as one word for the history.
-pub(super) fn word(error: &AcquireError) -> &'static str {
+pub(super) fn reason_of(error: &AcquireError) -> &'static str {
     match error {
         AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => "held",
         AcquireError::NoQuorum(_) => "no_quorum",
@@ -187,13 +191,16 @@ pub(super) fn word(error: &AcquireError) -> &'static str {
     }
 }
 
-async fn lead(ctx: &Ctx, wanted: &Wanted, op: u64) -> Result<Hold, AcquireError> {
-    let election = ctx.redlock.election(&wanted.resource);
+async fn campaign(ctx: &Ctx, spec: &AttemptSpec, op: u64) -> Result<Hold, AcquireError> {
+    let election = ctx.redlock.election(&spec.resource);
     let election = election.wait(Wait::For(PATIENCE));
-    election.campaign(ctx.signed(op)).await.map(Hold::Leading)
+    election
+        .campaign(ctx.attempt_name(op))
+        .await
+        .map(Hold::Leading)
 }
 
-async fn own(ctx: &Ctx, wanted: &Wanted, id: &str) -> Result<Hold, AcquireError> {
+async fn acquire_for_owner(ctx: &Ctx, spec: &AttemptSpec, id: &str) -> Result<Hold, AcquireError> {
     let owner = ctx.owner(id)?;
-    owner.acquire(&wanted.resource).await.map(Hold::Owned)
+    owner.acquire(&spec.resource).await.map(Hold::Owned)
 }

@@ -1,5 +1,6 @@
 //! A client process: it acquires locks, works under them, and records what it sees.
 
+mod attempt_spec;
 mod child;
 mod context;
 mod files;
@@ -12,7 +13,6 @@ mod readers;
 mod settings;
 mod starvation;
 mod transfer;
-mod wanted;
 mod work;
 
 use std::io::{BufRead, BufReader};
@@ -38,7 +38,7 @@ const WORKERS: usize = 2;
 
 /// The number of tasks per client that each try to get a permit of the semaphore. It is chosen so that all clients
 /// together want more permits than exist.
-const PERMITTED: usize = 3;
+const PERMIT_TASKS: usize = 3;
 
 /// The main function of a client process.
 ///
@@ -56,24 +56,24 @@ pub fn main() -> anyhow::Result<()> {
         .worker_threads(WORKERS)
         .enable_all()
         .build()?;
-    let _inside = runtime.enter();
+    let _runtime_context = runtime.enter();
     let redlock = redlock(&settings)?;
     let ctx = Arc::new(Shared::new(settings, redlock));
-    let watcher = ctx.clone();
-    thread::spawn(move || starvation::watch(&watcher));
-    let (handle, listener) = (runtime.handle().clone(), ctx.clone());
+    let watched_ctx = ctx.clone();
+    thread::spawn(move || starvation::watch(&watched_ctx));
+    let (runtime_handle, instructed_ctx) = (runtime.handle().clone(), ctx.clone());
     thread::spawn(move || {
         for line in lines {
             let Ok(line) = line else { break };
-            if let Ok(told) = serde_json::from_str(&line) {
-                obey(&told, &listener, &handle);
+            if let Ok(instruction) = serde_json::from_str(&line) {
+                follow_instruction(&instruction, &instructed_ctx, &runtime_handle);
             }
         }
         // The input is closed, so the main process of the run has ended.
         std::process::exit(1);
     });
-    let task = runtime.spawn(live(ctx));
-    runtime.block_on(task)?;
+    let client_task = runtime.spawn(run(ctx));
+    runtime.block_on(client_task)?;
     Ok(())
 }
 
@@ -88,7 +88,7 @@ fn die_with_parent() {
 }
 
 fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
-    let builder = locking::over(&settings.masters)?
+    let builder = locking::builder_over(&settings.masters)?
         .next_masters(&settings.next_masters)
         .masters_generation(settings.generation)
         .ttl(settings.ttl)
@@ -102,28 +102,28 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
             Guarding::AfterFirstContact => RestartGuard::AfterFirstContact,
             Guarding::Off => RestartGuard::Off,
         });
-    let builder = match settings.waiting {
+    let builder = match settings.order {
         Order::Fair if settings.locker != Locker::JumpsLine => builder.order(quorate::Order::Fair),
         _ => builder.order(quorate::Order::Unordered),
     };
     Ok(builder.build()?)
 }
 
-async fn live(ctx: Ctx) {
+async fn run(ctx: Ctx) {
     if ctx.settings.guarding != Guarding::On {
-        meet_all(&ctx).await;
+        contact_all_masters(&ctx).await;
     }
     let pid = std::process::id();
-    ctx.note(Event::Ready { pid });
-    work_all(&ctx).await;
+    ctx.record(Event::Ready { pid });
+    run_workloads(&ctx).await;
     // Wait until the masters have confirmed the releases, but not for ever: a dead master never answers.
     let _ = tokio::time::timeout(Duration::from_secs(2), ctx.redlock.flush()).await;
-    ctx.note(Event::Bye);
+    ctx.record(Event::Bye);
     std::process::exit(0);
 }
 
 /// Runs all workloads at the same time until the client is asked to finish.
-async fn work_all(ctx: &Ctx) {
+async fn run_workloads(ctx: &Ctx) {
     let mut tasks = tokio::task::JoinSet::new();
     for workload in ctx.settings.workloads.clone() {
         match workload {
@@ -142,16 +142,16 @@ async fn work_all(ctx: &Ctx) {
             Workload::Prizes => {
                 tasks.spawn(prizes::repeat(ctx.clone()));
                 if ctx.settings.name.split('.').next() == Some("c1") {
-                    tasks.spawn(prizes::operate(ctx.clone()));
+                    tasks.spawn(prizes::create_quotas(ctx.clone()));
                 }
             }
             _ => {
                 let resource = workload.name();
-                let side_by_side = match workload {
-                    Workload::Permits => PERMITTED,
+                let task_count = match workload {
+                    Workload::Permits => PERMIT_TASKS,
                     _ => 1,
                 };
-                for _ in 0..side_by_side {
+                for _ in 0..task_count {
                     tasks.spawn(work::repeat(ctx.clone(), workload, resource.to_owned()));
                 }
                 if workload == Workload::Leader {
@@ -164,10 +164,10 @@ async fn work_all(ctx: &Ctx) {
 }
 
 /// Waits until every master has answered a request of this client. Gives up after 100 requests.
-async fn meet_all(ctx: &Ctx) {
+async fn contact_all_masters(ctx: &Ctx) {
     for _ in 0..100 {
         if let Ok(status) = ctx.redlock.status("first-contact").await
-            && status.nodes.iter().all(|node| is_met(&node.state))
+            && status.nodes.iter().all(|node| has_answered(&node.state))
         {
             return;
         }
@@ -176,37 +176,41 @@ async fn meet_all(ctx: &Ctx) {
 }
 
 /// Whether the master answered. This is also true if clients ignore the votes of this master after its restart.
-fn is_met(said: &Result<KeyState, Fault>) -> bool {
-    matches!(said, Ok(_) | Err(Fault::Quarantined(_)))
+fn has_answered(status: &Result<KeyState, Fault>) -> bool {
+    matches!(status, Ok(_) | Err(Fault::Quarantined(_)))
 }
 
-fn obey(told: &Instruction, ctx: &Ctx, handle: &tokio::runtime::Handle) {
+fn follow_instruction(
+    instruction: &Instruction,
+    ctx: &Ctx,
+    runtime_handle: &tokio::runtime::Handle,
+) {
     let since = ctx.clock.now();
-    let suffered = |what: &str| Event::Suffered {
-        what: what.to_owned(),
+    let suffered_event = |disturbance: &str| Event::Suffered {
+        disturbance: disturbance.to_owned(),
         since,
     };
-    match *told {
+    match *instruction {
         Instruction::Finish => ctx.finish(),
         Instruction::Starve(time) => {
-            let blocked: Vec<_> = (0..WORKERS)
-                .map(|_| handle.spawn(async move { thread::sleep(time) }))
+            let blocking_tasks: Vec<_> = (0..WORKERS)
+                .map(|_| runtime_handle.spawn(async move { thread::sleep(time) }))
                 .collect();
-            let (ctx, done) = (ctx.clone(), suffered("starved"));
-            handle.spawn(async move {
-                for task in blocked {
+            let (ctx, end_event) = (ctx.clone(), suffered_event("starved"));
+            runtime_handle.spawn(async move {
+                for task in blocking_tasks {
                     let _ = task.await;
                 }
-                ctx.note(done);
+                ctx.record(end_event);
             });
         }
         Instruction::DropFutures(time) => {
             let until = since + time.as_nanos() as u64;
             ctx.drop_futures_until(until);
-            let (ctx, done) = (ctx.clone(), suffered("dropped futures"));
-            handle.spawn(async move {
+            let (ctx, end_event) = (ctx.clone(), suffered_event("dropped futures"));
+            runtime_handle.spawn(async move {
                 tokio::time::sleep(time).await;
-                ctx.note(done);
+                ctx.record(end_event);
             });
         }
     }

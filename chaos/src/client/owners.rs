@@ -4,39 +4,41 @@
 //! Steps can be nested, and several processes can run steps of one order at the same time. While steps of one order
 //! hold the lock, steps of other orders must not run.
 
+use super::attempt_spec::AttemptSpec;
 use super::context::Ctx;
 use super::files;
 use super::hold::Hold;
-use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 
 /// The shared file that names the current owner of the reentrant lock. Its content is the owner's id, a space, and the
 /// name of the attempt that wrote the file.
-const MARK: &str = "owners";
+const OWNER_FILE: &str = "owners";
 
 /// Writes the id of the attempt's lock owner to the shared file. Writes nothing if the lock has been lost. Returns
 /// whether the id was written.
-pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bool {
-    let (Claim::Owner(id), Ok((file, _))) = (&wanted.claim, files::read(ctx, MARK)) else {
+pub(super) fn write_owner(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &Hold) -> bool {
+    let (Claim::Owner(id), Ok((file, _))) = (&spec.claim, files::read_state(ctx, OWNER_FILE))
+    else {
         return false;
     };
-    files::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op)))
+    files::write_if_valid(ctx, &file, hold, &format!("{id} {}", ctx.attempt_name(op)))
 }
 
 /// Records two owners: the one that the shared file names, and the expected one (the owner of this attempt). Records
 /// nothing if the lock has been lost.
-pub(super) fn note_found_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
-    let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
+pub(super) fn record_found_owner(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &Hold) {
+    let (Claim::Owner(id), Ok((_, content))) = (&spec.claim, files::read_state(ctx, OWNER_FILE))
+    else {
         return;
     };
     if !hold.is_valid(ctx) {
         return;
     }
-    let (found, writer) = text.split_once(' ').unwrap_or((&text, ""));
-    ctx.note(Event::Found {
+    let (found, writer) = content.split_once(' ').unwrap_or((&content, ""));
+    ctx.record(Event::Found {
         op,
-        key: MARK.to_owned(),
+        key: OWNER_FILE.to_owned(),
         expected: id.clone(),
         found: found.to_owned(),
         writer: writer.to_owned(),

@@ -6,10 +6,10 @@ use std::time::Duration;
 use quorate::LockGuard;
 use rand::RngExt;
 
+use super::attempt_spec::AttemptSpec;
 use super::context::Ctx;
 use super::files;
 use super::hold::Hold;
-use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::Workload;
@@ -18,11 +18,11 @@ use crate::workload::Workload;
 /// space, and the name of the attempt that wrote the file.
 const HALVES: [&str; 2] = ["readers-1", "readers-2"];
 /// The name that stands for both files together in the history.
-const WHOLE: &str = "readers";
+const BOTH_FILES: &str = "readers";
 
-pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
-    match wanted.claim {
-        Claim::Reader => read(ctx, wanted, op, hold, time).await,
+pub(super) async fn work(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &Hold, time: Duration) {
+    match spec.claim {
+        Claim::Reader => read(ctx, spec, op, hold, time).await,
         _ => write(ctx, op, hold, time).await,
     }
 }
@@ -30,45 +30,45 @@ pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time:
 /// Writes the next number to both files, first to one and then to the other.
 async fn write(ctx: &Ctx, op: u64, hold: &Hold, time: Duration) {
     let mut edition = None;
-    for half in HALVES {
-        let Ok((file, from)) = files::read(ctx, half) else {
+    for file_name in HALVES {
+        let Ok((file, old_content)) = files::read_state(ctx, file_name) else {
             return;
         };
-        let number = edition.unwrap_or_else(|| edition_of(&from) + 1);
+        let number = edition.unwrap_or_else(|| edition_of(&old_content) + 1);
         edition = Some(number);
-        let text = format!("{number} {}", ctx.signed(op));
-        files::write(ctx, (half, &file), op, hold, from, &text);
+        let text = format!("{number} {}", ctx.attempt_name(op));
+        files::write(ctx, (file_name, &file), op, hold, old_content, &text);
         tokio::time::sleep(time / 2).await;
     }
 }
 
 /// Reads one file, works, and reads the other file.
-async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
-    let Ok((_, first)) = files::read(ctx, HALVES[0]) else {
+async fn read(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &Hold, time: Duration) {
+    let Ok((_, first)) = files::read_state(ctx, HALVES[0]) else {
         return;
     };
-    if let Some((_, left)) = &wanted.goes_on {
-        found(ctx, HALVES[0], op, hold, (left, &first));
+    if let Some((_, read_own_write)) = &spec.continued_hold {
+        record_found(ctx, HALVES[0], op, hold, (read_own_write, &first));
     }
     tokio::time::sleep(time).await;
-    if let Ok((_, second)) = files::read(ctx, HALVES[1]) {
-        found(ctx, WHOLE, op, hold, (&first, &second));
+    if let Ok((_, second)) = files::read_state(ctx, HALVES[1]) {
+        record_found(ctx, BOTH_FILES, op, hold, (&first, &second));
     }
 }
 
 /// Records the content that the holder found in a file, and the content that it must find. Records nothing if the lock
 /// has been lost.
-fn found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &str)) {
+fn record_found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &str)) {
     if !hold.is_valid(ctx) {
         return;
     }
-    let later = if edition_of(expected) > edition_of(found) {
+    let newer = if edition_of(expected) > edition_of(found) {
         expected
     } else {
         found
     };
-    let writer = later.split(' ').nth(1).unwrap_or_default();
-    ctx.note(Event::Found {
+    let writer = newer.split(' ').nth(1).unwrap_or_default();
+    ctx.record(Event::Found {
         op,
         key: key.to_owned(),
         expected: expected.to_owned(),
@@ -77,21 +77,23 @@ fn found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &
     });
 }
 
-fn edition_of(text: &str) -> u64 {
-    let edition = text.split(' ').next().unwrap_or_default();
-    edition.parse().unwrap_or(0)
+fn edition_of(content: &str) -> u64 {
+    let number = content.split(' ').next().unwrap_or_default();
+    number.parse().unwrap_or(0)
 }
 
 /// Decides at random whether a writer turns its hold into a reader's hold after its writes, instead of releasing it.
-pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
-    wanted.workload == Workload::Readers
-        && wanted.claim == Claim::Alone
+pub(super) fn downgrades(ctx: &Ctx, spec: &AttemptSpec, guard: &LockGuard) -> bool {
+    spec.workload == Workload::Readers
+        && spec.claim == Claim::Alone
         && guard.is_valid()
         && !ctx.drops_futures()
         && rand::rng().random_bool(0.4)
 }
 
 /// Reads the file `readers-1`, which this client has just written as a writer. `None` if the file cannot be read.
-pub(super) fn left(ctx: &Ctx) -> Option<String> {
-    files::read(ctx, HALVES[0]).ok().map(|(_, text)| text)
+pub(super) fn read_own_write(ctx: &Ctx) -> Option<String> {
+    files::read_state(ctx, HALVES[0])
+        .ok()
+        .map(|(_, content)| content)
 }

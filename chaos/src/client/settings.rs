@@ -44,7 +44,7 @@ pub struct Settings {
     /// The lock implementation that the client uses.
     pub locker: Locker,
     /// The order of waiters.
-    pub waiting: Order,
+    pub order: Order,
     /// The workloads of the client.
     pub workloads: Vec<Workload>,
     /// The TTL of a lock.
@@ -55,10 +55,10 @@ pub struct Settings {
     pub pause: Duration,
     /// The share of holds, from 0 to 1, that last about as long as the TTL (0.7 to 1.4 TTLs). The other holds are much
     /// shorter.
-    pub long: f64,
+    pub long_hold_share: f64,
     /// Whether the library renews locks. False in runs that must produce two holders at the same time: a renewal could
     /// restore a lock key that a master has lost, and so keep the second client out.
-    pub renewed: bool,
+    pub renews_locks: bool,
     /// The number of locks that the client holds at the same time in the workload `many`.
     pub many: usize,
     /// The approximate time for which the workload `many` holds each lock.

@@ -11,75 +11,81 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use super::context::{Ctx, LATE};
+use super::context::{Ctx, STALL_THRESHOLD};
 use crate::event::{Event, STALLED};
 
 /// How long the measuring thread sleeps between two readings of the clock.
-const NAP: Duration = Duration::from_millis(10);
+const SLEEP_TIME: Duration = Duration::from_millis(10);
 /// The time between two readings of how long the client's threads waited for a CPU, in nanoseconds.
-const LOOK: u64 = 50_000_000;
+const READING_INTERVAL: u64 = 50_000_000;
 /// Waits for a CPU are recorded only if all threads together waited longer than this between two readings, in
 /// nanoseconds.
-const LITTLE: u64 = 3_000_000;
+const MIN_TOTAL_WAIT: u64 = 3_000_000;
 
 /// Records late wake-ups, and how long threads waited for a CPU. Never returns.
 pub(super) fn watch(ctx: &Ctx) {
-    let mut counted = waits();
-    let mut looked = ctx.clock.now();
+    let mut earlier = cpu_waits();
+    let mut earlier_at = ctx.clock.now();
     loop {
-        let since = ctx.clock.now();
-        thread::sleep(NAP);
+        let slept_at = ctx.clock.now();
+        thread::sleep(SLEEP_TIME);
         let now = ctx.clock.now();
-        if now - since > LATE {
-            let what = STALLED.to_owned();
-            ctx.note(Event::Suffered { what, since });
+        if now - slept_at > STALL_THRESHOLD {
+            let disturbance = STALLED.to_owned();
+            ctx.record(Event::Suffered {
+                disturbance,
+                since: slept_at,
+            });
         }
-        if now - looked < LOOK {
+        if now - earlier_at < READING_INTERVAL {
             continue;
         }
-        let fresh = waits();
-        if let Some((since, waited)) = starved(&counted, &fresh, looked, now) {
-            ctx.note(Event::Starved { since, waited });
+        let current = cpu_waits();
+        if let Some((slept_at, waited)) = waits_between(&earlier, &current, earlier_at, now) {
+            ctx.record(Event::Starved {
+                since: slept_at,
+                waited,
+            });
         }
-        (counted, looked) = (fresh, now);
+        (earlier, earlier_at) = (current, now);
     }
 }
 
-/// Compares two readings of how long each thread has waited for a CPU: `counted` at the time `looked`, and `fresh` at
+/// Compares two readings of how long each thread has waited for a CPU: `earlier` at the time `earlier_at`, and `current` at
 /// the time `now`.
 ///
-/// `None` if all threads together waited at most [`LITTLE`] between the readings. Otherwise returns the estimated time
+/// `None` if all threads together waited at most [`MIN_TOTAL_WAIT`] between the readings. Otherwise returns the estimated time
 /// at which the waits began, and the sum of their lengths in nanoseconds.
 ///
-/// Waits can begin before `looked`, because the kernel counts a wait only when the wait ends.
-fn starved(
-    counted: &HashMap<u32, u64>,
-    fresh: &HashMap<u32, u64>,
-    looked: u64,
+/// Waits can begin before `earlier_at`, because the kernel counts a wait only when the wait ends.
+fn waits_between(
+    earlier: &HashMap<u32, u64>,
+    current: &HashMap<u32, u64>,
+    earlier_at: u64,
     now: u64,
 ) -> Option<(u64, u64)> {
-    let before = |thread: &u32| counted.get(thread).copied().unwrap_or(0);
-    let waits = fresh.iter();
-    let waits = waits.map(|(thread, sum)| sum.saturating_sub(before(thread)));
-    let (longest, sum) = waits.fold((0, 0), |(longest, sum): (u64, u64), wait| {
-        (longest.max(wait), sum + wait)
+    let earlier_wait = |thread: &u32| earlier.get(thread).copied().unwrap_or(0);
+    let new_waits = current.iter();
+    let new_waits = new_waits.map(|(thread, total)| total.saturating_sub(earlier_wait(thread)));
+    let (longest, total) = new_waits.fold((0, 0), |(longest, total): (u64, u64), wait| {
+        (longest.max(wait), total + wait)
     });
-    let since = looked.min(now.saturating_sub(longest));
-    (sum > LITTLE).then_some((since, sum))
+    let began_at = earlier_at.min(now.saturating_sub(longest));
+    (total > MIN_TOTAL_WAIT).then_some((began_at, total))
 }
 
 /// For each thread of this process: the total time for which it was ready but had no CPU, in nanoseconds. Empty if the
 /// kernel does not count this time.
-fn waits() -> HashMap<u32, u64> {
+fn cpu_waits() -> HashMap<u32, u64> {
     let Ok(threads) = fs::read_dir("/proc/self/task") else {
         return HashMap::new();
     };
-    let wait = |thread: fs::DirEntry| {
+    let read_wait = |thread: fs::DirEntry| {
         let id = thread.file_name().to_str()?.parse().ok()?;
         let stat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         Some((id, stat.split_whitespace().nth(1)?.parse().ok()?))
     };
-    threads.flatten().filter_map(wait).collect()
+    threads.flatten().filter_map(read_wait).collect()
 }
 
 #[cfg(test)]
@@ -89,11 +95,12 @@ mod tests {
     #[test]
     fn cpu_wait_may_have_begun_before_the_previous_measurement() {
         const MS: u64 = 1_000_000;
-        let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
-        let between =
-            |fresh: &HashMap<u32, u64>| starved(&counts(10, 10), fresh, 1_000 * MS, 1_050 * MS);
-        assert_eq!(between(&counts(11, 11)), None);
-        assert_eq!(between(&counts(40, 20)), Some((1_000 * MS, 40 * MS)));
-        assert_eq!(between(&counts(640, 310)), Some((420 * MS, 930 * MS)));
+        let waits = |first: u64, second: u64| HashMap::from([(1, first * MS), (2, second * MS)]);
+        let waits_since = |current: &HashMap<u32, u64>| {
+            waits_between(&waits(10, 10), current, 1_000 * MS, 1_050 * MS)
+        };
+        assert_eq!(waits_since(&waits(11, 11)), None);
+        assert_eq!(waits_since(&waits(40, 20)), Some((1_000 * MS, 40 * MS)));
+        assert_eq!(waits_since(&waits(640, 310)), Some((420 * MS, 930 * MS)));
     }
 }

@@ -8,27 +8,27 @@ use rand::RngExt;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
+use super::attempt_spec::AttemptSpec;
 use super::context::Ctx;
-use super::hold::{Hold, Taken};
-use super::wanted::Wanted;
+use super::hold::{Acquisition, Hold};
 use super::{files, owners, readers, transfer};
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
 /// The number of items in a full stock.
-const ITEMS: u64 = 25;
+const FULL_STOCK: u64 = 25;
 
 /// Makes one attempt after the other until the client is asked to finish.
 pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     while !ctx.is_finishing() {
         ctx.pause().await;
-        let wanted = Wanted::draw(workload, &resource);
-        let attempt = critical(&ctx, &wanted, ctx.next_op());
+        let spec = AttemptSpec::draw(workload, &resource);
+        let running_attempt = attempt_once(&ctx, &spec, ctx.next_op());
         if ctx.drops_futures() {
-            let most = Duration::from_micros(rand::rng().random_range(0..20_000));
-            let _ = tokio::time::timeout(most, attempt).await;
+            let time_limit = Duration::from_micros(rand::rng().random_range(0..20_000));
+            let _ = tokio::time::timeout(time_limit, running_attempt).await;
         } else {
-            attempt.await;
+            running_attempt.await;
         }
     }
 }
@@ -37,113 +37,115 @@ pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
 /// sometimes about one TTL.
 fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
     let ttl = ctx.settings.ttl;
-    let draw: f64 = rand::rng().random_range(0.0..1.0);
+    let share: f64 = rand::rng().random_range(0.0..1.0);
     match workload {
-        Workload::Handover => Duration::from_micros((draw * 4_000.0) as u64),
-        Workload::Many => ctx.settings.many_hold.mul_f64(0.6 + 0.8 * draw),
+        Workload::Handover => Duration::from_micros((share * 4_000.0) as u64),
+        Workload::Many => ctx.settings.many_hold.mul_f64(0.6 + 0.8 * share),
         // A leader must lead long enough for followers to be notified.
-        Workload::Leader if draw > ctx.settings.long => {
-            Duration::from_millis(40 + (draw * 160.0) as u64)
+        Workload::Leader if share > ctx.settings.long_hold_share => {
+            Duration::from_millis(40 + (share * 160.0) as u64)
         }
         // `ignores-loss` does not renew its lock, so the lock is lost during this hold of 1.5 TTLs.
-        _ if ctx.settings.locker == Locker::IgnoresLoss && draw < 0.3 => ttl.mul_f64(1.5),
-        _ if draw < ctx.settings.long => ttl.mul_f64(0.7 + 0.7 * draw / ctx.settings.long),
-        _ => Duration::from_millis(2 + (draw * 30.0) as u64),
+        _ if ctx.settings.locker == Locker::IgnoresLoss && share < 0.3 => ttl.mul_f64(1.5),
+        _ if share < ctx.settings.long_hold_share => {
+            ttl.mul_f64(0.7 + 0.7 * share / ctx.settings.long_hold_share)
+        }
+        _ => Duration::from_millis(2 + (share * 30.0) as u64),
     }
 }
 
 /// Makes one attempt, and works under its lock.
-pub(super) async fn critical(ctx: &Ctx, wanted: &Wanted, op: u64) {
-    let waits = Waits::begin(ctx, wanted, op);
-    let taken = Hold::take(ctx, wanted, op).await;
-    waits.over();
-    match taken {
-        Taken::Yes(hold) => holding(ctx, wanted, op, hold).await,
-        Taken::No(why) => {
+pub(super) async fn attempt_once(ctx: &Ctx, spec: &AttemptSpec, op: u64) {
+    let pending = PendingAttempt::begin(ctx, spec, op);
+    let acquisition = Hold::acquire(ctx, spec, op).await;
+    pending.finish();
+    match acquisition {
+        Acquisition::Acquired(hold) => work_under_hold(ctx, spec, op, hold).await,
+        Acquisition::Refused(why) => {
             let why = why.to_owned();
-            ctx.note(Event::Missed { op, why });
+            ctx.record(Event::Missed { op, why });
         }
     }
 }
 
 /// Works under a new hold, and then releases the lock. The future is boxed, because this function is recursive.
-pub(super) fn holding<'a>(
+pub(super) fn work_under_hold<'a>(
     ctx: &'a Ctx,
-    wanted: &'a Wanted,
+    spec: &'a AttemptSpec,
     op: u64,
     hold: Hold,
 ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
     let (token, until, slot) = (hold.token(), hold.until(ctx), hold.slot());
-    ctx.note(Event::Obtained {
+    ctx.record(Event::Obtained {
         op,
         token,
         until,
         slot,
     });
-    let mut held = HoldGuard {
+    let mut hold_guard = HoldGuard {
         ctx,
         op,
         hold: Some(hold),
     };
     Box::pin(async move {
-        let Some(hold) = &held.hold else { return };
+        let Some(hold) = &hold_guard.hold else { return };
         let cause = {
-            let lost = hold.lost(ctx);
-            let work = work(ctx, wanted, op, hold);
+            let loss = hold.loss(ctx);
+            let work = work(ctx, spec, op, hold);
             tokio::select! {
                 // Poll `work` before the other futures. If the lock was lost while this process was paused, `work` then
                 // still writes, and the register must refuse the write.
                 biased;
                 () = work => None,
-                () = watch(ctx, wanted.workload, op, hold) => None,
-                cause = lost => Some(cause),
+                () = record_renewals(ctx, spec.workload, op, hold) => None,
+                cause = loss => Some(cause),
             }
         };
-        let Some(hold) = held.hold.take() else {
+        let Some(hold) = hold_guard.hold.take() else {
             return;
         };
         match (cause, hold) {
-            (None, Hold::Guard(guard)) if readers::reads_on(ctx, wanted, &guard) => {
-                read_on(ctx, wanted, op, guard).await;
+            (None, Hold::Guard(guard)) if readers::downgrades(ctx, spec, &guard) => {
+                downgrade_and_read(ctx, spec, op, guard).await;
             }
-            (None, hold) => hold.give_back(ctx, op).await,
+            (None, hold) => hold.release(ctx, op).await,
             (Some(cause), hold) => {
                 let until = hold.until(ctx);
-                ctx.note(Event::Notified { op, cause, until });
-                hold.give_up(ctx).await;
+                ctx.record(Event::Notified { op, cause, until });
+                hold.discard(ctx).await;
             }
         }
     })
 }
 
 /// An attempt in progress. If it is dropped before the lock was granted or refused, the drop is recorded.
-pub(super) struct Waits<'a> {
+pub(super) struct PendingAttempt<'a> {
     ctx: &'a Ctx,
     op: u64,
-    is_over: bool,
+    is_finished: bool,
 }
 
-impl<'a> Waits<'a> {
+impl<'a> PendingAttempt<'a> {
     /// Records that the attempt begins.
-    pub(super) fn begin(ctx: &'a Ctx, wanted: &Wanted, op: u64) -> Self {
-        ctx.note(wanted.wait(op));
+    pub(super) fn begin(ctx: &'a Ctx, spec: &AttemptSpec, op: u64) -> Self {
+        ctx.record(spec.wait_event(op));
         Self {
             ctx,
             op,
-            is_over: false,
+            is_finished: false,
         }
     }
 
     /// Marks the attempt as decided, so that dropping it records nothing.
-    pub(super) fn over(mut self) {
-        self.is_over = true;
+    pub(super) fn finish(mut self) {
+        self.is_finished = true;
     }
 }
 
-impl Drop for Waits<'_> {
+impl Drop for PendingAttempt<'_> {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.ctx.note(Event::Dropped { op: self.op });
+        if !self.is_finished {
+            self.ctx.record(Event::Dropped { op: self.op });
         }
     }
 }
@@ -160,34 +162,34 @@ impl Drop for HoldGuard<'_> {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
             let (op, until) = (self.op, hold.until(self.ctx));
-            self.ctx.note(Event::Release { op, until });
+            self.ctx.record(Event::Release { op, until });
         }
     }
 }
 
 /// Records each extension of the hold's validity, so that the checkers know the validity even if the client is killed.
-async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
+async fn record_renewals(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     if workload == Workload::Many {
         // The workload `many` has too many locks to record each extension.
         return std::future::pending().await;
     }
-    let mut last = hold.until(ctx);
+    let mut last_until = hold.until(ctx);
     loop {
         tokio::time::sleep(ctx.settings.ttl / 5).await;
-        let now = hold.until(ctx);
-        if let Some(until) = now
-            && now != last
+        let current_until = hold.until(ctx);
+        if let Some(until) = current_until
+            && current_until != last_until
         {
-            ctx.note(Event::Renewed { op, until });
-            last = now;
+            ctx.record(Event::Renewed { op, until });
+            last_until = current_until;
         }
     }
 }
 
-async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
-    let time = hold_time(ctx, wanted.workload);
-    let resource = &wanted.resource;
-    match wanted.workload {
+async fn work(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &Hold) {
+    let time = hold_time(ctx, spec.workload);
+    let resource = &spec.resource;
+    match spec.workload {
         Workload::File => {
             change_file(ctx, resource, op, hold, time, next_number).await;
         }
@@ -197,9 +199,9 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
             change_file(ctx, &key, op, hold, time, next_number).await;
         }
         Workload::Stock => change_file(ctx, resource, op, hold, time, next_item).await,
-        Workload::Transfer => transfer::work(ctx, wanted, op, hold, time).await,
-        Workload::Readers => readers::work(ctx, wanted, op, hold, time).await,
-        Workload::Owners => work_for_owner(ctx, wanted, op, hold, time).await,
+        Workload::Transfer => transfer::work(ctx, spec, op, hold, time).await,
+        Workload::Readers => readers::work(ctx, spec, op, hold, time).await,
+        Workload::Owners => work_for_owner(ctx, spec, op, hold, time).await,
         // Lock holders and leaders write to the register. The fencing token of a leader is its term.
         Workload::Register | Workload::Leader => {
             write_register(ctx, resource, op, hold, time).await;
@@ -224,11 +226,14 @@ fn next_number(text: &str) -> String {
 /// The new content of the stock file after one item is taken: the number of the latest delivery, a colon, and the
 /// number of items left. If the last item was taken, a new delivery with a full stock follows.
 fn next_item(text: &str) -> String {
-    let (delivery, left) = text.split_once(':').unwrap_or(("0", "0"));
-    let (delivery, left): (u64, u64) = (delivery.parse().unwrap_or(0), left.parse().unwrap_or(0));
-    match left {
-        0 | 1 => format!("{}:{ITEMS}", delivery + 1),
-        _ => format!("{delivery}:{}", left - 1),
+    let (delivery, items_left) = text.split_once(':').unwrap_or(("0", "0"));
+    let (delivery, items_left): (u64, u64) = (
+        delivery.parse().unwrap_or(0),
+        items_left.parse().unwrap_or(0),
+    );
+    match items_left {
+        0 | 1 => format!("{}:{FULL_STOCK}", delivery + 1),
+        _ => format!("{delivery}:{}", items_left - 1),
     }
 }
 
@@ -239,14 +244,14 @@ async fn change_file(
     op: u64,
     hold: &Hold,
     time: Duration,
-    next: impl FnOnce(&str) -> String,
+    new_content_from: impl FnOnce(&str) -> String,
 ) {
-    let Ok((file, from)) = files::read(ctx, key) else {
+    let Ok((file, old_content)) = files::read_state(ctx, key) else {
         return;
     };
     tokio::time::sleep(time).await;
-    let text = next(&from);
-    files::write(ctx, (key, &file), op, hold, from, &text);
+    let new_content = new_content_from(&old_content);
+    files::write(ctx, (key, &file), op, hold, old_content, &new_content);
 }
 
 /// Writes to the register, works, and writes again. It does not check the lock before the second write, because the
@@ -259,51 +264,51 @@ async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Durati
         return;
     };
     let mut stream = BufReader::new(stream);
-    let line = format!("{key} {token} {}\n", ctx.signed(op));
-    for last in [false, true] {
+    let line = format!("{key} {token} {}\n", ctx.attempt_name(op));
+    for is_last in [false, true] {
         let mut answer = String::new();
         if stream.write_all(line.as_bytes()).await.is_err()
             || stream.read_line(&mut answer).await.is_err()
         {
             return;
         }
-        if !last {
+        if !is_last {
             tokio::time::sleep(time).await;
         }
     }
 }
 
 /// Works under a hold of the reentrant lock, sometimes with a nested hold of the same owner.
-async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
-    if !owners::leave_mark(ctx, wanted, op, hold) {
+async fn work_for_owner(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &Hold, time: Duration) {
+    if !owners::write_owner(ctx, spec, op, hold) {
         return;
     }
     tokio::time::sleep(time / 2).await;
-    if !wanted.is_inner && rand::rng().random_bool(0.5) {
-        let inner = wanted.inner();
-        critical(ctx, &inner, ctx.next_op()).await;
+    if !spec.is_nested && rand::rng().random_bool(0.5) {
+        let inner = spec.nested();
+        attempt_once(ctx, &inner, ctx.next_op()).await;
     }
     tokio::time::sleep(time / 2).await;
-    owners::note_found_owner(ctx, wanted, op, hold);
+    owners::record_found_owner(ctx, spec, op, hold);
 }
 
 /// Downgrades a writer's hold to a reader's hold. The reader must then find the content that the writer has written.
-async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuard) {
-    let left = readers::left(ctx);
-    let until = Some(ctx.clock.of(guard.valid_until()));
+async fn downgrade_and_read(ctx: &Ctx, spec: &AttemptSpec, op: u64, guard: LockGuard) {
+    let written_text = readers::read_own_write(ctx);
+    let until = Some(ctx.clock.nanos_at(guard.valid_until()));
     // Record the end of the writer's hold before the downgrade, because other readers may hold the lock during the
     // downgrade.
-    ctx.note(Event::Release { op, until });
-    let Some(left) = left else {
+    ctx.record(Event::Release { op, until });
+    let Some(written_text) = written_text else {
         return;
     };
-    let (reader, op) = (wanted.reader(op, left), ctx.next_op());
-    let waits = Waits::begin(ctx, &reader, op);
+    let (reader_spec, op) = (spec.as_reader(op, written_text), ctx.next_op());
+    let pending = PendingAttempt::begin(ctx, &reader_spec, op);
     let guard = guard.downgrade().await;
-    waits.over();
+    pending.finish();
     let Ok(guard) = guard else {
         let why = "no_downgrade".to_owned();
-        return ctx.note(Event::Missed { op, why });
+        return ctx.record(Event::Missed { op, why });
     };
-    holding(ctx, &reader, op, Hold::Guard(guard)).await;
+    work_under_hold(ctx, &reader_spec, op, Hold::Guard(guard)).await;
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use quorate_testbed::{OffsetFile, Reply, Server, Skew, within};
 
-use super::kind::{Breaks, Injection, Reach, Row, ToEach};
+use super::kind::{ExclusionBreach, InjectIntoMaster, Injection, Reach, Row};
 use super::landed::Landed;
 use crate::world::{Needs, World};
 
@@ -16,96 +16,102 @@ use crate::world::{Needs, World};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
-    clock(
+    clock_row(
         "clock-forward",
         "the clock of one master jumps forward, and is corrected later",
-        forward,
+        jump_ahead,
     ),
-    clock(
+    clock_row(
         "clock-back",
         "the clock of one master jumps back, and is corrected later",
         |fault, index, world| jump(fault, index, world, Skew::Behind),
     ),
-    clock(
+    clock_row(
         "clock-drift",
         "the clock of one master runs at a wrong speed",
-        drifting,
+        run_at_wrong_speed,
     ),
-    clock(
+    clock_row(
         "clock-majority",
         "the clocks of a majority of masters jump forward by more than any TTL",
-        forward,
+        jump_ahead,
     )
     .reach(Reach::Majority)
-    .breaks(Breaks::Must),
+    .breaks(ExclusionBreach::Must),
 ];
 
-const fn clock(name: &'static str, what: &'static str, deed: ToEach) -> Row {
-    Row::each(name, what, deed)
+const fn clock_row(
+    name: &'static str,
+    description: &'static str,
+    inject_function: InjectIntoMaster,
+) -> Row {
+    Row::each(name, description, inject_function)
         .needs(Needs::Clocks)
-        .breaks(Breaks::Mistimes)
+        .breaks(ExclusionBreach::Mistimes)
 }
 
-fn forward(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+fn jump_ahead(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     jump(fault, index, world, Skew::Ahead)
 }
 
 fn jump(fault: &Injection, index: usize, world: &mut World, skew: Skew) -> anyhow::Result<Landed> {
-    let offset = offset(index, world)?;
-    offset.set(fault.ms(1_500, 3_000), skew)?;
-    let look = |world: &World| check_offset(index, world, 1_000);
-    Landed::once_seen(world, look, move |world| back(index, world, &offset))
-}
-
-fn drifting(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let offset = offset(index, world)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let drifting = drift(offset.clone(), stop.clone());
-    let look = |world: &World| in_time(PATIENCE, || check_offset(index, world, 20));
-    Landed::once_seen(world, look, move |world| {
-        stop.store(true, Ordering::Relaxed);
-        let _ = drifting.join();
-        back(index, world, &offset)
+    let offset = offset_file(index, world)?;
+    offset.set(fault.drawn_time(1_500, 3_000), skew)?;
+    let observe = |world: &World| check_offset(index, world, 1_000);
+    Landed::once_observed(world, observe, move |world| {
+        correct_clock(index, world, &offset)
     })
 }
 
-fn offset(index: usize, world: &World) -> anyhow::Result<OffsetFile> {
-    let offset = world.offsets.get(index).cloned();
-    offset.context("this master's clock cannot be changed")
+fn run_at_wrong_speed(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let offset = offset_file(index, world)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let run_at_wrong_speed = drift(offset.clone(), stop.clone());
+    let observe = |world: &World| observe_until(PATIENCE, || check_offset(index, world, 20));
+    Landed::once_observed(world, observe, move |world| {
+        stop.store(true, Ordering::Relaxed);
+        let _ = run_at_wrong_speed.join();
+        correct_clock(index, world, &offset)
+    })
 }
 
-/// Checks that the master's clock is wrong by at least `enough` milliseconds, and returns the observed difference.
-fn check_offset(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
-    let off = off_by(world.redis(index)?)?;
+fn offset_file(index: usize, world: &World) -> anyhow::Result<OffsetFile> {
+    let offset_file = world.offsets.get(index).cloned();
+    offset_file.context("this master's clock cannot be changed")
+}
+
+/// Checks that the master's clock is wrong by at least `min_difference` milliseconds, and returns the observed difference.
+fn check_offset(index: usize, world: &World, min_difference: u64) -> anyhow::Result<String> {
+    let difference = clock_difference(world.redis(index)?)?;
     ensure!(
-        off.unsigned_abs() >= enough,
-        "the clock of the master is off by only {off} ms"
+        difference.unsigned_abs() >= min_difference,
+        "the clock of the master is off by only {difference} ms"
     );
-    Ok(format!("the clock is off by {off} ms"))
+    Ok(format!("the clock is off by {difference} ms"))
 }
 
-/// Calls the function `look` until it returns no error, but not for longer than `patience`. Returns the result of the
+/// Calls the function `observe` until it returns no error, but not for longer than `patience`. Returns the result of the
 /// last call.
-fn in_time(
+fn observe_until(
     patience: Duration,
-    mut look: impl FnMut() -> anyhow::Result<String>,
+    mut observe: impl FnMut() -> anyhow::Result<String>,
 ) -> anyhow::Result<String> {
-    let mut seen = look();
+    let mut result = observe();
     within(patience, || {
-        if seen.is_err() {
-            seen = look();
+        if result.is_err() {
+            result = observe();
         }
-        seen.is_ok()
+        result.is_ok()
     });
-    seen
+    result
 }
 
-fn back(index: usize, world: &World, offset: &OffsetFile) -> anyhow::Result<()> {
+fn correct_clock(index: usize, world: &World, offset: &OffsetFile) -> anyhow::Result<()> {
     offset.clear()?;
-    let off = off_by(world.redis(index)?)?;
+    let difference = clock_difference(world.redis(index)?)?;
     ensure!(
-        off.abs() < 500,
-        "the clock of the master is still off by {off} ms"
+        difference.abs() < 500,
+        "the clock of the master is still off by {difference} ms"
     );
     Ok(())
 }
@@ -124,16 +130,16 @@ fn drift(offset: OffsetFile, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
 
 /// The difference between the master's clock and this machine's clock in milliseconds. Positive if the master's clock
 /// is ahead.
-fn off_by(server: &Server) -> anyhow::Result<i64> {
-    let Reply::Array(time) = server.command(&["TIME"])? else {
+fn clock_difference(server: &Server) -> anyhow::Result<i64> {
+    let Reply::Array(time_reply) = server.command(&["TIME"])? else {
         anyhow::bail!("the master did not answer TIME with a list")
     };
-    let part = |index: usize| time.get(index).and_then(Reply::int).unwrap_or(0);
-    let theirs = part(0) * 1_000 + part(1) / 1_000;
-    let ours = SystemTime::now()
+    let number_at = |index: usize| time_reply.get(index).and_then(Reply::int).unwrap_or(0);
+    let server_time = number_at(0) * 1_000 + number_at(1) / 1_000;
+    let own_time = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    Ok(theirs - i64::try_from(ours.as_millis())?)
+    Ok(server_time - i64::try_from(own_time.as_millis())?)
 }
 
 #[cfg(test)]
@@ -142,20 +148,23 @@ mod tests {
 
     #[test]
     fn clock_check_is_repeated_until_it_succeeds_or_times_out() {
-        let mut looks = 0;
-        let late = in_time(PATIENCE, || {
-            looks += 1;
-            ensure!(looks > 3, "the clock is off by only {looks} ms");
+        let mut observations = 0;
+        let eventual = observe_until(PATIENCE, || {
+            observations += 1;
+            ensure!(
+                observations > 3,
+                "the clock is off by only {observations} ms"
+            );
             Ok("the clock is off by 20 ms".to_owned())
         });
         assert_eq!(
-            late.expect("the drift must be observed"),
+            eventual.expect("the drift must be observed"),
             "the clock is off by 20 ms"
         );
-        let never = in_time(Duration::from_millis(30), || {
+        let missing = observe_until(Duration::from_millis(30), || {
             anyhow::bail!("the clock is off by only 0 ms")
         });
-        let why = never
+        let why = missing
             .expect_err("drift that is not observed must be an error")
             .to_string();
         assert_eq!(why, "the clock is off by only 0 ms");

@@ -7,7 +7,7 @@ use quorate_testbed::{Error, MariaDb, within};
 
 use super::kind::{Injection, Lasts, Row};
 use super::landed::Landed;
-use crate::node::Which;
+use crate::node::MasterGroup;
 use crate::node::mariadb::{DATABASE, MARIADB};
 use crate::world::{USER, World};
 
@@ -19,32 +19,32 @@ pub(super) const ROWS: &[Row] = &[
         "SIGKILL to a MariaDB server, which restarts with every commit that it has acknowledged",
         kill,
     )
-    .on(Which::SafeOf(MARIADB))
+    .on(MasterGroup::SafeOf(MARIADB))
     .restarts(),
     Row::each(
         "db-row-held",
         "a session on a MariaDB server locks all rows of the lock table: `SELECT .. FOR UPDATE`",
         hold_rows,
     )
-    .on(Which::Of(MARIADB)),
+    .on(MasterGroup::Of(MARIADB)),
     Row::each(
         "db-tables-locked",
         "a session on a MariaDB server keeps a global read lock: `FLUSH TABLES WITH READ LOCK`",
         lock_tables,
     )
-    .on(Which::Of(MARIADB)),
+    .on(MasterGroup::Of(MARIADB)),
     Row::each(
         "db-read-only",
         "a MariaDB server accepts no writes: `SET GLOBAL read_only = 1`",
         read_only,
     )
-    .on(Which::Of(MARIADB)),
+    .on(MasterGroup::Of(MARIADB)),
     Row::each(
         "db-kill-connections",
         "KILL CONNECTION on a MariaDB server, for all connections of the clients' user",
         kill_connections,
     )
-    .on(Which::Of(MARIADB))
+    .on(MasterGroup::Of(MARIADB))
     .lasts(Lasts::Moment),
 ];
 
@@ -52,7 +52,7 @@ pub(super) const ROWS: &[Row] = &[
 /// the kill.
 fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.masters[index].concrete::<MariaDb>()?;
-    let marker = fault.draw;
+    let marker = fault.detail_seed;
     server.sql(&format!("REPLACE INTO chaos.marker VALUES ({marker})"))?;
     server.kill()?;
     Ok(Landed::new(
@@ -72,15 +72,16 @@ fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<La
 
 fn hold_rows(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let mut console = world.masters[index].concrete::<MariaDb>()?.console()?;
-    let count = format!("SELECT COUNT(*) FROM {DATABASE}.quorate_record FOR UPDATE");
-    let held = console.say(&format!("BEGIN; {count}"))?;
-    let look = move |world: &World| {
+    let select_all = format!("SELECT COUNT(*) FROM {DATABASE}.quorate_record FOR UPDATE");
+    let row_count = console.say(&format!("BEGIN; {select_all}"))?;
+    let observe = move |world: &World| {
         let server = world.masters[index].concrete::<MariaDb>()?;
-        let one = format!("SELECT name FROM {DATABASE}.quorate_record LIMIT 1 FOR UPDATE NOWAIT");
-        refused(server, &one, "1205")?;
-        Ok(format!("{} rows are held", held.trim()))
+        let select_one =
+            format!("SELECT name FROM {DATABASE}.quorate_record LIMIT 1 FOR UPDATE NOWAIT");
+        ensure_refused(server, &select_one, "1205")?;
+        Ok(format!("{} rows are held", row_count.trim()))
     };
-    Landed::once_seen(world, look, move |_| {
+    Landed::once_observed(world, observe, move |_| {
         console.say("ROLLBACK")?;
         Ok(())
     })
@@ -89,22 +90,23 @@ fn hold_rows(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<L
 fn lock_tables(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let mut console = world.masters[index].concrete::<MariaDb>()?.console()?;
     console.say("SET lock_wait_timeout = 5; FLUSH TABLES WITH READ LOCK")?;
-    let look = move |world: &World| {
+    let observe = move |world: &World| {
         let server = world.masters[index].concrete::<MariaDb>()?;
         let write = "SET STATEMENT lock_wait_timeout = 0 FOR DELETE FROM chaos.marker WHERE n = 0";
-        refused(server, write, "1205")?;
+        ensure_refused(server, write, "1205")?;
         Ok("no table can be written".to_owned())
     };
-    Landed::once_seen(world, look, move |_| {
+    Landed::once_observed(world, observe, move |_| {
         console.say("UNLOCK TABLES")?;
         Ok(())
     })
 }
 
 fn read_only(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let set = |server: &MariaDb, on: u8| server.sql(&format!("SET GLOBAL read_only = {on}"));
-    set(world.masters[index].concrete::<MariaDb>()?, 1)?;
-    let look = move |world: &World| {
+    let set_read_only =
+        |server: &MariaDb, on: u8| server.sql(&format!("SET GLOBAL read_only = {on}"));
+    set_read_only(world.masters[index].concrete::<MariaDb>()?, 1)?;
+    let observe = move |world: &World| {
         let server = world.masters[index].concrete::<MariaDb>()?;
         ensure!(
             server.sql("SELECT @@GLOBAL.read_only")? == "1\n",
@@ -112,19 +114,19 @@ fn read_only(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<L
         );
         Ok("read_only".to_owned())
     };
-    Landed::once_seen(world, look, move |world| {
-        set(world.masters[index].concrete::<MariaDb>()?, 0)?;
+    Landed::once_observed(world, observe, move |world| {
+        set_read_only(world.masters[index].concrete::<MariaDb>()?, 0)?;
         Ok(())
     })
 }
 
 fn kill_connections(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.masters[index].concrete::<MariaDb>()?;
-    let there = format!("SELECT id FROM information_schema.processlist WHERE user = '{USER}'");
+    let select_ids = format!("SELECT id FROM information_schema.processlist WHERE user = '{USER}'");
     let mut killed = 0;
     // Clients may still be reconnecting after an earlier fault, so wait until at least one client is connected.
     within(PATIENCE, || {
-        killed = server.sql(&there).map_or(0, |ids| ids.lines().count());
+        killed = server.sql(&select_ids).map_or(0, |ids| ids.lines().count());
         killed > 0
     });
     ensure!(
@@ -135,10 +137,10 @@ fn kill_connections(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     Ok(Landed::momentary(format!("{killed} connections killed")))
 }
 
-fn refused(server: &MariaDb, statement: &str, code: &str) -> anyhow::Result<()> {
+fn ensure_refused(server: &MariaDb, statement: &str, code: &str) -> anyhow::Result<()> {
     match server.sql(statement) {
-        Err(Error::Refused(said)) if said.contains(code) => Ok(()),
+        Err(Error::Refused(output)) if output.contains(code) => Ok(()),
         Err(error) => bail!("{statement}: the error is {error} instead of {code}"),
-        Ok(said) => bail!("{statement} must fail with {code}, but was answered {said:?}"),
+        Ok(output) => bail!("{statement} must fail with {code}, but was answered {output:?}"),
     }
 }

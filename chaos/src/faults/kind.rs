@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 
 use super::landed::Landed;
 use crate::node::redis::REDIS;
-use crate::node::{NodeKind, Which};
+use crate::node::{MasterGroup, NodeKind};
 use crate::world::{Needs, Tools, World};
 
 /// A kind of fault: a reference to its definition.
@@ -25,11 +25,11 @@ pub struct Kind(pub(super) &'static Row);
 pub struct Row {
     name: &'static str,
     /// A description of the fault in one line.
-    pub what: &'static str,
+    pub description: &'static str,
     /// The share of the masters or clients that the fault affects, e.g. one master or a minority.
     pub reach: Reach,
     /// The kinds of masters that the fault can be injected into.
-    pub on: Which,
+    pub on: MasterGroup,
     /// The tools that the run must set up before it can inject this kind of fault, e.g. proxies.
     pub needs: Needs,
     /// The minimum number of masters. In a run with fewer masters the fault is not available.
@@ -38,9 +38,9 @@ pub struct Row {
     pub lasts: Lasts,
     /// Whether the affected masters have restarted by the time when the fault ends.
     pub restarts: bool,
-    breaks: Breaks,
-    disk: Disk,
-    deed: Deed,
+    breaks: ExclusionBreach,
+    disk: RequiredPersistence,
+    inject_function: InjectFunction,
 }
 
 /// The number of targets of a fault.
@@ -76,7 +76,7 @@ pub enum Lasts {
 /// Redlock does not guarantee mutual exclusion in two cases: a master loses data and clients cannot see that it has
 /// restarted; or a master's clock is wrong by more than the allowed drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Breaks {
+pub(super) enum ExclusionBreach {
     Never,
     /// Two holders at the same time are possible if the restart guard is off, and impossible if it is on.
     Unguarded,
@@ -93,7 +93,7 @@ pub(super) enum Breaks {
 
 /// The persistence that a master needs for this fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Disk {
+pub(super) enum RequiredPersistence {
     Any,
     Keeps(Persistence),
     /// Any persistence except this one.
@@ -101,41 +101,53 @@ pub(super) enum Disk {
 }
 
 /// A function that injects a fault into one master, given by its index.
-pub(super) type ToEach = fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>;
+pub(super) type InjectIntoMaster = fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>;
 /// A function that injects a fault into all of its targets in one call.
-pub(super) type ToAll = fn(&Injection, &mut World) -> anyhow::Result<Landed>;
+pub(super) type InjectIntoAll = fn(&Injection, &mut World) -> anyhow::Result<Landed>;
 
 /// The function that injects a fault: called once for each master, or once for all targets.
 #[derive(Clone, Copy)]
-enum Deed {
-    Each(ToEach),
-    All(ToAll),
+enum InjectFunction {
+    Each(InjectIntoMaster),
+    All(InjectIntoAll),
 }
 
 impl Row {
     /// The row of a fault whose function is called once for each affected master.
-    pub(super) const fn each(name: &'static str, what: &'static str, deed: ToEach) -> Self {
-        Self::new(name, what, Deed::Each(deed))
+    pub(super) const fn each(
+        name: &'static str,
+        description: &'static str,
+        inject_function: InjectIntoMaster,
+    ) -> Self {
+        Self::new(name, description, InjectFunction::Each(inject_function))
     }
 
     /// The row of a fault whose function is called once for all its targets.
-    pub(super) const fn all(name: &'static str, what: &'static str, deed: ToAll) -> Self {
-        Self::new(name, what, Deed::All(deed))
+    pub(super) const fn all(
+        name: &'static str,
+        description: &'static str,
+        inject_function: InjectIntoAll,
+    ) -> Self {
+        Self::new(name, description, InjectFunction::All(inject_function))
     }
 
-    const fn new(name: &'static str, what: &'static str, deed: Deed) -> Self {
+    const fn new(
+        name: &'static str,
+        description: &'static str,
+        inject_function: InjectFunction,
+    ) -> Self {
         Self {
             name,
-            what,
+            description: description,
             reach: Reach::One,
-            on: Which::Of(REDIS),
+            on: MasterGroup::Of(REDIS),
             needs: Needs::Nothing,
             fewest_masters: 1,
             lasts: Lasts::Usual,
             restarts: false,
-            breaks: Breaks::Never,
-            disk: Disk::Any,
-            deed,
+            breaks: ExclusionBreach::Never,
+            disk: RequiredPersistence::Any,
+            inject_function,
         }
     }
 
@@ -151,7 +163,7 @@ impl Row {
         }
     }
 
-    pub(super) const fn on(self, on: Which) -> Self {
+    pub(super) const fn on(self, on: MasterGroup) -> Self {
         Self { on, ..self }
     }
 
@@ -178,11 +190,11 @@ impl Row {
         }
     }
 
-    pub(super) const fn breaks(self, breaks: Breaks) -> Self {
+    pub(super) const fn breaks(self, breaks: ExclusionBreach) -> Self {
         Self { breaks, ..self }
     }
 
-    pub(super) const fn disk(self, disk: Disk) -> Self {
+    pub(super) const fn disk(self, disk: RequiredPersistence) -> Self {
         Self { disk, ..self }
     }
 }
@@ -197,59 +209,67 @@ impl Kind {
     /// states whether the restart guard is on.
     pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
-            Breaks::Never => false,
+            ExclusionBreach::Never => false,
             // A restart breaks exclusion only if the killed master loses data and clients then count its votes at once.
-            Breaks::Unguarded => !guarded && nodes.iter().any(|node| Which::Forgetful.has(*node)),
+            ExclusionBreach::Unguarded => {
+                !guarded
+                    && nodes
+                        .iter()
+                        .any(|node| MasterGroup::Forgetful.includes(*node))
+            }
             _ => true,
         }
     }
 
     /// Whether a master may have lost data by the time when this fault ends.
     pub fn forgets(self) -> bool {
-        self.restarts || self.breaks == Breaks::Forgets
+        self.restarts || self.breaks == ExclusionBreach::Forgets
     }
 
     /// Whether the fault is meant to cause two holders at the same time.
     pub fn must_break(self) -> bool {
-        matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
+        matches!(
+            self.breaks,
+            ExclusionBreach::Must | ExclusionBreach::MustUnguarded
+        )
     }
 
     /// Whether the fault is meant for runs without the restart guard.
     pub fn is_unguarded(self) -> bool {
-        self.breaks == Breaks::MustUnguarded
+        self.breaks == ExclusionBreach::MustUnguarded
     }
 
     /// The persistence that the fault needs on a Redis master; `None` if any persistence is suitable.
     pub fn persistence(self) -> Option<Persistence> {
         match self.disk {
-            Disk::Keeps(kept) => Some(kept),
-            Disk::Any | Disk::Not(_) => None,
+            RequiredPersistence::Keeps(persistence) => Some(persistence),
+            RequiredPersistence::Any | RequiredPersistence::Not(_) => None,
         }
     }
 
-    /// Whether the fault can be injected into a master of this kind. For a Redis master, `kept` is the persistence with
+    /// Whether the fault can be injected into a master of this kind. For a Redis master, `persistence` is the persistence with
     /// which it was started; for other masters, it has no meaning.
-    pub fn suits(self, node: NodeKind, kept: Persistence) -> bool {
-        let disk = match self.disk {
-            Disk::Any => true,
-            Disk::Keeps(needed) => kept == needed,
-            Disk::Not(spoilt) => kept != spoilt,
+    pub fn suits(self, node: NodeKind, persistence: Persistence) -> bool {
+        let is_persistence_suitable = match self.disk {
+            RequiredPersistence::Any => true,
+            RequiredPersistence::Keeps(required) => persistence == required,
+            RequiredPersistence::Not(excluded) => persistence != excluded,
         };
-        self.on.has(node) && (disk || !node.is_redis())
+        self.on.includes(node) && (is_persistence_suitable || !node.is_redis())
     }
 
     /// Whether the fault can be injected in a run with masters of these kinds.
     pub fn fits(self, nodes: &[NodeKind]) -> bool {
-        self.unfit(nodes).is_none()
+        self.unfit_reason(nodes).is_none()
     }
 
     /// The reason why the fault cannot be injected in a run with masters of these kinds, or `None` if it can.
-    fn unfit(self, nodes: &[NodeKind]) -> Option<String> {
+    fn unfit_reason(self, nodes: &[NodeKind]) -> Option<String> {
         if nodes.len() < self.fewest_masters {
             return Some(format!("needs at least {} masters", self.fewest_masters));
         }
         let majority = nodes.len() / 2 + 1;
-        let (needed, all) = match self.reach {
+        let (needed, too_few) = match self.reach {
             Reach::Client => return None,
             Reach::One => (1, "the fault applies to none of these masters"),
             Reach::Minority => (
@@ -261,18 +281,20 @@ impl Kind {
                 "the fault does not apply to a majority of these masters",
             ),
         };
-        let found = nodes.iter().filter(|node| self.on.has(**node)).count();
-        if found < needed {
-            return Some(all.to_owned());
+        let applicable = nodes.iter().filter(|node| self.on.includes(**node)).count();
+        if applicable < needed {
+            return Some(too_few.to_owned());
         }
-        let alone = matches!(self.needs, Needs::Clocks | Needs::Links | Needs::Names);
+        let needs_only_redis = matches!(self.needs, Needs::Clocks | Needs::Links | Needs::Names);
         let is_mixed = nodes.iter().any(|node| !node.is_redis());
-        (alone && is_mixed).then(|| "the fault needs a run with only Redis masters".to_owned())
+        (needs_only_redis && is_mixed)
+            .then(|| "the fault needs a run with only Redis masters".to_owned())
     }
 
     /// The reason why the fault is not available on this machine, or `None` if it is.
     pub fn unavailable(self, nodes: &[NodeKind], tools: &Tools) -> Option<String> {
-        self.unfit(nodes).or_else(|| tools.lack(self.needs))
+        self.unfit_reason(nodes)
+            .or_else(|| tools.missing_reason(self.needs))
     }
 }
 
@@ -323,7 +345,7 @@ pub struct Injection {
     /// How long the fault lasts.
     pub lasts: Duration,
     /// The seed for the details of this fault, e.g. how long it delays each message.
-    pub draw: u64,
+    pub detail_seed: u64,
 }
 
 impl Injection {
@@ -333,27 +355,31 @@ impl Injection {
     ///
     /// If the fault could not be injected, or if its effect was not observed.
     pub fn inject(&self, world: &mut World) -> anyhow::Result<Landed> {
-        let landed = match self.kind.deed {
-            Deed::All(deed) => deed(self, world),
-            Deed::Each(deed) => self.inject_each(deed, world),
+        let landed = match self.kind.inject_function {
+            InjectFunction::All(inject_function) => inject_function(self, world),
+            InjectFunction::Each(inject_function) => self.inject_each(inject_function, world),
         };
         landed.with_context(|| format!("{} on {}", self.kind, self.targets().join(", ")))
     }
 
     /// Injects the fault into its masters, one after the other. If the injection fails for one master, heals the fault
     /// on the previous masters and returns the error.
-    fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
+    fn inject_each(
+        &self,
+        inject_function: InjectIntoMaster,
+        world: &mut World,
+    ) -> anyhow::Result<Landed> {
         let mut parts = Vec::new();
         for &index in &self.masters {
-            match deed(self, index, world) {
+            match inject_function(self, index, world) {
                 Ok(landed) => parts.push((index, landed)),
                 Err(error) => {
-                    let _ = Landed::all(parts).heal(world);
+                    let _ = Landed::combined(parts).heal(world);
                     return Err(error.context(format!("m{}", index + 1)));
                 }
             }
         }
-        Ok(Landed::all(parts))
+        Ok(Landed::combined(parts))
     }
 
     /// The names of the affected masters and clients, e.g. `m1` and `c2`.
@@ -363,45 +389,49 @@ impl Injection {
         masters.chain(clients).collect()
     }
 
-    /// The clients that the fault affects, as indices into [`World::roads`].
+    /// The clients that the fault affects, as indices into [`World::paths`].
     pub(super) fn clients_in(&self, world: &World) -> Vec<usize> {
-        or_all(&self.clients, world.roads.len())
+        all_if_empty(&self.clients, world.paths.len())
     }
 
     /// The pairs of client and master that the fault affects, by index.
     pub(super) fn pairs(&self, world: &World) -> Vec<(usize, usize)> {
-        let masters = or_all(&self.masters, world.masters.len());
-        let of = |client: usize| masters.iter().map(move |&master| (client, master));
-        self.clients_in(world).into_iter().flat_map(of).collect()
+        let masters = all_if_empty(&self.masters, world.masters.len());
+        let pairs_of = |client: usize| masters.iter().map(move |&master| (client, master));
+        self.clients_in(world)
+            .into_iter()
+            .flat_map(pairs_of)
+            .collect()
     }
 
     /// Whether this fault and `other` have a target in common.
-    pub fn meets(&self, other: &Self) -> bool {
-        let meet = |ours: &[usize], theirs: &[usize]| theirs.iter().any(|one| ours.contains(one));
-        meet(&self.masters, &other.masters) || meet(&self.clients, &other.clients)
+    pub fn shares_target(&self, other: &Self) -> bool {
+        let overlap =
+            |first: &[usize], second: &[usize]| second.iter().any(|index| first.contains(index));
+        overlap(&self.masters, &other.masters) || overlap(&self.clients, &other.clients)
     }
 
     /// Draws a number from `from` up to but not including `to`. Repeated calls for one fault return the same number.
     pub(super) fn pick(&self, from: u64, to: u64) -> u64 {
-        from + self.draw % (to - from)
+        from + self.detail_seed % (to - from)
     }
 
     /// Draws a duration from `from` up to but not including `to` milliseconds. Repeated calls for one fault return the
     /// same duration.
-    pub(super) fn ms(&self, from: u64, to: u64) -> Duration {
+    pub(super) fn drawn_time(&self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.pick(from, to))
     }
 
-    /// Draws an element of `all`. Repeated calls for one fault return the same element.
-    pub(super) fn one_of<'a, T>(&self, all: &'a [T]) -> &'a T {
-        &all[self.pick(0, all.len() as u64) as usize]
+    /// Draws an element of `elements`. Repeated calls for one fault return the same element.
+    pub(super) fn drawn_element<'a, T>(&self, elements: &'a [T]) -> &'a T {
+        &elements[self.pick(0, elements.len() as u64) as usize]
     }
 }
 
-fn or_all(some: &[usize], all: usize) -> Vec<usize> {
-    match some {
-        [] => (0..all).collect(),
-        some => some.to_vec(),
+fn all_if_empty(indices: &[usize], count: usize) -> Vec<usize> {
+    match indices {
+        [] => (0..count).collect(),
+        indices => indices.to_vec(),
     }
 }
 
@@ -424,11 +454,11 @@ mod tests {
         if index == 2 {
             bail!("this fault cannot be injected into m3");
         }
-        let look = |_: &World| match index {
+        let observe = |_: &World| match index {
             1 => bail!("the fault has no effect on m2"),
             _ => Ok("there".to_owned()),
         };
-        Landed::once_seen(world, look, move |_| {
+        Landed::once_observed(world, observe, move |_| {
             HEALED.lock().unwrap().push(index);
             Ok(())
         })
@@ -437,7 +467,7 @@ mod tests {
     #[test]
     fn failed_injection_of_a_fault_is_undone_on_all_affected_masters() {
         let layout = Layout {
-            ways: 0,
+            path_count: 0,
             masters: Vec::new(),
             timeout: Duration::from_millis(250),
             server: None,
@@ -445,24 +475,24 @@ mod tests {
             seed: 1,
         };
         let recorder = Recorder::new(Clock::start());
-        let nobody = Fleet::new(&recorder, &std::env::temp_dir()).unwrap();
-        let mut world = World::build(&layout, Tools::default(), nobody).unwrap();
+        let no_clients = Fleet::new(&recorder, &std::env::temp_dir()).unwrap();
+        let mut world = World::build(&layout, Tools::default(), no_clients).unwrap();
         let injection = |masters: &[usize]| Injection {
             kind: Kind(&PICKY),
             masters: masters.to_vec(),
             clients: Vec::new(),
             lasts: Duration::ZERO,
-            draw: 0,
+            detail_seed: 0,
         };
-        let mut healed_by = |masters: &[usize]| {
+        let mut inject_and_healed = |masters: &[usize]| {
             HEALED.lock().unwrap().clear();
             let landed = injection(masters).inject(&mut world);
-            let before = HEALED.lock().unwrap().clone();
-            (landed.map(|landed| landed.seen).ok(), before)
+            let healed = HEALED.lock().unwrap().clone();
+            (landed.map(|landed| landed.effect).ok(), healed)
         };
-        let both = "m1: there; m4: there".to_owned();
-        assert_eq!(healed_by(&[0, 3]), (Some(both), vec![]));
-        assert_eq!(healed_by(&[0, 2]), (None, vec![0]));
-        assert_eq!(healed_by(&[0, 3, 1]), (None, vec![1, 0, 3]));
+        let both_effects = "m1: there; m4: there".to_owned();
+        assert_eq!(inject_and_healed(&[0, 3]), (Some(both_effects), vec![]));
+        assert_eq!(inject_and_healed(&[0, 2]), (None, vec![0]));
+        assert_eq!(inject_and_healed(&[0, 3, 1]), (None, vec![1, 0, 3]));
     }
 }

@@ -12,18 +12,18 @@ type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
 #[must_use = "the fault lasts until `heal` is called"]
 pub struct Landed {
     /// The observed effect of the fault.
-    pub seen: String,
+    pub effect: String,
     heal: Heal,
 }
 
 impl Landed {
     /// Combines the description of the observed effect with the function that heals the fault.
     pub fn new(
-        seen: impl Into<String>,
+        effect: impl Into<String>,
         heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,
     ) -> Self {
         Self {
-            seen: seen.into(),
+            effect: effect.into(),
             heal: Box::new(heal),
         }
     }
@@ -33,14 +33,14 @@ impl Landed {
     ///
     /// # Errors
     ///
-    /// The error of the function `look`, which observes the effect.
-    pub fn once_seen(
+    /// The error of the function `observe`, which observes the effect.
+    pub fn once_observed(
         world: &mut World,
-        look: impl FnOnce(&World) -> anyhow::Result<String>,
+        observe: impl FnOnce(&World) -> anyhow::Result<String>,
         heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,
     ) -> anyhow::Result<Self> {
-        match look(world) {
-            Ok(seen) => Ok(Self::new(seen, heal)),
+        match observe(world) {
+            Ok(effect) => Ok(Self::new(effect, heal)),
             Err(error) => {
                 let _ = heal(world);
                 Err(error)
@@ -49,8 +49,8 @@ impl Landed {
     }
 
     /// An injected fault that ends as soon as it has happened, so that nothing needs to be healed.
-    pub fn momentary(seen: impl Into<String>) -> Self {
-        Self::new(seen, |_| Ok(()))
+    pub fn momentary(effect: impl Into<String>) -> Self {
+        Self::new(effect, |_| Ok(()))
     }
 
     /// Ends the fault and verifies that it has ended.
@@ -64,16 +64,16 @@ impl Landed {
 
     /// Combines several faults into one. Healing it heals every fault, even if an earlier one cannot be healed. The
     /// result is the first error.
-    pub(super) fn all(parts: Vec<(usize, Self)>) -> Self {
-        let seen: Vec<String> = parts
+    pub(super) fn combined(faults: Vec<(usize, Self)>) -> Self {
+        let effects: Vec<String> = faults
             .iter()
-            .map(|(index, part)| format!("m{}: {}", index + 1, part.seen))
+            .map(|(index, fault)| format!("m{}: {}", index + 1, fault.effect))
             .collect();
-        Self::new(seen.join("; "), |world| {
+        Self::new(effects.join("; "), |world| {
             let mut outcome = Ok(());
-            for (index, part) in parts {
-                let one = part.heal(world).with_context(|| format!("m{}", index + 1));
-                outcome = outcome.and(one);
+            for (index, fault) in faults {
+                let outcome_of_part = fault.heal(world).with_context(|| format!("m{}", index + 1));
+                outcome = outcome.and(outcome_of_part);
             }
             outcome
         })
@@ -83,7 +83,7 @@ impl Landed {
 impl fmt::Debug for Landed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Landed")
-            .field("seen", &self.seen)
+            .field("seen", &self.effect)
             .finish_non_exhaustive()
     }
 }

@@ -24,10 +24,10 @@ pub(super) const ROWS: &[Row] = &[Row::each(
 .needs(Needs::Links)];
 
 fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    link(world.redis(index)?)?
+    link_of(world.redis(index)?)?
         .sever()
         .context("cannot take the link down")?;
-    let look = |world: &World| {
+    let observe = |world: &World| {
         check_silence(world.redis(index)?)?;
         let alive = if world.answers(index) {
             "alive"
@@ -38,21 +38,23 @@ fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lande
             "connecting timed out, as expected; the server process is {alive}"
         ))
     };
-    Landed::once_seen(world, look, move |world| {
+    Landed::once_observed(world, observe, move |world| {
         let server = world.redis(index)?;
-        link(server)?.mend().context("cannot bring the link up")?;
-        let back = within(Duration::from_secs(5), || {
+        link_of(server)?
+            .mend()
+            .context("cannot bring the link up")?;
+        let is_reachable = within(Duration::from_secs(5), || {
             TcpStream::connect_timeout(&server.addr(), SILENCE).is_ok()
         });
         ensure!(
-            back,
+            is_reachable,
             "the network link is up again, but the master cannot be reached"
         );
         Ok(())
     })
 }
 
-fn link(server: &Server) -> anyhow::Result<&Namespace> {
+fn link_of(server: &Server) -> anyhow::Result<&Namespace> {
     server
         .namespace()
         .context("this master has no network link of its own")

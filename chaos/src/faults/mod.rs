@@ -26,7 +26,7 @@ use crate::world::Needs;
 impl Kind {
     /// All kinds of faults, in the order in which the documentation lists them.
     pub fn all() -> Vec<Self> {
-        let files = [
+        let tables = [
             processes::ROWS,
             network::ROWS,
             impostors::ROWS,
@@ -38,7 +38,7 @@ impl Kind {
             zookeepers::ROWS,
             clients::ROWS,
         ];
-        files.into_iter().flatten().map(Self).collect()
+        tables.into_iter().flatten().map(Self).collect()
     }
 
     /// The faults that the option `--faults mixed` selects for these kinds of masters:
@@ -47,12 +47,12 @@ impl Kind {
     /// - They cannot break mutual exclusion if clients ignore the votes of restarted masters (the restart guard).
     /// - They need no clock offsets, network links or host names.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
-        let fits = |kind: &Self| {
-            nodes.iter().any(|node| kind.on.has(*node))
+        let is_suitable = |kind: &Self| {
+            nodes.iter().any(|node| kind.on.includes(*node))
                 && !kind.breaks_exclusion(true, nodes)
                 && !matches!(kind.needs, Needs::Clocks | Needs::Links | Needs::Names)
         };
-        Self::all().into_iter().filter(fits).collect()
+        Self::all().into_iter().filter(is_suitable).collect()
     }
 }
 
@@ -60,10 +60,10 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let all = Self::all();
-        let found = all.iter().find(|kind| kind.name() == name).copied();
-        found.ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|kind| kind.name()).collect();
+        let kinds = Self::all();
+        let kind = kinds.iter().find(|kind| kind.name() == name).copied();
+        kind.ok_or_else(|| {
+            let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
             format!(
                 "there is no fault {name:?}; the faults are: {}",
                 names.join(", ")
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_fault_is_found_by_its_unique_name() {
-        let all = Kind::all();
-        for kind in &all {
+        let kinds = Kind::all();
+        for kind in &kinds {
             assert_eq!(kind.name().parse(), Ok(*kind));
             let json = serde_json::to_string(kind).unwrap();
             assert_eq!(
@@ -99,38 +99,43 @@ mod tests {
                 "the JSON of a fault must be the name that Display prints"
             );
             assert_eq!(serde_json::from_str::<Kind>(&json).unwrap(), *kind);
-            assert!(!kind.what.is_empty(), "{kind} must have an explanation");
+            assert!(
+                !kind.description.is_empty(),
+                "{kind} must have an explanation"
+            );
         }
-        let names: BTreeSet<_> = all.iter().map(|kind| kind.name()).collect();
-        assert_eq!(names.len(), all.len());
+        let names: BTreeSet<_> = kinds.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), kinds.len());
     }
 
     #[test]
     fn documentation_states_the_right_number_of_faults_and_known_bad_clients() {
-        let all = Kind::all();
-        let redis = all.iter().filter(|kind| kind.on.has(NodeKind::REDIS));
-        let redis = redis.count();
-        let others = all.len() - redis;
+        let kinds = Kind::all();
+        let redis_faults = kinds
+            .iter()
+            .filter(|kind| kind.on.includes(NodeKind::REDIS));
+        let redis_faults = redis_faults.count();
+        let other_faults = kinds.len() - redis_faults;
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        for (page, words) in [
-            ("CONTRIBUTING.md", format!("{} faults", all.len())),
+        for (page, expected) in [
+            ("CONTRIBUTING.md", format!("{} faults", kinds.len())),
             (
                 "docs/track-record.md",
-                format!("**{} faults**: {redis} for Redis", all.len()),
+                format!("**{} faults**: {redis_faults} for Redis", kinds.len()),
             ),
-            ("docs/track-record.md", format!("and {others} more")),
+            ("docs/track-record.md", format!("and {other_faults} more")),
             (
                 "docs/track-record.md",
                 format!("{} known-bad clients", Locker::KNOWN_BAD.len()),
             ),
             (
                 "evidence/track-record/matrix.md",
-                format!("the {redis} faults for Redis"),
+                format!("the {redis_faults} faults for Redis"),
             ),
         ] {
             let text = std::fs::read_to_string(root.join(page)).expect("the page must be readable");
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(text.contains(&words), "{page} must contain {words:?}");
+            assert!(text.contains(&expected), "{page} must contain {expected:?}");
         }
     }
 }

@@ -8,28 +8,28 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use quorate_testbed::{Persistence, Reply, Server, within};
 
-use super::kind::{Breaks, Disk, Injection, Lasts, Reach, Row};
+use super::kind::{ExclusionBreach, Injection, Lasts, Reach, RequiredPersistence, Row};
 use super::landed::Landed;
-use crate::node::Which;
+use crate::node::MasterGroup;
 use crate::world::{Needs, World, run_id};
 
 /// A key that is written just before a kill. If the restarted server has this key, the server has kept its data.
 const MARKER: &str = "chaos:marker";
 /// The observed effect of a kill. The testbed has verified that the server is dead.
-const DEAD: &str = "the server is dead, and its port refuses connections";
+const DEAD_EFFECT: &str = "the server is dead, and its port refuses connections";
 
 pub(super) const ROWS: &[Row] = &[
     Row::each("kill", "SIGKILL to a master, which restarts with an empty memory", kill)
         .restarts()
-        .disk(Disk::Keeps(Persistence::None))
-        .breaks(Breaks::Unguarded),
+        .disk(RequiredPersistence::Keeps(Persistence::None))
+        .breaks(ExclusionBreach::Unguarded),
     Row::each(
         "restart-aof-always",
         "SIGKILL to a master, which restarts from a complete append-only file",
-        restart_from_all,
+        restart_from_complete_file,
     )
     .restarts()
-    .disk(Disk::Keeps(Persistence::AofAlways)),
+    .disk(RequiredPersistence::Keeps(Persistence::AofAlways)),
     Row::each(
         "restart-aof-everysec",
         "SIGKILL to a master, which restarts from an append-only file without its last writes, as after a power cut \
@@ -37,45 +37,45 @@ pub(super) const ROWS: &[Row] = &[
         restart_without_the_end,
     )
     .restarts()
-    .disk(Disk::Keeps(Persistence::AofEverySec))
-    .breaks(Breaks::Unguarded),
+    .disk(RequiredPersistence::Keeps(Persistence::AofEverySec))
+    .breaks(ExclusionBreach::Unguarded),
     Row::each(
         "restart-rdb",
         "SIGKILL to a master, which restarts from an old snapshot",
         restart_from_snapshot,
     )
     .restarts()
-    .disk(Disk::Keeps(Persistence::Rdb))
-    .breaks(Breaks::Unguarded),
+    .disk(RequiredPersistence::Keeps(Persistence::Rdb))
+    .breaks(ExclusionBreach::Unguarded),
     Row::all(
         "restart-majority",
         "SIGKILL to a majority of masters, which restart immediately; Redis masters restart without data, and the \
          restart guard must prevent a second holder",
         restart_together,
     )
-    .on(Which::All)
+    .on(MasterGroup::All)
     .reach(Reach::Majority)
     .restarts()
     .lasts(Lasts::Moment)
-    .breaks(Breaks::Unguarded),
+    .breaks(ExclusionBreach::Unguarded),
     Row::all(
         "amnesia",
         "SIGKILL to a majority of masters, which restart without their locks; the restart guard is off",
         restart_together,
     )
-    .on(Which::Forgetful)
+    .on(MasterGroup::Forgetful)
     .reach(Reach::Majority)
     .restarts()
     .lasts(Lasts::Moment)
-    .breaks(Breaks::MustUnguarded),
-    Row::each("stop", "SIGSTOP to a master, and SIGCONT later", stop).on(Which::All),
+    .breaks(ExclusionBreach::MustUnguarded),
+    Row::each("stop", "SIGSTOP to a master, and SIGCONT later", stop).on(MasterGroup::All),
     Row::each(
         "loading",
         "a master takes long to load its data set: `-LOADING`",
-        loading,
+        load_slowly,
     )
     .restarts()
-    .disk(Disk::Keeps(Persistence::Rdb))
+    .disk(RequiredPersistence::Keeps(Persistence::Rdb))
     .needs(Needs::SlowLoading),
 ];
 
@@ -91,7 +91,7 @@ fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Land
             .iter()
             .map(|&index| {
                 let master = &world.masters[index];
-                scope.spawn(move || master.come_back().map_err(anyhow::Error::from))
+                scope.spawn(move || master.restart_after_crash().map_err(anyhow::Error::from))
             })
             .collect();
         restarts.into_iter().try_for_each(|restart| {
@@ -111,24 +111,28 @@ fn stop(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
 }
 
 fn kill(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let old = run_id(world.redis(index)?)?;
+    let old_run_id = run_id(world.redis(index)?)?;
     world.masters[index].kill()?;
-    Ok(Landed::new(DEAD, move |world| {
+    Ok(Landed::new(DEAD_EFFECT, move |world| {
         let server = world.redis(index)?;
         server.restart_empty()?;
         ensure!(
-            run_id(server)? != old,
+            run_id(server)? != old_run_id,
             "the server must have a new run_id after the restart"
         );
         Ok(())
     }))
 }
 
-fn restart_from_all(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+fn restart_from_complete_file(
+    _: &Injection,
+    index: usize,
+    world: &mut World,
+) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
-    mark(server)?;
+    write_marker(server)?;
     server.kill()?;
-    Ok(back_with_marker(index, true))
+    Ok(restart_checking_marker(index, true))
 }
 
 /// Simulates a power cut: kills the server, and cuts off the end of its append-only file.
@@ -139,12 +143,12 @@ fn restart_without_the_end(
 ) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let file = append_file(server)?;
-    let kept = file.metadata()?.len();
+    let synced_length = file.metadata()?.len();
     thread::sleep(Duration::from_millis(300));
-    mark(server)?;
+    write_marker(server)?;
     server.kill()?;
-    file.set_len(kept)?;
-    Ok(back_with_marker(index, false))
+    file.set_len(synced_length)?;
+    Ok(restart_checking_marker(index, false))
 }
 
 fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
@@ -152,22 +156,22 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
     ensure_ok(server, &["CONFIG", "SET", "save", ""])?;
     save(server)?;
     thread::sleep(Duration::from_millis(300));
-    mark(server)?;
+    write_marker(server)?;
     server.kill()?;
-    Ok(back_with_marker(index, false))
+    Ok(restart_checking_marker(index, false))
 }
 
 /// Creates the fault "killed server", which a restart heals. The key `MARKER` was written just before the kill. After
-/// the restart, the server must still have this key if `kept` is true, and must have lost it if `kept` is false.
-fn back_with_marker(index: usize, kept: bool) -> Landed {
-    Landed::new(DEAD, move |world| {
+/// the restart, the server must still have this key if `must_exist` is true, and must have lost it if `must_exist` is false.
+fn restart_checking_marker(index: usize, must_exist: bool) -> Landed {
+    Landed::new(DEAD_EFFECT, move |world| {
         let server = world.redis(index)?;
         server.restart()?;
-        let found = server.command(&["EXISTS", MARKER])?.int() == Some(1);
+        let exists = server.command(&["EXISTS", MARKER])?.int() == Some(1);
         ensure!(
-            found == kept,
+            exists == must_exist,
             "the server restarted {} its last write",
-            if found { "with" } else { "without" }
+            if exists { "with" } else { "without" }
         );
         Ok(())
     })
@@ -175,46 +179,49 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
 
 /// Restarts a server that has so much data that loading takes a third of a second. While it loads, the server refuses
 /// requests.
-fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+fn load_slowly(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     /// The number of keys to load. Each key takes about a third of a millisecond, so all take 0.3 s.
     const KEYS: u32 = 900;
     let server = world.redis(index)?;
-    let fill = format!(
+    let fill_script = format!(
         "for i = 1, {KEYS} do redis.call('SET', 'chaos:bulk:' .. i, string.rep('x', 64), 'PX', 60000) end"
     );
-    server.command(&["EVAL", &fill, "0"])?;
+    server.command(&["EVAL", &fill_script, "0"])?;
     ensure_ok(server, &["CONFIG", "SET", "save", ""])?;
     save(server)?;
     // The server loads its keys slowly, because it was started with a delay per loaded key (see `World`).
     let shared = world.masters[index].shared();
-    let restarting = thread::spawn(move || shared.restart());
-    let loads = || matches!(server.command(&["PING"]), Ok(Reply::Error(said)) if said.starts_with("LOADING"));
-    let landed = within(Duration::from_secs(5), loads);
-    if !landed {
-        let _ = restarting.join();
+    let restart_thread = thread::spawn(move || shared.restart());
+    let is_loading = || matches!(server.command(&["PING"]), Ok(Reply::Error(message)) if message.starts_with("LOADING"));
+    let has_effect = within(Duration::from_secs(5), is_loading);
+    if !has_effect {
+        let _ = restart_thread.join();
         bail!("the master never reported that it is loading");
     }
     Ok(Landed::new("it answers -LOADING", move |world| {
-        match restarting.join() {
-            Ok(up) => up?,
+        match restart_thread.join() {
+            Ok(result) => result?,
             Err(_) => bail!("the restart panicked"),
         }
-        let drop = format!("for i = 1, {KEYS} do redis.call('DEL', 'chaos:bulk:' .. i) end");
-        world.redis(index)?.command(&["EVAL", &drop, "0"])?;
+        let delete_script =
+            format!("for i = 1, {KEYS} do redis.call('DEL', 'chaos:bulk:' .. i) end");
+        world
+            .redis(index)?
+            .command(&["EVAL", &delete_script, "0"])?;
         Ok(())
     }))
 }
 
-fn mark(server: &Server) -> anyhow::Result<()> {
+fn write_marker(server: &Server) -> anyhow::Result<()> {
     ensure_ok(server, &["SET", MARKER, "1", "PX", "60000"])
 }
 
 /// Runs SAVE. If the server has just begun a background save by itself, waits for that save first.
 fn save(server: &Server) -> anyhow::Result<()> {
-    let saved = within(Duration::from_secs(2), || {
+    let is_saved = within(Duration::from_secs(2), || {
         server.command(&["SAVE"]).is_ok_and(|reply| reply.is_ok())
     });
-    ensure!(saved, "SAVE was refused");
+    ensure!(is_saved, "SAVE was refused");
     Ok(())
 }
 
@@ -226,10 +233,10 @@ fn ensure_ok(server: &Server, command: &[&str]) -> anyhow::Result<()> {
 
 /// Opens the append-only file that the server currently writes to.
 fn append_file(server: &Server) -> anyhow::Result<std::fs::File> {
-    let mut newest: Option<PathBuf> = None;
+    let mut newest_path: Option<PathBuf> = None;
     // Redis 7 and later have a folder of append-only files; older versions have a single file.
-    let data = server.dir().join("data");
-    for dir in [data.join("appendonlydir"), data] {
+    let data_dir = server.dir().join("data");
+    for dir in [data_dir.join("appendonlydir"), data_dir] {
         let Ok(entries) = std::fs::read_dir(dir) else {
             continue;
         };
@@ -241,10 +248,10 @@ fn append_file(server: &Server) -> anyhow::Result<std::fs::File> {
                 .to_string_lossy()
                 .into_owned();
             if name.ends_with(".incr.aof") || name == "appendonly.aof" {
-                newest = newest.max(Some(path));
+                newest_path = newest_path.max(Some(path));
             }
         }
     }
-    let path = newest.context("the server has no append-only file")?;
+    let path = newest_path.context("the server has no append-only file")?;
     Ok(OpenOptions::new().write(true).open(path)?)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use quorate_testbed::{Connection, Persistence, Reply, Server, within};
 
-use super::kind::{Breaks, Disk, Injection, Lasts, Row};
+use super::kind::{ExclusionBreach, Injection, Lasts, RequiredPersistence, Row};
 use super::landed::Landed;
 use crate::world::{ALL_RIGHTS, Needs, PASSWORD, USER, World};
 
@@ -16,11 +16,11 @@ pub(super) const ROWS: &[Row] = &[
         "readonly",
         "a master has become a replica: `-READONLY`",
         |_, index, world| {
-            let change = Change::of(
+            let change = ServerChange::of(
                 &["REPLICAOF", "127.0.0.1", "1"],
                 &["REPLICAOF", "NO", "ONE"],
             );
-            change.make(index, world, |server| refused(server, "READONLY"))
+            change.inject(index, world, |server| refused_write(server, "READONLY"))
         },
     ),
     Row::each(
@@ -28,8 +28,8 @@ pub(super) const ROWS: &[Row] = &[
         "a master is out of memory: `-OOM`",
         |_, index, world| {
             let maxmemory = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
-            let change = Change::of(&maxmemory("1"), &maxmemory("0"));
-            change.make(index, world, |server| refused(server, "OOM"))
+            let change = ServerChange::of(&maxmemory("1"), &maxmemory("0"));
+            change.inject(index, world, |server| refused_write(server, "OOM"))
         },
     ),
     Row::each(
@@ -38,10 +38,10 @@ pub(super) const ROWS: &[Row] = &[
         busy,
     ),
     Row::each("misconf", "a master cannot save its data: `-MISCONF`", misconf)
-        .disk(Disk::Not(Persistence::Rdb)),
+        .disk(RequiredPersistence::Not(Persistence::Rdb)),
     Row::each("flushall", "FLUSHALL on a master", flush_all)
         .lasts(Lasts::Moment)
-        .breaks(Breaks::Forgets),
+        .breaks(ExclusionBreach::Forgets),
     Row::each("script-flush", "SCRIPT FLUSH on a master", flush_scripts).lasts(Lasts::Moment),
     Row::each(
         "client-kill",
@@ -54,8 +54,8 @@ pub(super) const ROWS: &[Row] = &[
         "a master accepts no more clients",
         |_, index, world| {
             let maxclients = |count| ["CONFIG", "SET", "maxclients", count];
-            let change = Change::of(&maxclients("1"), &maxclients("1000"));
-            change.and_end_connections().make(index, world, full)
+            let change = ServerChange::of(&maxclients("1"), &maxclients("1000"));
+            change.and_end_connections().inject(index, world, refusal_when_full)
         },
     ),
     Row::each(
@@ -65,8 +65,8 @@ pub(super) const ROWS: &[Row] = &[
             let set = ["ACL", "SETUSER", USER, "resetpass", ">changed"];
             let password = format!(">{PASSWORD}");
             let back = ["ACL", "SETUSER", USER, "resetpass", &password];
-            let change = Change::of(&set, &back).and_end_connections();
-            change.make(index, world, |server| told(server, &["PING"], "WRONGPASS"))
+            let change = ServerChange::of(&set, &back).and_end_connections();
+            change.inject(index, world, |server| refusal_as_user(server, &["PING"], "WRONGPASS"))
         },
     )
     .needs(Needs::User),
@@ -100,33 +100,33 @@ const RIGHTS: &[(&str, &[&str])] = &[
 /// Revokes a right of the clients' user. With a probability of one half, also ends all client connections, so that
 /// clients must reconnect.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let (taken, probe) = *fault.one_of(RIGHTS);
+    let (revoked_right, probe) = *fault.drawn_element(RIGHTS);
     let user = ["ACL", "SETUSER", USER];
-    let set = [&user[..], &[taken]].concat();
-    let back = [&user[..], ALL_RIGHTS].concat();
-    let mut change = Change::of(&set, &back);
-    if (fault.draw >> 8).is_multiple_of(2) {
+    let break_command = [&user[..], &[revoked_right]].concat();
+    let undo_command = [&user[..], ALL_RIGHTS].concat();
+    let mut change = ServerChange::of(&break_command, &undo_command);
+    if (fault.detail_seed >> 8).is_multiple_of(2) {
         change = change.and_end_connections();
     }
-    change.make(index, world, move |server| {
-        let told = told(server, probe, "NOPERM")?;
-        Ok(format!("{taken}: {told}"))
+    change.inject(index, world, move |server| {
+        let refusal_as_user = refusal_as_user(server, probe, "NOPERM")?;
+        Ok(format!("{revoked_right}: {refusal_as_user}"))
     })
 }
 
 /// A pair of commands: the first makes a master refuse requests, the second makes it accept them again.
-struct Change {
-    set: Vec<String>,
-    back: Vec<String>,
+struct ServerChange {
+    break_command: Vec<String>,
+    undo_command: Vec<String>,
     ends_connections: bool,
 }
 
-impl Change {
-    fn of(set: &[&str], back: &[&str]) -> Self {
+impl ServerChange {
+    fn of(break_command: &[&str], undo_command: &[&str]) -> Self {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         Self {
-            set: words(set),
-            back: words(back),
+            break_command: words(break_command),
+            undo_command: words(undo_command),
             ends_connections: false,
         }
     }
@@ -139,37 +139,37 @@ impl Change {
         }
     }
 
-    /// Injects the fault by sending the command `set` to the master. The fault counts as injected when `look` observes
-    /// a refusal, and as healed when `look` observes no refusal.
-    fn make(
+    /// Injects the fault by sending the command `break_command` to the master. The fault counts as injected when `observe` observes
+    /// a refusal, and as healed when `observe` observes no refusal.
+    fn inject(
         self,
         index: usize,
         world: &mut World,
-        look: impl Fn(&Server) -> anyhow::Result<String> + Copy + 'static,
+        observe: impl Fn(&Server) -> anyhow::Result<String> + Copy + 'static,
     ) -> anyhow::Result<Landed> {
         // Open the administrator's connection before the fault, because the fault may make the server refuse new
         // connections.
         let mut admin = world.redis(index)?.connect(PATIENCE)?;
-        ok(&mut admin, &self.set)?;
+        run_ok(&mut admin, &self.break_command)?;
         if self.ends_connections {
             kill_clients(&mut admin)?;
         }
-        let see = |world: &World| look(world.redis(index)?);
-        Landed::once_seen(world, see, move |world| {
+        let observe_world = |world: &World| observe(world.redis(index)?);
+        Landed::once_observed(world, observe_world, move |world| {
             let server = world.redis(index)?;
             let mut outcome = Ok(());
             within(PATIENCE, || {
-                outcome = ok(&mut admin, &self.back);
+                outcome = run_ok(&mut admin, &self.undo_command);
                 if outcome.is_err()
-                    && let Ok(fresh) = server.connect(PATIENCE)
+                    && let Ok(connection) = server.connect(PATIENCE)
                 {
-                    admin = fresh;
+                    admin = connection;
                 }
                 outcome.is_ok()
             });
             outcome?;
             ensure!(
-                within(PATIENCE, || look(server).is_err()),
+                within(PATIENCE, || observe(server).is_err()),
                 "the master still refuses requests"
             );
             Ok(())
@@ -179,20 +179,20 @@ impl Change {
 
 fn flush_all(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let mut admin = world.redis(index)?.connect(PATIENCE)?;
-    ok(&mut admin, &["SET", "chaos:marker", "1", "PX", "60000"])?;
-    ok(&mut admin, &["FLUSHALL"])?;
-    let gone = admin.command(&["EXISTS", "chaos:marker"])?.int() == Some(0);
-    ensure!(gone, "a key still exists after FLUSHALL");
+    run_ok(&mut admin, &["SET", "chaos:marker", "1", "PX", "60000"])?;
+    run_ok(&mut admin, &["FLUSHALL"])?;
+    let is_gone = admin.command(&["EXISTS", "chaos:marker"])?.int() == Some(0);
+    ensure!(is_gone, "a key still exists after FLUSHALL");
     Ok(Landed::momentary("all keys gone"))
 }
 
 fn flush_scripts(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let mut admin = world.redis(index)?.connect(PATIENCE)?;
-    let loaded = admin.command(&["SCRIPT", "LOAD", "return 42"])?;
-    let sha = loaded.text().unwrap_or_default().into_owned();
-    ok(&mut admin, &["SCRIPT", "FLUSH"])?;
-    let gone = admin.command(&["SCRIPT", "EXISTS", &sha])?;
-    ensure!(gone == Reply::Array(vec![Reply::Int(0)]), "{gone:?}");
+    let reply = admin.command(&["SCRIPT", "LOAD", "return 42"])?;
+    let sha = reply.text().unwrap_or_default().into_owned();
+    run_ok(&mut admin, &["SCRIPT", "FLUSH"])?;
+    let exists = admin.command(&["SCRIPT", "EXISTS", &sha])?;
+    ensure!(exists == Reply::Array(vec![Reply::Int(0)]), "{exists:?}");
     Ok(Landed::momentary("all scripts gone"))
 }
 
@@ -213,20 +213,25 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
     // `lua-time-limit` is the old name of the setting; newer servers accept it as well.
-    ok(&mut admin, &["CONFIG", "SET", "lua-time-limit", "5"])?;
+    run_ok(&mut admin, &["CONFIG", "SET", "lua-time-limit", "5"])?;
     admin.send(&["EVAL", "while true do end", "0"])?;
-    let said = |reply: &Reply| matches!(reply, Reply::Error(why) if why.starts_with("BUSY"));
-    let landed = within(PATIENCE, || {
-        server.command(&["PING"]).is_ok_and(|reply| said(&reply))
+    let is_busy_reply =
+        |reply: &Reply| matches!(reply, Reply::Error(message) if message.starts_with("BUSY"));
+    let has_effect = within(PATIENCE, || {
+        server
+            .command(&["PING"])
+            .is_ok_and(|reply| is_busy_reply(&reply))
     });
-    ensure!(landed, "no client received BUSY");
+    ensure!(has_effect, "no client received BUSY");
     Ok(Landed::new("BUSY", move |world| {
         let server = world.redis(index)?;
-        ok(&mut server.connect(PATIENCE)?, &["SCRIPT", "KILL"])?;
-        let idle = within(PATIENCE, || {
-            server.command(&["PING"]).is_ok_and(|reply| !said(&reply))
+        run_ok(&mut server.connect(PATIENCE)?, &["SCRIPT", "KILL"])?;
+        let is_idle = within(PATIENCE, || {
+            server
+                .command(&["PING"])
+                .is_ok_and(|reply| !is_busy_reply(&reply))
         });
-        ensure!(idle, "the master is still busy");
+        ensure!(is_idle, "the master is still busy");
         drop(admin);
         Ok(())
     }))
@@ -237,41 +242,41 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
 fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
-    let in_the_way = server.dir().join("data").join("dump.rdb");
-    let _ = std::fs::remove_file(&in_the_way);
-    std::fs::create_dir_all(in_the_way.join("x"))?;
-    ok(&mut admin, &["CONFIG", "SET", "save", "3600 1"])?;
+    let blocking_dir = server.dir().join("data").join("dump.rdb");
+    let _ = std::fs::remove_file(&blocking_dir);
+    std::fs::create_dir_all(blocking_dir.join("x"))?;
+    run_ok(&mut admin, &["CONFIG", "SET", "save", "3600 1"])?;
     let _ = admin.command(&["BGSAVE"])?;
-    let landed = within(PATIENCE, || refused(server, "MISCONF").is_ok());
+    let has_effect = within(PATIENCE, || refused_write(server, "MISCONF").is_ok());
     let heal = move |mut admin: Connection| -> anyhow::Result<()> {
-        std::fs::remove_dir_all(&in_the_way)?;
-        let saved = within(PATIENCE, || {
+        std::fs::remove_dir_all(&blocking_dir)?;
+        let is_saved = within(PATIENCE, || {
             admin.command(&["SAVE"]).is_ok_and(|reply| reply.is_ok())
         });
-        ok(&mut admin, &["CONFIG", "SET", "save", ""])?;
-        ensure!(saved, "the master still cannot save its data");
+        run_ok(&mut admin, &["CONFIG", "SET", "save", ""])?;
+        ensure!(is_saved, "the master still cannot save its data");
         Ok(())
     };
-    if !landed {
+    if !has_effect {
         heal(admin)?;
         bail!("no client received MISCONF");
     }
     Ok(Landed::new("MISCONF", move |_| heal(admin)))
 }
 
-fn ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()> {
-    let words: Vec<&str> = command.iter().map(AsRef::as_ref).collect();
-    let reply = admin.command(&words)?;
-    ensure!(reply.is_ok(), "{}: {reply:?}", words.join(" "));
+fn run_ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()> {
+    let arguments: Vec<&str> = command.iter().map(AsRef::as_ref).collect();
+    let reply = admin.command(&arguments)?;
+    ensure!(reply.is_ok(), "{}: {reply:?}", arguments.join(" "));
     Ok(())
 }
 
 /// Tries a write as an administrator. Returns `code` if the server refuses the write with an error that begins with
 /// `code`. Any other reply is an error.
-fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
+fn refused_write(server: &Server, code: &str) -> anyhow::Result<String> {
     match server.command(&["SET", "chaos:probe", "1", "PX", "1000"])? {
-        Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
-        other => bail!("the answer to a write must be {code}, but is {other:?}"),
+        Reply::Error(message) if message.starts_with(code) => Ok(code.to_owned()),
+        reply => bail!("the answer to a write must be {code}, but is {reply:?}"),
     }
 }
 
@@ -287,14 +292,14 @@ fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
 
 /// Logs in as the clients' user and runs a command. Returns `code` if the login or the command fails with an error that
 /// begins with `code`. Any other reply is an error.
-fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String> {
-    let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
-    let mut said = fresh.command(&["AUTH", USER, PASSWORD])?;
-    if said.is_ok() {
-        said = fresh.command(command)?;
+fn refusal_as_user(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String> {
+    let mut connection = Connection::tcp(server.addr(), PATIENCE)?;
+    let mut reply = connection.command(&["AUTH", USER, PASSWORD])?;
+    if reply.is_ok() {
+        reply = connection.command(command)?;
     }
-    match said {
-        Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
+    match reply {
+        Reply::Error(reply) if reply.starts_with(code) => Ok(code.to_owned()),
         other => bail!(
             "the answer to {} must be {code}, but is {other:?}",
             command.join(" ")
@@ -303,11 +308,11 @@ fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String>
 }
 
 /// Returns the error that a master at its connection limit sends to a new connection before it hangs up.
-fn full(server: &Server) -> anyhow::Result<String> {
-    let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
-    let _ = fresh.send(&["PING"]);
-    match fresh.receive()? {
-        Reply::Error(said) if said.contains("max number of clients") => Ok(said),
-        other => bail!("a master at its connection limit must refuse a client, but sent {other:?}"),
+fn refusal_when_full(server: &Server) -> anyhow::Result<String> {
+    let mut connection = Connection::tcp(server.addr(), PATIENCE)?;
+    let _ = connection.send(&["PING"]);
+    match connection.receive()? {
+        Reply::Error(message) if message.contains("max number of clients") => Ok(message),
+        reply => bail!("a master at its connection limit must refuse a client, but sent {reply:?}"),
     }
 }

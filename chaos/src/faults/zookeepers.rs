@@ -8,7 +8,7 @@ use quorate_testbed::{Fault, Injected, Way, ZooKeeper, within};
 
 use super::kind::{Injection, Lasts, Row};
 use super::landed::Landed;
-use crate::node::Which;
+use crate::node::MasterGroup;
 use crate::node::zookeeper::ZOOKEEPER;
 use crate::world::{Needs, World};
 
@@ -21,26 +21,26 @@ pub(super) const ROWS: &[Row] = &[
         "SIGKILL to the leader of a ZooKeeper ensemble, or to its only server; then a restart",
         kill_leader,
     )
-    .on(Which::Of(ZOOKEEPER))
+    .on(MasterGroup::Of(ZOOKEEPER))
     .lasts(Lasts::Short),
     Row::each(
         "zk-leader-stop",
         "SIGSTOP to the leader of a ZooKeeper ensemble, or to its only server, until sessions have expired",
         stop_leader,
     )
-    .on(Which::Of(ZOOKEEPER))
+    .on(MasterGroup::Of(ZOOKEEPER))
     .lasts(Lasts::BeyondTtl),
     Row::each(
         "zk-session-expires",
         "a ZooKeeper ensemble receives nothing from clients until it has closed their sessions",
-        expire,
+        expire_sessions,
     )
-    .on(Which::Of(ZOOKEEPER))
+    .on(MasterGroup::Of(ZOOKEEPER))
     .needs(Needs::Proxies)
     .lasts(Lasts::BeyondTtl),
 ];
 
-fn leader(ensemble: &ZooKeeper) -> anyhow::Result<usize> {
+fn await_leader(ensemble: &ZooKeeper) -> anyhow::Result<usize> {
     let mut leader = None;
     within(PATIENCE, || {
         leader = ensemble.leader();
@@ -51,10 +51,10 @@ fn leader(ensemble: &ZooKeeper) -> anyhow::Result<usize> {
 
 fn kill_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
-    let leader = leader(ensemble)?;
+    let leader = await_leader(ensemble)?;
     ensemble.kill(leader)?;
-    let seen = format!("server {} was the leader and was killed", leader + 1);
-    Ok(Landed::new(seen, move |world| {
+    let effect = format!("server {} was the leader and was killed", leader + 1);
+    Ok(Landed::new(effect, move |world| {
         Ok(world.masters[index]
             .concrete::<ZooKeeper>()?
             .restart(leader)?)
@@ -63,13 +63,13 @@ fn kill_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
 
 fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
-    let leader = leader(ensemble)?;
+    let leader = await_leader(ensemble)?;
     ensemble.stop(leader)?;
-    let seen = format!(
+    let effect = format!(
         "server {} was the leader and is stopped (process state T)",
         leader + 1
     );
-    Ok(Landed::new(seen, move |world| {
+    Ok(Landed::new(effect, move |world| {
         let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
         ensemble.cont(leader)?;
         Ok(ensemble.wait_ready()?)
@@ -78,33 +78,35 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
 
 /// Holds back all messages between the affected clients and the server until the server has closed the session of at
 /// least one of these clients.
-fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+fn expire_sessions(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
-    let mut before = BTreeSet::new();
+    let mut sessions_before = BTreeSet::new();
     // Clients may still be reconnecting after an earlier fault, so wait until at least one client has a session.
     within(PATIENCE, || {
-        before = sessions(ensemble).unwrap_or_default();
-        !before.is_empty()
+        sessions_before = open_sessions(ensemble).unwrap_or_default();
+        !sessions_before.is_empty()
     });
-    ensure!(!before.is_empty(), "no client has a session");
+    ensure!(!sessions_before.is_empty(), "no client has a session");
     let clients = fault.clients_in(world);
-    let held: Vec<Injected> = clients
+    let hold_faults: Vec<Injected> = clients
         .iter()
-        .flat_map(|client| world.roads[*client][index].inject(&Fault::Hold(Way::Both)))
+        .flat_map(|client| world.paths[*client][index].inject(&Fault::Hold(Way::Both)))
         .collect();
-    let seen = format!(
+    let effect = format!(
         "{} sessions exist, messages of {} clients are held back",
-        before.len(),
+        sessions_before.len(),
         clients.len()
     );
-    Ok(Landed::new(seen, move |world| {
+    Ok(Landed::new(effect, move |world| {
         let ensemble = world.masters[index].concrete::<ZooKeeper>()?;
-        let closed = within(PATIENCE, || {
-            sessions(ensemble).is_ok_and(|now| before.difference(&now).next().is_some())
+        let is_closed = within(PATIENCE, || {
+            open_sessions(ensemble).is_ok_and(|sessions_now| {
+                sessions_before.difference(&sessions_now).next().is_some()
+            })
         });
-        drop(held);
+        drop(hold_faults);
         ensure!(
-            closed,
+            is_closed,
             "the ensemble closed no session, although it received nothing from clients"
         );
         Ok(())
@@ -112,9 +114,11 @@ fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<
 }
 
 /// The ids of the sessions that the leader of the ensemble has open.
-fn sessions(ensemble: &ZooKeeper) -> anyhow::Result<BTreeSet<String>> {
-    let dump = ensemble.ask(leader(ensemble)?, "dump")?;
-    let (all, _) = dump.split_once("ephemeral").unwrap_or((&dump, ""));
-    let words = all.split_whitespace().filter(|word| word.starts_with("0x"));
-    Ok(words.map(str::to_owned).collect())
+fn open_sessions(ensemble: &ZooKeeper) -> anyhow::Result<BTreeSet<String>> {
+    let dump = ensemble.ask(await_leader(ensemble)?, "dump")?;
+    let (session_lines, _) = dump.split_once("ephemeral").unwrap_or((&dump, ""));
+    let session_ids = session_lines
+        .split_whitespace()
+        .filter(|id| id.starts_with("0x"));
+    Ok(session_ids.map(str::to_owned).collect())
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use quorate::node::store::StoreNode;
 use quorate_testbed::{MariaDb, MariaDbOptions, TestServer};
 
-use super::probe::{Probe, connect, silence};
-use super::row::{Gauge, Login, Row, blocking};
+use super::probe::{Probe, as_timeout, connect};
+use super::row::{Gauge, Login, Row, block_on};
 use crate::usage::usage;
 
 /// The server software of the kinds in this file.
@@ -22,7 +22,7 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         name: "mysql-flush0",
         aliases: &[],
-        what: "MariaDB that loses the last second of writes in a crash",
+        description: "MariaDB that loses the last second of writes in a crash",
         forgets: true,
         start: |_, login| start(0, login),
         ..MYSQL
@@ -33,15 +33,15 @@ pub(super) const ROWS: &[Row] = &[
 const MYSQL: Row = Row {
     name: "mysql",
     aliases: &["mariadb"],
-    what: "MariaDB",
+    description: "MariaDB",
     software: MARIADB,
     has_clock: true,
     forgets: false,
-    missing: MariaDb::missing,
+    missing_reason: MariaDb::missing,
     start: |_, login| start(1, login),
     url,
     scheme: "mysql",
-    add: |builder, url| Ok(builder.node(StoreNode::new(quorate_mysql::MySql::open(url)?))),
+    add_to_lock: |builder, url| Ok(builder.node(StoreNode::new(quorate_mysql::MySql::open(url)?))),
     probe,
     gauge,
 };
@@ -49,10 +49,10 @@ const MYSQL: Row = Row {
 /// Starts a server with this value of `innodb_flush_log_at_trx_commit`.
 fn start(flush: u8, login: Login<'_>) -> anyhow::Result<Arc<dyn TestServer>> {
     let server = MariaDb::start(MariaDbOptions::new().flush(flush))?;
-    let prepared = blocking(quorate_mysql::prepare(&server.url(DATABASE)))??;
+    let preparation = block_on(quorate_mysql::prepare(&server.url(DATABASE)))??;
     let Login { user, password } = login;
     let user = format!("'{user}'@'%'");
-    let grants = prepared.grants.iter();
+    let grants = preparation.grants.iter();
     let mut statements: Vec<String> = grants
         .map(|grant| grant.replace("TO USER", &format!("TO {user}")))
         .collect();
@@ -63,11 +63,11 @@ fn start(flush: u8, login: Login<'_>) -> anyhow::Result<Arc<dyn TestServer>> {
     Ok(Arc::new(server))
 }
 
-fn url(over: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
+fn url(addresses: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
     let Login { user, password } = login;
-    let (at, ms) = (over.first()?, timeout.as_millis());
+    let (address, timeout_ms) = (addresses.first()?, timeout.as_millis());
     Some(format!(
-        "mysql://{user}:{password}@{at}/{DATABASE}?timeout={ms}ms"
+        "mysql://{user}:{password}@{address}/{DATABASE}?timeout={timeout_ms}ms"
     ))
 }
 
@@ -75,25 +75,25 @@ fn gauge(server: &dyn TestServer, login: Login<'_>) -> Option<Gauge> {
     let server = server.downcast_ref::<MariaDb>()?;
     let (_, handles) = usage(server.pid()?)?;
     let user = login.user;
-    let count =
+    let count_connections =
         format!("SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{user}'");
     Some(Gauge {
         memory: 0,
         handles,
-        connections: server.sql(&count).ok()?.trim().parse().ok()?,
+        connections: server.sql(&count_connections).ok()?.trim().parse().ok()?,
     })
 }
 
 /// A connection to a MariaDB server. The server's greeting has already been read.
-struct Greeted(TcpStream);
+struct GreetedConnection(TcpStream);
 
-fn probe(at: SocketAddr, patience: Duration) -> io::Result<Box<dyn Probe>> {
-    let mut stream = connect(at, patience)?;
+fn probe(address: SocketAddr, patience: Duration) -> io::Result<Box<dyn Probe>> {
+    let mut stream = connect(address, patience)?;
     packet(&mut stream)?;
-    Ok(Box::new(Greeted(stream)))
+    Ok(Box::new(GreetedConnection(stream)))
 }
 
-impl Probe for Greeted {
+impl Probe for GreetedConnection {
     fn ask(&mut self) -> io::Result<String> {
         // These bytes are not a valid handshake, so the server sends an error and hangs up.
         self.0.write_all(&[1, 0, 0, 1, 0])?;
@@ -101,17 +101,17 @@ impl Probe for Greeted {
     }
 
     /// The greeting and the error together have more than 90 bytes.
-    fn ask_at_length(&mut self) -> io::Result<String> {
+    fn ask_long(&mut self) -> io::Result<String> {
         self.ask()
     }
 }
 
 /// Reads one packet that a MariaDB sends.
 fn packet(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let mut head = [0; 4];
-    stream.read_exact(&mut head).map_err(silence)?;
-    let length = u32::from_le_bytes([head[0], head[1], head[2], 0]);
+    let mut header = [0; 4];
+    stream.read_exact(&mut header).map_err(as_timeout)?;
+    let length = u32::from_le_bytes([header[0], header[1], header[2], 0]);
     let mut body = vec![0; length as usize];
-    stream.read_exact(&mut body).map_err(silence)?;
+    stream.read_exact(&mut body).map_err(as_timeout)?;
     Ok(body)
 }

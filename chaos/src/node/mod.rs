@@ -28,27 +28,27 @@ impl NodeKind {
 
     /// All kinds of servers that can be masters.
     pub fn all() -> Vec<Self> {
-        let files = [redis::ROWS, mariadb::ROWS, zookeeper::ROWS];
-        files.into_iter().flatten().map(Self).collect()
+        let tables = [redis::ROWS, mariadb::ROWS, zookeeper::ROWS];
+        tables.into_iter().flatten().map(Self).collect()
     }
 
     /// The kind of the master with this URL. A URL whose scheme belongs to no other kind leads to Redis.
     pub fn of_url(url: &str) -> Self {
         let scheme = url.split_once("://").map(|(scheme, _)| scheme);
-        let found = Self::all()
+        let kind = Self::all()
             .into_iter()
             .find(|kind| scheme == Some(kind.scheme));
-        found.unwrap_or(Self::REDIS)
+        kind.unwrap_or(Self::REDIS)
     }
 
     /// The names of all kinds with their explanations, for help texts.
-    pub fn described() -> String {
-        let describe = |kind: Self| match kind.what {
+    pub fn descriptions() -> String {
+        let describe = |kind: Self| match kind.description {
             "" => kind.name.to_owned(),
-            what => format!("{} ({what})", kind.name),
+            description => format!("{} ({description})", kind.name),
         };
-        let all: Vec<String> = Self::all().into_iter().map(describe).collect();
-        all.join(", ")
+        let descriptions: Vec<String> = Self::all().into_iter().map(describe).collect();
+        descriptions.join(", ")
     }
 
     /// Whether the kind is Redis or Valkey.
@@ -58,16 +58,16 @@ impl NodeKind {
 
     /// The reason why this kind of server cannot be started on this machine, or `None` if it can. Always `None` for
     /// Redis, which this function does not check.
-    pub fn lack(self) -> Option<String> {
-        (self.missing)().map(|why| format!("no {self}: {why}"))
+    pub fn missing_reason(self) -> Option<String> {
+        (self.missing_reason)().map(|why| format!("no {self}: {why}"))
     }
 
     /// The shortest name of a set of masters: their number if all are Redis, otherwise their kinds, e.g. `redis+mysql`.
-    pub fn name_of(some: &[Self]) -> String {
-        if some.iter().all(|one| one.is_redis()) {
-            return some.len().to_string();
+    pub fn set_name(kinds: &[Self]) -> String {
+        if kinds.iter().all(|kind| kind.is_redis()) {
+            return kinds.len().to_string();
         }
-        let names: Vec<_> = some.iter().map(|one| one.name).collect();
+        let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
         names.join("+")
     }
 }
@@ -104,10 +104,10 @@ impl FromStr for NodeKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let all = Self::all();
-        let is = |kind: &&Self| kind.name == name || kind.aliases.contains(&name);
-        all.iter().find(is).copied().ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|kind| kind.name).collect();
+        let kinds = Self::all();
+        let has_name = |kind: &&Self| kind.name == name || kind.aliases.contains(&name);
+        kinds.iter().find(has_name).copied().ok_or_else(|| {
+            let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
             format!("expected one of {}", names.join(", "))
         })
     }
@@ -128,7 +128,7 @@ impl<'de> Deserialize<'de> for NodeKind {
 
 /// The kinds of masters that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum MasterGroup {
     /// Masters of any kind.
     All,
     /// Masters with this server software.
@@ -139,9 +139,9 @@ pub enum Which {
     Forgetful,
 }
 
-impl Which {
+impl MasterGroup {
     /// Whether this group includes masters of the kind `node`.
-    pub fn has(self, node: NodeKind) -> bool {
+    pub fn includes(self, node: NodeKind) -> bool {
         match self {
             Self::All => true,
             Self::Of(software) => node.software == software,
@@ -175,28 +175,35 @@ mod tests {
             .parse::<NodeKind>()
             .expect_err("an unknown kind of server must be refused");
         assert!(why.contains("redis, mysql"), "{why}");
-        assert_eq!(NodeKind::name_of(&[NodeKind::REDIS; 3]), "3");
+        assert_eq!(NodeKind::set_name(&[NodeKind::REDIS; 3]), "3");
         let mix = [NodeKind::REDIS, "mysql".parse().expect("a kind")];
-        assert_eq!(NodeKind::name_of(&mix), "redis+mysql");
+        assert_eq!(NodeKind::set_name(&mix), "redis+mysql");
     }
 
     #[test]
     fn groups_of_masters_follow_from_the_properties_of_their_kinds() {
-        let in_group = |which: Which| -> Vec<&str> {
-            let all = NodeKind::all().into_iter();
-            all.filter(|kind| which.has(*kind))
+        let names_in = |group: MasterGroup| -> Vec<&str> {
+            let kinds = NodeKind::all().into_iter();
+            kinds
+                .filter(|kind| group.includes(*kind))
                 .map(|kind| kind.0.name)
                 .collect()
         };
-        for (which, kinds) in [
-            (Which::Of(redis::REDIS), &["redis"][..]),
-            (Which::Of(mariadb::MARIADB), &["mysql", "mysql-flush0"]),
-            (Which::SafeOf(mariadb::MARIADB), &["mysql"]),
-            (Which::Of(zookeeper::ZOOKEEPER), &["zookeeper", "ensemble"]),
-            (Which::Forgetful, &["redis", "mysql-flush0"]),
+        for (group, kinds) in [
+            (MasterGroup::Of(redis::REDIS), &["redis"][..]),
+            (
+                MasterGroup::Of(mariadb::MARIADB),
+                &["mysql", "mysql-flush0"],
+            ),
+            (MasterGroup::SafeOf(mariadb::MARIADB), &["mysql"]),
+            (
+                MasterGroup::Of(zookeeper::ZOOKEEPER),
+                &["zookeeper", "ensemble"],
+            ),
+            (MasterGroup::Forgetful, &["redis", "mysql-flush0"]),
         ] {
-            assert_eq!(in_group(which), kinds, "{which:?}");
+            assert_eq!(names_in(group), kinds, "{group:?}");
         }
-        assert_eq!(in_group(Which::All).len(), NodeKind::all().len());
+        assert_eq!(names_in(MasterGroup::All).len(), NodeKind::all().len());
     }
 }

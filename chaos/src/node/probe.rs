@@ -22,18 +22,18 @@ pub trait Probe {
     /// # Errors
     ///
     /// As for [`ask`](Self::ask).
-    fn ask_at_length(&mut self) -> io::Result<String>;
+    fn ask_long(&mut self) -> io::Result<String>;
 }
 
 /// Connects to the server. `patience` limits the connect and each read.
-pub(super) fn connect(at: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&at, patience)?;
+pub(super) fn connect(address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, patience)?;
     stream.set_read_timeout(Some(patience))?;
     Ok(stream)
 }
 
 /// Changes the error `WouldBlock`, which Linux reports when a read times out, into `TimedOut`.
-pub(super) fn silence(error: io::Error) -> io::Error {
+pub(super) fn as_timeout(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
         _ => error,

@@ -15,16 +15,16 @@ pub const REDIS: &str = "Redis";
 pub(super) const ROWS: &[Row] = &[Row {
     name: "redis",
     aliases: &["valkey"],
-    what: "",
+    description: "",
     software: REDIS,
     has_clock: true,
     forgets: true,
     // The server program can be named in the options, so its absence is known only when it is started.
-    missing: || None,
+    missing_reason: || None,
     start: |options, _| Ok(Arc::new(Server::start(options)?)),
     url: |_, _, _| None,
     scheme: "redis",
-    add: |builder, url| Ok(builder.master(url)),
+    add_to_lock: |builder, url| Ok(builder.master(url)),
     probe: |at, patience| Ok(Box::new(Connection::tcp(at, patience)?)),
     gauge: |server, _| gauge(server),
 }];
@@ -34,7 +34,7 @@ impl Probe for Connection {
         reply(self, &["PING"])
     }
 
-    fn ask_at_length(&mut self) -> io::Result<String> {
+    fn ask_long(&mut self) -> io::Result<String> {
         reply(self, &["ECHO", "0123456789012345678901234567890123456789"])
     }
 }
@@ -48,7 +48,7 @@ fn reply(connection: &mut Connection, command: &[&str]) -> io::Result<String> {
 fn gauge(server: &dyn TestServer) -> Option<Gauge> {
     let server = server.downcast_ref::<Server>()?;
     let (_, handles) = usage(server.pid()?)?;
-    let number = |section: &str, name: &str| {
+    let number_in = |section: &str, name: &str| {
         let info = server.command(&["INFO", section]).ok()?;
         let text = info.text()?.into_owned();
         text.lines()
@@ -58,8 +58,8 @@ fn gauge(server: &dyn TestServer) -> Option<Gauge> {
             .ok()
     };
     Some(Gauge {
-        memory: number("memory", "used_memory")?,
+        memory: number_in("memory", "used_memory")?,
         handles,
-        connections: number("clients", "connected_clients")?.saturating_sub(1),
+        connections: number_in("clients", "connected_clients")?.saturating_sub(1),
     })
 }

@@ -18,7 +18,7 @@ pub struct Row {
     /// Other names of the kind on the command line.
     pub aliases: &'static [&'static str],
     /// A short explanation of the name for help texts; empty if the name explains itself.
-    pub what: &'static str,
+    pub description: &'static str,
     /// The server software. Several kinds can be the same software with different options.
     pub software: &'static str,
     /// Whether the master's clock decides when a lock expires. If false, each lock client decides with its own clock.
@@ -26,7 +26,7 @@ pub struct Row {
     /// Whether the master loses acknowledged writes when it is killed.
     pub forgets: bool,
     /// The reason why this machine cannot start the server; `None` if it can.
-    pub missing: fn() -> Option<String>,
+    pub missing_reason: fn() -> Option<String>,
     /// Starts the server, and creates all that clients need on it, e.g. tables and a user. Only Redis uses the options.
     pub start: fn(ServerOptions, Login<'_>) -> anyhow::Result<Arc<dyn TestServer>>,
     /// The URL of the master at these addresses, e.g. those of proxies, with the timeout of a request. `None` for Redis
@@ -35,7 +35,7 @@ pub struct Row {
     /// The scheme of these URLs.
     pub scheme: &'static str,
     /// Adds the master with this URL to a lock. Opens no connection.
-    pub add: fn(RedlockBuilder, &str) -> anyhow::Result<RedlockBuilder>,
+    pub add_to_lock: fn(RedlockBuilder, &str) -> anyhow::Result<RedlockBuilder>,
     /// Connects a probe to a server of this kind, and waits for at most this time.
     pub probe: fn(SocketAddr, Duration) -> io::Result<Box<dyn Probe>>,
     /// Measures the server. `None` if it does not answer.
@@ -63,10 +63,10 @@ pub struct Gauge {
 }
 
 /// Runs the future to its end on a new async runtime.
-pub(super) fn blocking<T>(what: impl Future<Output = T>) -> anyhow::Result<T> {
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start an async runtime")?;
-    Ok(runtime.block_on(what))
+    Ok(runtime.block_on(future))
 }

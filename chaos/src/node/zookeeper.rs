@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use quorate_testbed::{TestServer, ZooKeeper};
 
-use super::probe::{Probe, connect, silence};
-use super::row::{Gauge, Row, blocking};
+use super::probe::{Probe, as_timeout, connect};
+use super::row::{Gauge, Row, block_on};
 
 /// The server software of the kinds in this file.
 pub const ZOOKEEPER: &str = "ZooKeeper";
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         name: "ensemble",
         aliases: &[],
-        what: "three ZooKeeper servers as one master",
+        description: "three ZooKeeper servers as one master",
         start: |_, _| start(3),
         ..SINGLE
     },
@@ -34,31 +34,31 @@ pub(super) const ROWS: &[Row] = &[
 const SINGLE: Row = Row {
     name: "zookeeper",
     aliases: &["zk"],
-    what: "",
+    description: "",
     software: ZOOKEEPER,
     has_clock: false,
     forgets: false,
-    missing: ZooKeeper::missing,
+    missing_reason: ZooKeeper::missing,
     start: |_, _| start(1),
     url: |over, _, timeout| Some(url(over, timeout)),
     scheme: "zk",
-    add: |builder, url| Ok(builder.node(quorate_zookeeper::node(url)?)),
-    probe: |at, patience| Ok(Box::new(Plain(connect(at, patience)?))),
+    add_to_lock: |builder, url| Ok(builder.node(quorate_zookeeper::node(url)?)),
+    probe: |at, patience| Ok(Box::new(PlainConnection(connect(at, patience)?))),
     gauge: |server, _| gauge(server),
 };
 
 fn start(members: usize) -> anyhow::Result<Arc<dyn TestServer>> {
     let ensemble = ZooKeeper::ensemble(members)?;
-    blocking(quorate_zookeeper::prepare(&ensemble.url(CHROOT)))??;
+    block_on(quorate_zookeeper::prepare(&ensemble.url(CHROOT)))??;
     ensure!(ensemble.leader().is_some(), "the ensemble has no leader");
     Ok(Arc::new(ensemble))
 }
 
-fn url(over: &[SocketAddr], timeout: Duration) -> String {
-    let over: Vec<String> = over.iter().map(SocketAddr::to_string).collect();
-    let (over, ms) = (over.join("+"), timeout.as_millis());
-    let session = SESSION.max(timeout * 5 / 2).as_millis();
-    format!("zk://{over}{CHROOT}?timeout={ms}ms&session={session}ms")
+fn url(addresses: &[SocketAddr], timeout: Duration) -> String {
+    let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    let (addresses, timeout_ms) = (addresses.join("+"), timeout.as_millis());
+    let session_ms = SESSION.max(timeout * 5 / 2).as_millis();
+    format!("zk://{addresses}{CHROOT}?timeout={timeout_ms}ms&session={session_ms}ms")
 }
 
 fn gauge(server: &dyn TestServer) -> Option<Gauge> {
@@ -73,24 +73,24 @@ fn gauge(server: &dyn TestServer) -> Option<Gauge> {
 }
 
 /// A connection to a ZooKeeper server, over which nothing has been sent.
-struct Plain(TcpStream);
+struct PlainConnection(TcpStream);
 
-impl Plain {
+impl PlainConnection {
     /// Sends the command `srvr`, and reads this number of bytes of the answer.
     fn read(&mut self, bytes: usize) -> io::Result<String> {
         self.0.write_all(b"srvr")?;
         let mut answer = vec![0; bytes];
-        self.0.read_exact(&mut answer).map_err(silence)?;
+        self.0.read_exact(&mut answer).map_err(as_timeout)?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 }
 
-impl Probe for Plain {
+impl Probe for PlainConnection {
     fn ask(&mut self) -> io::Result<String> {
         self.read(9)
     }
 
-    fn ask_at_length(&mut self) -> io::Result<String> {
+    fn ask_long(&mut self) -> io::Result<String> {
         self.read(90)
     }
 }

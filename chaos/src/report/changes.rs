@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use crate::change_statistics::{self, ClientProcess, FreeInterval, Step};
 use crate::changes::Changes;
 use crate::history::{Attempt, FaultSpan, History};
-use crate::pace::{self, Idle, Life, Step};
 
 /// The number of columns (seconds) in one line of the chart.
-const WIDE: usize = 100;
+const COLUMNS_PER_LINE: usize = 100;
 /// The bars of the chart, from low to high.
 const BARS: [char; 8] = [
     '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}',
@@ -16,24 +16,24 @@ const BARS: [char; 8] = [
 const SECOND: u64 = 1_000_000_000;
 
 /// The data for the text about changes of masters.
-struct Contents {
+struct ChangeReport {
     steps: Vec<Step>,
     faults: Vec<FaultSpan>,
-    lives: Vec<Life>,
-    idle: Vec<Idle>,
-    had: Vec<u64>,
+    client_processes: Vec<ClientProcess>,
+    free_intervals: Vec<FreeInterval>,
+    success_times: Vec<u64>,
     end: u64,
 }
 
 /// The whole text: the steps as a table, and the chart of the seconds below it.
 pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -> String {
     let end = history.calm().unwrap_or(history.end());
-    let told = Contents {
-        steps: pace::steps(history),
+    let report = ChangeReport {
+        steps: change_statistics::steps(history),
         faults: history.faults(),
-        lives: pace::lives(history),
-        idle: pace::idle(attempts, history.end()),
-        had: pace::had(attempts),
+        client_processes: change_statistics::client_processes(history),
+        free_intervals: change_statistics::free_intervals(attempts, history.end()),
+        success_times: change_statistics::success_times(attempts),
         end,
     };
     let mut out = String::new();
@@ -58,25 +58,25 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
             names(old),
             names(next)
         );
-        for step in told.steps.iter().filter(|step| step.change == change) {
-            told.row(step, &mut out);
+        for step in report.steps.iter().filter(|step| step.change == change) {
+            report.write_row(step, &mut out);
         }
     }
-    let first = told.steps.first().map_or(0, |step| step.from);
-    told.without("before the changes", 0, first, &mut out);
-    told.without("all changes", first, told.end, &mut out);
+    let changes_began_at = report.steps.first().map_or(0, |step| step.from);
+    report.write_period("before the changes", 0, changes_began_at, &mut out);
+    report.write_period("all changes", changes_began_at, report.end, &mut out);
     out.push_str(
         "\nhad/s: acquisitions per second\nnobody: longest time without an acquisition\nfree: longest time that a lock \
          was free despite a waiter\nThe columns nobody and free include only times that ended in the period of the \
          row.\n\n",
     );
-    told.seconds(&mut out);
+    report.seconds(&mut out);
     out
 }
 
-impl Contents {
-    fn row(&self, step: &Step, out: &mut String) {
-        let name = if step.done {
+impl ChangeReport {
+    fn write_row(&self, step: &Step, out: &mut String) {
+        let name = if step.succeeded {
             step.name.clone()
         } else {
             format!("{} NOT DONE", step.name)
@@ -89,20 +89,23 @@ impl Contents {
             step.tries
         );
         // Begin at the end of the previous step: a fault between two steps counts as a fault of the second one.
-        let before = self.steps.iter().map(|one| one.to);
-        let before = before.filter(|to| *to <= step.from).max().unwrap_or(0);
+        let previous_end = self.steps.iter().map(|item| item.to);
+        let previous_end = previous_end
+            .filter(|to| *to <= step.from)
+            .max()
+            .unwrap_or(0);
         let faults = self
             .faults
             .iter()
-            .filter(|one| (before..step.to).contains(&one.from));
+            .filter(|item| (previous_end..step.to).contains(&item.from));
         let faults: Vec<String> = faults
-            .map(|one| format!("{} {}", one.kind, one.targets.join("+")))
+            .map(|item| format!("{} {}", item.kind, item.targets.join("+")))
             .collect();
-        self.figures(step.from, step.to, out);
+        self.write_figures(step.from, step.to, out);
         let _ = writeln!(out, "  {}", faults.join(", "));
     }
 
-    fn without(&self, name: &str, from: u64, to: u64, out: &mut String) {
+    fn write_period(&self, name: &str, from: u64, to: u64, out: &mut String) {
         let _ = write!(
             out,
             "{name:<22} {:>8} {:>7} {:>5}",
@@ -110,64 +113,86 @@ impl Contents {
             seconds(to - from),
             ""
         );
-        self.figures(from, to, out);
+        self.write_figures(from, to, out);
         out.push('\n');
     }
 
-    fn figures(&self, from: u64, to: u64, out: &mut String) {
-        let had = self.had.iter().filter(|t| (from..to).contains(*t)).count();
+    fn write_figures(&self, from: u64, to: u64, out: &mut String) {
+        let success_count = self
+            .success_times
+            .iter()
+            .filter(|t| (from..to).contains(*t))
+            .count();
         // A step that took no time has no rate of acquisitions.
         let rate = match to.saturating_sub(from) {
-            short if short < SECOND / 5 => "-".to_owned(),
-            took => format!("{:.0}", had as f64 * SECOND as f64 / took as f64),
+            duration if duration < SECOND / 5 => "-".to_owned(),
+            duration => format!(
+                "{:.0}",
+                success_count as f64 * SECOND as f64 / duration as f64
+            ),
         };
-        let gap = pace::longest_gap(&self.had, from, to);
-        let free = self.idle.iter().filter(|one| (from..to).contains(&one.to));
-        let free = free.map(|one| one.to - one.from).max();
-        let or_dash = |time: Option<u64>| time.map_or("-".to_owned(), milliseconds);
-        let _ = write!(out, " {rate:>6} {:>8} {:>8}", or_dash(gap), or_dash(free));
+        let gap = change_statistics::longest_gap(&self.success_times, from, to);
+        let longest_free = self
+            .free_intervals
+            .iter()
+            .filter(|interval| (from..to).contains(&interval.to));
+        let longest_free = longest_free
+            .map(|interval| interval.to - interval.from)
+            .max();
+        let or_dash = |time: Option<u64>| time.map_or("-".to_owned(), milliseconds_text);
+        let _ = write!(
+            out,
+            " {rate:>6} {:>8} {:>8}",
+            or_dash(gap),
+            or_dash(longest_free)
+        );
     }
 
     /// Writes the chart. It has one column per second: locks obtained, steps, faults, and which masters the clients
     /// used.
     fn seconds(&self, out: &mut String) {
-        let counts = pace::per_second(&self.had, self.end);
-        let most = counts.iter().copied().max().unwrap_or(0).max(1);
-        for (number, some) in counts.chunks(WIDE).enumerate() {
-            let from = number * WIDE;
-            let row = |name: &str, columns: String, out: &mut String| {
+        let counts = change_statistics::per_second(&self.success_times, self.end);
+        let highest = counts.iter().copied().max().unwrap_or(0).max(1);
+        for (number, chunk) in counts.chunks(COLUMNS_PER_LINE).enumerate() {
+            let from = number * COLUMNS_PER_LINE;
+            let write_line = |name: &str, columns: String, out: &mut String| {
                 let _ = writeln!(out, "{name:>14} |{}", columns.trim_end());
             };
-            let each = |of: &dyn Fn(u64, u64) -> char| -> String {
-                let columns = from..from + some.len();
+            let each_second = |char_of: &dyn Fn(u64, u64) -> char| -> String {
+                let columns = from..from + chunk.len();
                 columns
-                    .map(|at| of(at as u64 * SECOND, (at as u64 + 1) * SECOND))
+                    .map(|second| char_of(second as u64 * SECOND, (second as u64 + 1) * SECOND))
                     .collect()
             };
-            let tens = (from..from + some.len()).step_by(10);
-            let tens: Vec<String> = tens.map(|at| format!("{at:<10}")).collect();
-            row("second", tens.concat(), out);
-            row(
-                &format!("had, of {most}"),
-                some.iter().map(|n| bar(*n, most)).collect(),
+            let labels = (from..from + chunk.len()).step_by(10);
+            let labels: Vec<String> = labels.map(|second| format!("{second:<10}")).collect();
+            write_line("second", labels.concat(), out);
+            write_line(
+                &format!("had, of {highest}"),
+                chunk.iter().map(|n| bar_char(*n, highest)).collect(),
                 out,
             );
-            row("steps", each(&|from, to| self.step_in(from, to)), out);
-            row(
+            write_line(
+                "steps",
+                each_second(&|from, to| self.step_letter_in(from, to)),
+                out,
+            );
+            write_line(
                 "masters hit",
-                each(&|from, to| self.hit_in('m', from, to)),
+                each_second(&|from, to| self.fault_mark_in('m', from, to)),
                 out,
             );
-            row(
+            write_line(
                 "clients hit",
-                each(&|from, to| self.hit_in('c', from, to)),
+                each_second(&|from, to| self.fault_mark_in('c', from, to)),
                 out,
             );
-            let at: BTreeSet<u64> = self.lives.iter().map(|life| life.step).collect();
-            for step in at {
-                row(
+            let second: BTreeSet<u64> =
+                self.client_processes.iter().map(|life| life.step).collect();
+            for step in second {
+                write_line(
                     &format!("at step {step}"),
-                    each(&|from, to| self.at_step(step, from, to)),
+                    each_second(&|from, to| self.clients_at_step(step, from, to)),
                     out,
                 );
             }
@@ -182,16 +207,16 @@ impl Contents {
     }
 
     /// The letter of a step that was in progress between `from` and `to`; a space if there was none.
-    fn step_in(&self, from: u64, to: u64) -> char {
-        let ends = self
+    fn step_letter_in(&self, from: u64, to: u64) -> char {
+        let ended_steps = self
             .steps
             .iter()
             .filter(|step| (from..to).contains(&step.to));
-        let letters = ends.map(|step| letter(&step.name)).chain(
+        let letters = ended_steps.map(|step| step_letter(&step.name)).chain(
             self.steps
                 .iter()
                 .filter(|step| step.from < to && step.to >= from)
-                .map(|step| letter(&step.name)),
+                .map(|step| step_letter(&step.name)),
         );
         // If there are several steps, prefer one that changes masters. Steps that restart clients have small letters.
         letters
@@ -199,20 +224,25 @@ impl Contents {
             .unwrap_or(' ')
     }
 
-    fn hit_in(&self, kind: char, from: u64, to: u64) -> char {
-        let of_kind = |one: &&FaultSpan| one.targets.iter().any(|target| target.starts_with(kind));
-        let mut hit = self.faults.iter().filter(of_kind);
-        let is_hit = hit.any(|one| one.from < to && one.over.unwrap_or(self.end) >= from);
+    fn fault_mark_in(&self, kind: char, from: u64, to: u64) -> char {
+        let hits_kind =
+            |span: &&FaultSpan| span.targets.iter().any(|target| target.starts_with(kind));
+        let mut matching = self.faults.iter().filter(hits_kind);
+        let is_hit =
+            matching.any(|span| span.from < to && span.over_at.unwrap_or(self.end) >= from);
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// Counts the client processes that used the configuration `step` (see [`Life::step`]) at the time `to`. Returns a
+    /// Counts the client processes that used the configuration `step` (see [`ClientProcess::step`]) at the time `to`. Returns a
     /// space for 0, one base-36 digit for 1 to 35, or `+` for more.
-    fn at_step(&self, step: u64, _: u64, to: u64) -> char {
-        let last = to.min(self.end);
-        let lives = self.lives.iter().filter(|life| life.step == step);
-        let count = lives
-            .filter(|life| life.from <= last && life.to > last)
+    fn clients_at_step(&self, step: u64, _: u64, to: u64) -> char {
+        let instant = to.min(self.end);
+        let processes = self
+            .client_processes
+            .iter()
+            .filter(|process| process.step == step);
+        let count = processes
+            .filter(|process| process.from <= instant && process.to > instant)
             .count();
         match u32::try_from(count) {
             Ok(0) => ' ',
@@ -222,28 +252,28 @@ impl Contents {
     }
 }
 
-fn letter(step: &str) -> char {
+fn step_letter(step: &str) -> char {
     match step {
         "clients of both" => 'b',
         "clients of the next" => 'n',
-        other => other
+        step_name => step_name
             .chars()
             .next()
             .map_or(' ', |first| first.to_ascii_uppercase()),
     }
 }
 
-fn bar(count: usize, most: usize) -> char {
+fn bar_char(count: usize, highest: usize) -> char {
     if count == 0 {
         return '_';
     }
-    BARS[(count * BARS.len()).div_ceil(most).clamp(1, BARS.len()) - 1]
+    BARS[(count * BARS.len()).div_ceil(highest).clamp(1, BARS.len()) - 1]
 }
 
 fn seconds(t: u64) -> String {
     format!("{:.1} s", t as f64 / 1e9)
 }
 
-fn milliseconds(t: u64) -> String {
+fn milliseconds_text(t: u64) -> String {
     format!("{} ms", t / 1_000_000)
 }

@@ -14,13 +14,13 @@ use crate::claim::Claim;
 use crate::event::Event;
 use crate::history::{Attempt, History};
 use crate::recorder::FOLLOWING;
-use crate::workload::{Workload, family};
+use crate::workload::{Workload, workload_name};
 
 /// The largest number of marks in the drawing. A browser draws this number of marks quickly.
-const MARKS: usize = 60_000;
+const MAX_MARKS: usize = 60_000;
 /// The maximum number of rows for one label. If more holds with this label overlap in time, their marks overlap in the
 /// last row.
-const DEEP: usize = 6;
+const MAX_LEVELS: usize = 6;
 
 /// A row of a lane in the drawing.
 #[derive(Serialize)]
@@ -46,7 +46,7 @@ pub(super) struct Row {
 pub(super) struct Mark(usize, u64, u64, u8, Option<u64>, String, String, String);
 
 /// The key of a row: lane, workload, label, and the row's number among the rows with the same label.
-type Place = (usize, String, String, usize);
+type RowKey = (usize, String, String, usize);
 
 /// All rows and marks of the drawing.
 pub(super) struct Drawing {
@@ -56,39 +56,45 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Draws the marks of all attempts. If there are more than [`MARKS`] marks, leaves out the oldest attempts, but no
-    /// attempts near a violation. `near` returns whether a time interval is near a violation.
+    /// Draws the marks of all attempts. If there are more than [`MAX_MARKS`] marks, leaves out the oldest attempts, but no
+    /// attempts near a violation. `is_near_violation` returns whether a time interval is near a violation.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],
         lane_of: impl Fn(&str) -> Option<usize>,
-        near: impl Fn(u64, u64) -> bool,
+        is_near_violation: impl Fn(u64, u64) -> bool,
     ) -> Self {
         let end = history.end();
-        let most = attempts.len() * 2 > MARKS;
-        let first = attempts.len().saturating_sub(MARKS / 2);
-        let mut placed: Vec<(Place, Mark)> = Vec::new();
+        let is_too_many = attempts.len() * 2 > MAX_MARKS;
+        let first_kept = attempts.len().saturating_sub(MAX_MARKS / 2);
+        let mut placed_marks: Vec<(RowKey, Mark)> = Vec::new();
         let mut left_out = 0;
-        let mut holds: Vec<&Attempt> = Vec::new();
+        let mut drawn_attempts: Vec<&Attempt> = Vec::new();
         for (number, attempt) in attempts.iter().enumerate() {
-            let Some(lane) = lane_of(&attempt.who) else {
+            let Some(lane) = lane_of(&attempt.process) else {
                 continue;
             };
-            let over = attempt.served().or(attempt.missed).or(attempt.gone);
-            let over = over.unwrap_or(end).max(attempt.began);
-            if most && number < first && !near(attempt.began, over) {
+            let wait_ended_at = attempt
+                .served_at()
+                .or(attempt.failed_at)
+                .or(attempt.process_ended_at);
+            let wait_ended_at = wait_ended_at.unwrap_or(end).max(attempt.began_at);
+            if is_too_many
+                && number < first_kept
+                && !is_near_violation(attempt.began_at, wait_ended_at)
+            {
                 left_out += 1;
                 continue;
             }
-            let name = family(&attempt.resource).to_owned();
-            let place = (lane, name.clone(), name, 0);
-            placed.push((place.clone(), waited(attempt, over)));
-            placed.extend(held(attempt, end).map(|mark| (place, mark)));
-            holds.push(attempt);
+            let name = workload_name(&attempt.resource).to_owned();
+            let row_key = (lane, name.clone(), name, 0);
+            placed_marks.push((row_key.clone(), wait_mark(attempt, wait_ended_at)));
+            placed_marks.extend(hold_mark(attempt, end).map(|mark| (row_key, mark)));
+            drawn_attempts.push(attempt);
         }
-        placed.extend(side_by_side(&mut holds, &lane_of, end));
-        placed.extend(followed(history, &lane_of));
-        let (rows, marks) = in_rows(placed);
+        placed_marks.extend(workload_marks(&mut drawn_attempts, &lane_of, end));
+        placed_marks.extend(follower_marks(history, &lane_of));
+        let (rows, marks) = number_rows(placed_marks);
         Self {
             rows,
             marks,
@@ -97,119 +103,135 @@ impl Drawing {
     }
 }
 
-fn waited(attempt: &Attempt, over: u64) -> Mark {
-    let how = match (attempt.obtained, &attempt.answered, attempt.missed) {
+fn wait_mark(attempt: &Attempt, wait_ended_at: u64) -> Mark {
+    let outcome = match (attempt.obtained_at, &attempt.answer, attempt.failed_at) {
         (Some(_), ..) => "obtained".to_owned(),
         (_, Some((_, answer, Some(left))), _) => format!("{answer}, {left} left"),
         (_, Some((_, answer, None)), _) => answer.clone(),
         (None, None, Some(_)) => "not obtained".to_owned(),
         (None, None, None) => "no end seen".to_owned(),
     };
-    let (name, kind) = (attempt.name(), as_what(attempt));
-    let (from, to) = (attempt.began / 1_000, over / 1_000);
-    Mark(0, from, to, 0, None, name, kind, how)
+    let (name, mode) = (attempt.name(), mode_text(attempt));
+    let (from, to) = (attempt.began_at / 1_000, wait_ended_at / 1_000);
+    Mark(0, from, to, 0, None, name, mode, outcome)
 }
 
-fn held(attempt: &Attempt, end: u64) -> Option<Mark> {
+fn hold_mark(attempt: &Attempt, end: u64) -> Option<Mark> {
     let (from, to) = attempt.belief(end)?;
-    let how = match (&attempt.notified, attempt.release, attempt.gone) {
+    let outcome = match (&attempt.loss, attempt.release_at, attempt.process_ended_at) {
         (Some((_, cause)), ..) => format!("notified of the loss: {cause}"),
         (None, Some(release), _) if release <= to => "released".to_owned(),
         (None, Some(_), _) => "released after the validity of the lock had ended".to_owned(),
         (None, None, Some(_)) => "its client ended".to_owned(),
         (None, None, None) => "no end seen".to_owned(),
     };
-    let (name, kind) = (attempt.name(), as_what(attempt));
+    let (name, mode) = (attempt.name(), mode_text(attempt));
     let (from, to) = (from / 1_000, to / 1_000);
-    Some(Mark(0, from, to, 1, attempt.token, name, kind, how))
+    Some(Mark(0, from, to, 1, attempt.token, name, mode, outcome))
 }
 
 /// The mode of the attempt as text; empty if it is exclusive.
-fn as_what(attempt: &Attempt) -> String {
+fn mode_text(attempt: &Attempt) -> String {
     match (&attempt.claim, attempt.slot) {
         (Claim::Reader, _) => "reader".to_owned(),
         (Claim::Permit(_), Some(slot)) => format!("slot {slot}"),
         (Claim::Owner(id), _) => id.clone(),
-        _ if family(&attempt.resource) == Workload::Readers.name() => "writer".to_owned(),
-        _ if !attempt.also.is_empty() => attempt.resources().collect::<Vec<_>>().join(" and "),
+        _ if workload_name(&attempt.resource) == Workload::Readers.name() => "writer".to_owned(),
+        _ if !attempt.further_resources.is_empty() => {
+            attempt.resources().collect::<Vec<_>>().join(" and ")
+        }
         _ => String::new(),
     }
 }
 
 /// The marks for the lanes of workloads: one mark for each hold and row label.
-fn side_by_side(
+fn workload_marks(
     holds: &mut [&Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,
     end: u64,
-) -> Vec<(Place, Mark)> {
-    holds.sort_by_key(|attempt| attempt.obtained);
-    let mut reached: BTreeMap<(usize, String), Vec<u64>> = BTreeMap::new();
-    let mut placed = Vec::new();
+) -> Vec<(RowKey, Mark)> {
+    holds.sort_by_key(|attempt| attempt.obtained_at);
+    let mut level_ends: BTreeMap<(usize, String), Vec<u64>> = BTreeMap::new();
+    let mut placed_marks = Vec::new();
     for attempt in holds {
-        let workload = family(&attempt.resource);
+        let workload = workload_name(&attempt.resource);
         let Some(lane) = lane_of(workload) else {
             continue;
         };
-        let labels: Vec<String> = match (workload, as_what(attempt)) {
-            (_, kind) if kind.is_empty() => vec!["leads".to_owned()],
-            _ if !attempt.also.is_empty() => attempt.resources().map(str::to_owned).collect(),
-            (_, kind) => vec![kind],
+        let labels: Vec<String> = match (workload, mode_text(attempt)) {
+            (_, mode) if mode.is_empty() => vec!["leads".to_owned()],
+            _ if !attempt.further_resources.is_empty() => {
+                attempt.resources().map(str::to_owned).collect()
+            }
+            (_, mode) => vec![mode],
         };
         for label in labels {
-            let Some(mark) = held(attempt, end) else {
+            let Some(mark) = hold_mark(attempt, end) else {
                 continue;
             };
-            let levels = reached.entry((lane, label.clone())).or_default();
-            let free = levels.iter().position(|until| *until <= mark.1);
-            let level = free.unwrap_or(levels.len()).min(DEEP - 1);
-            match levels.get_mut(level) {
+            let ends = level_ends.entry((lane, label.clone())).or_default();
+            let free_level = ends.iter().position(|until| *until <= mark.1);
+            let level = free_level.unwrap_or(ends.len()).min(MAX_LEVELS - 1);
+            match ends.get_mut(level) {
                 Some(until) => *until = mark.2.max(*until),
-                None => levels.push(mark.2),
+                None => ends.push(mark.2),
             }
-            placed.push(((lane, workload.to_owned(), label, level), mark));
+            placed_marks.push(((lane, workload.to_owned(), label, level), mark));
         }
     }
-    placed
+    placed_marks
 }
 
 /// The marks that show which leader each follower saw, and when.
-fn followed(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<(Place, Mark)> {
-    let mut open: BTreeMap<&str, (u64, u64, String)> = BTreeMap::new();
-    let mut placed = Vec::new();
-    for line in &history.lines {
-        let who = line.who.as_str();
-        let next = match &line.what {
+fn follower_marks(
+    history: &History,
+    lane_of: impl Fn(&str) -> Option<usize>,
+) -> Vec<(RowKey, Mark)> {
+    let mut followed_leaders: BTreeMap<&str, (u64, u64, String)> = BTreeMap::new();
+    let mut placed_marks = Vec::new();
+    for entry in &history.entries {
+        let process = entry.process.as_str();
+        let new_leader = match &entry.event {
             Event::Followed { term, leader } => {
                 let leader = leader.clone().unwrap_or_else(|| "somebody".to_owned());
-                term.map(|term| (line.t, term, leader))
+                term.map(|term| (entry.t, term, leader))
             }
             Event::Gone { .. } | Event::Bye => None,
             _ => continue,
         };
-        let before = open.remove(who);
-        if let (Some((from, term, leader)), Some(lane)) = (before, lane_of(who)) {
+        let earlier_leader = followed_leaders.remove(process);
+        if let (Some((from, term, leader)), Some(lane)) = (earlier_leader, lane_of(process)) {
             let name = FOLLOWING.to_owned();
-            let place = (lane, Workload::Leader.name().to_owned(), name, 0);
-            let (from, to) = (from / 1_000, line.t / 1_000);
-            let how = "observer notified of a different leader or of no leader".to_owned();
+            let row_key = (lane, Workload::Leader.name().to_owned(), name, 0);
+            let (from, to) = (from / 1_000, entry.t / 1_000);
+            let outcome = "observer notified of a different leader or of no leader".to_owned();
             let leader = format!("follower of {leader}");
-            let mark = Mark(0, from, to, 1, Some(term), who.to_owned(), leader, how);
-            placed.push((place, mark));
+            let mark = Mark(
+                0,
+                from,
+                to,
+                1,
+                Some(term),
+                process.to_owned(),
+                leader,
+                outcome,
+            );
+            placed_marks.push((row_key, mark));
         }
-        open.extend(next.map(|next| (who, next)));
+        followed_leaders.extend(new_leader.map(|new_leader| (process, new_leader)));
     }
-    placed
+    placed_marks
 }
 
 /// The rows in order, and the marks sorted by time, each with the number of its row.
-fn in_rows(placed: Vec<(Place, Mark)>) -> (Vec<Row>, Vec<Mark>) {
-    let mut numbers: BTreeMap<Place, usize> = BTreeMap::new();
-    for (place, _) in &placed {
-        numbers.insert(place.clone(), 0);
+fn number_rows(placed_marks: Vec<(RowKey, Mark)>) -> (Vec<Row>, Vec<Mark>) {
+    let mut numbers: BTreeMap<RowKey, usize> = BTreeMap::new();
+    for (row_key, _) in &placed_marks {
+        numbers.insert(row_key.clone(), 0);
     }
     let mut rows = Vec::new();
-    for ((lane, resource, label, level), number) in &mut numbers {
-        *number = rows.len();
+    for ((lane, resource, label, level), row_number) in &mut numbers {
+        *row_number = rows.len();
         rows.push(Row {
             lane: *lane,
             resource: resource.clone(),
@@ -220,11 +242,11 @@ fn in_rows(placed: Vec<(Place, Mark)>) -> (Vec<Row>, Vec<Mark>) {
             },
         });
     }
-    let mut marks: Vec<Mark> = placed
+    let mut marks: Vec<Mark> = placed_marks
         .into_iter()
-        .map(|(place, mark)| {
+        .map(|(row_key, mark)| {
             Mark(
-                numbers[&place],
+                numbers[&row_key],
                 mark.1,
                 mark.2,
                 mark.3,

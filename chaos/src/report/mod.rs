@@ -17,7 +17,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-pub use summary::{FaultCount, Gauged, Summary};
+pub use summary::{FaultCount, ResourceUse, Summary};
 pub use table::table;
 
 use crate::checks::Findings;

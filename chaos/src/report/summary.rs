@@ -9,7 +9,7 @@ use crate::checks::{Findings, Verdict};
 use crate::event::Event;
 use crate::history::History;
 use crate::scenario::{Exclusion, Scenario};
-use crate::workload::family;
+use crate::workload::workload_name;
 
 /// The summary of a run in numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub struct Summary {
     /// The number of violations that the scenario allows.
     pub excused: usize,
     /// The memory and file descriptors of each process at the first and the last reading.
-    pub gauges: BTreeMap<String, Gauged>,
+    pub gauges: BTreeMap<String, ResourceUse>,
 }
 
 /// One kind of fault in numbers.
@@ -58,7 +58,7 @@ pub struct FaultCount {
 
 /// The resources of a process at the first and the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gauged {
+pub struct ResourceUse {
     /// The memory in bytes at the first reading.
     pub memory_first: u64,
     /// The memory in bytes at the last reading.
@@ -85,9 +85,9 @@ impl Summary {
         let mut faults: BTreeMap<String, FaultCount> = BTreeMap::new();
         for span in history.faults() {
             let count = faults.entry(span.kind).or_default();
-            count.landed += usize::from(span.landed.is_some());
-            count.healed += usize::from(span.healed.is_some());
-            count.failed += usize::from(span.failed.is_some());
+            count.landed += usize::from(span.landed_at.is_some());
+            count.healed += usize::from(span.healed_at.is_some());
+            count.failed += usize::from(span.failure.is_some());
         }
         let mut summary = Self {
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -112,13 +112,13 @@ impl Summary {
             }
         }
         for attempt in history.attempts() {
-            if attempt.served().is_some() {
-                let name = family(&attempt.resource);
+            if attempt.served_at().is_some() {
+                let name = workload_name(&attempt.resource);
                 *summary.obtained.entry(name.to_owned()).or_default() += 1;
             }
         }
-        for line in &history.lines {
-            match &line.what {
+        for entry in &history.entries {
+            match &entry.event {
                 Event::Unavailable { kind, why } => {
                     summary.unavailable.insert(kind.clone(), why.clone());
                 }
@@ -134,7 +134,7 @@ impl Summary {
                     handles,
                     connections,
                 } => {
-                    summary.gauge(&line.who, *memory, *handles, *connections);
+                    summary.add_reading(&entry.process, *memory, *handles, *connections);
                 }
                 _ => {}
             }
@@ -142,21 +142,21 @@ impl Summary {
         summary
     }
 
-    fn gauge(&mut self, who: &str, memory: u64, handles: u64, connections: Option<u64>) {
-        let first = Gauged {
+    fn add_reading(&mut self, process: &str, memory: u64, handles: u64, connections: Option<u64>) {
+        let first_reading = ResourceUse {
             memory_first: memory,
             handles_first: handles,
             connections_first: connections,
-            ..Gauged::default()
+            ..ResourceUse::default()
         };
         // A restarted client has several processes. Combine the readings of all its processes in one entry.
-        let name = who.split('.').next().unwrap_or(who).to_owned();
-        let gauged = self.gauges.entry(name).or_insert(first);
-        gauged.memory_last = memory;
-        gauged.handles_last = handles;
-        gauged.connections_last = connections;
-        gauged.memory_most = gauged.memory_most.max(memory);
-        gauged.handles_most = gauged.handles_most.max(handles);
+        let name = process.split('.').next().unwrap_or(process).to_owned();
+        let resource_use = self.gauges.entry(name).or_insert(first_reading);
+        resource_use.memory_last = memory;
+        resource_use.handles_last = handles;
+        resource_use.connections_last = connections;
+        resource_use.memory_most = resource_use.memory_most.max(memory);
+        resource_use.handles_most = resource_use.handles_most.max(handles);
     }
 
     /// The number of all attempts that obtained the lock.

@@ -22,47 +22,47 @@ pub fn table(summary: &Summary) -> String {
     for (kind, why) in &summary.unavailable {
         let _ = writeln!(out, "{kind:<24} unavailable: {why}");
     }
-    let counted = |counts: &std::collections::BTreeMap<String, usize>| {
-        let parts: Vec<String> = counts
+    let counts_text = |counts: &std::collections::BTreeMap<String, usize>| {
+        let named_counts: Vec<String> = counts
             .iter()
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
-        parts.join(", ")
+        named_counts.join(", ")
     };
-    let _ = writeln!(out, "\nobtained: {}", counted(&summary.obtained));
-    let _ = writeln!(out, "missed:   {}", counted(&summary.missed));
-    let _ = writeln!(out, "notified: {}\n", counted(&summary.notified));
+    let _ = writeln!(out, "\nobtained: {}", counts_text(&summary.obtained));
+    let _ = writeln!(out, "missed:   {}", counts_text(&summary.missed));
+    let _ = writeln!(out, "notified: {}\n", counts_text(&summary.notified));
     for finding in &summary.findings.findings {
         let _ = writeln!(
             out,
             "{:<12} {:<8} {}",
-            finding.checker, finding.verdict, finding.looked_at
+            finding.checker, finding.verdict, finding.coverage
         );
     }
-    let all = summary.findings.violations();
+    let violations = summary.findings.violations();
     for (title, excused) in [("violations", false), ("allowed by the scenario", true)] {
-        let some: Vec<_> = all
+        let of_title: Vec<_> = violations
             .iter()
-            .filter(|one| one.excused.is_some() == excused)
+            .filter(|violation| violation.excused.is_some() == excused)
             .collect();
-        if some.is_empty() {
+        if of_title.is_empty() {
             continue;
         }
-        let _ = writeln!(out, "\n{title}: {}", some.len());
-        for violation in some.iter().take(8) {
-            let at = violation.from as f64 / 1e9;
+        let _ = writeln!(out, "\n{title}: {}", of_title.len());
+        for violation in of_title.iter().take(8) {
+            let begin = violation.from as f64 / 1e9;
             let _ = write!(
                 out,
-                "  {at:9.3} s  {}: {}",
-                violation.checker, violation.what
+                "  {begin:9.3} s  {}: {}",
+                violation.checker, violation.description
             );
             let _ = match &violation.excused {
                 Some(why) => writeln!(out, " ({why})"),
                 None => writeln!(out),
             };
         }
-        if some.len() > 8 {
-            let _ = writeln!(out, "  and {} more", some.len() - 8);
+        if of_title.len() > 8 {
+            let _ = writeln!(out, "  and {} more", of_title.len() - 8);
         }
     }
     let _ = writeln!(out, "\nverdict: {}", summary.verdict);

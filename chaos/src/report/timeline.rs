@@ -7,18 +7,18 @@ use serde::Serialize;
 
 use super::drawing::{Drawing, Mark, Row};
 use super::summary::Summary;
+use crate::change_statistics;
 use crate::checks::{Findings, Verdict, Violation};
 use crate::event::Event;
 use crate::history::{Attempt, History};
-use crate::pace;
 use crate::scenario::Scenario;
-use crate::workload::{Workload, family};
+use crate::workload::{Workload, workload_name};
 
 /// The largest number of violations on the page. If there are more violations, the page states how many it omits.
-const VIOLATIONS: usize = 400;
+const MAX_VIOLATIONS: usize = 400;
 /// If a hold or fault ends at most this time before a violation, or starts at most this time after it, the timeline
 /// always shows it. In nanoseconds.
-const NEAR: u64 = 2_000_000_000;
+const ALWAYS_SHOWN_DISTANCE: u64 = 2_000_000_000;
 
 #[derive(Serialize)]
 struct Page<'a> {
@@ -34,9 +34,9 @@ struct Page<'a> {
     marks: Vec<Mark>,
     /// The number of locks obtained in each second; empty if masters were not changed.
     pace: Vec<usize>,
-    steps: Vec<StepBand>,
-    lives: Vec<LifeBand>,
-    violations: Vec<Broken<'a>>,
+    step_bands: Vec<StepBand>,
+    process_bands: Vec<LifeBand>,
+    violations: Vec<ViolationBand<'a>>,
     hidden: usize,
 }
 
@@ -44,7 +44,8 @@ struct Page<'a> {
 struct Check<'a> {
     checker: &'a str,
     verdict: Verdict,
-    looked_at: &'a str,
+    #[serde(rename = "looked_at")]
+    coverage: &'a str,
 }
 
 #[derive(Serialize)]
@@ -79,20 +80,22 @@ struct StepBand {
 #[derive(Serialize)]
 struct LifeBand {
     lane: usize,
-    who: String,
+    #[serde(rename = "who")]
+    process: String,
     step: u64,
     from: u64,
     to: u64,
 }
 
 #[derive(Serialize)]
-struct Broken<'a> {
+struct ViolationBand<'a> {
     checker: &'a str,
     from: u64,
     to: u64,
     lanes: Vec<usize>,
     resource: Option<&'a str>,
-    what: &'a str,
+    #[serde(rename = "what")]
+    description: &'a str,
     excused: Option<&'a str>,
 }
 
@@ -102,55 +105,60 @@ pub(super) fn page(
     history: &History,
     findings: &Findings,
 ) -> anyhow::Result<String> {
-    let data = serde_json::to_string(&data(summary, history, findings))?;
+    let page_data = serde_json::to_string(&page_data(summary, history, findings))?;
     // Escape `</`, so that no text can end the script element.
-    let data = data.replace("</", "<\\/");
-    Ok(include_str!("timeline.html").replacen("/*DATA*/", &data, 1))
+    let page_data = page_data.replace("</", "<\\/");
+    Ok(include_str!("timeline.html").replacen("/*DATA*/", &page_data, 1))
 }
 
-fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Page<'a> {
+fn page_data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Page<'a> {
     let attempts = history.attempts();
     let lanes = lanes(&summary.scenario, &attempts);
-    let lane_of = |who: &str| {
-        let name = who.split('.').next().unwrap_or(who);
+    let lane_of = |process: &str| {
+        let name = process.split('.').next().unwrap_or(process);
         lanes.iter().position(|lane| lane.name == name)
     };
     let end = history.end();
-    let all = findings.violations();
-    let near = |from: u64, to: u64| {
-        let mut shown = all.iter().take(VIOLATIONS);
-        shown.any(|one| one.from <= to + NEAR && from <= one.to + NEAR)
+    let violations = findings.violations();
+    let is_near_violation = |from: u64, to: u64| {
+        let mut shown_violations = violations.iter().take(MAX_VIOLATIONS);
+        shown_violations.any(|violation| {
+            violation.from <= to + ALWAYS_SHOWN_DISTANCE
+                && from <= violation.to + ALWAYS_SHOWN_DISTANCE
+        })
     };
-    let drawn = Drawing::of(history, &attempts, lane_of, near);
+    let drawing = Drawing::of(history, &attempts, lane_of, is_near_violation);
     Page {
         verdict: summary.verdict.to_string(),
-        facts: facts(summary, drawn.left_out),
+        facts: facts(summary, drawing.left_out),
         checks: findings
             .findings
             .iter()
             .map(|finding| Check {
                 checker: &finding.checker,
                 verdict: finding.verdict,
-                looked_at: &finding.looked_at,
+                coverage: &finding.coverage,
             })
             .collect(),
         end: end / 1_000,
         calm: history.calm().map(|t| t / 1_000),
         finish: history.finish().map(|t| t / 1_000),
-        faults: bands(history, lane_of),
-        marks: drawn.marks,
+        faults: fault_bands(history, lane_of),
+        marks: drawing.marks,
         pace: match summary.scenario.changes {
-            Some(_) => pace::per_second(&pace::had(&attempts), end),
+            Some(_) => {
+                change_statistics::per_second(&change_statistics::success_times(&attempts), end)
+            }
             None => Vec::new(),
         },
-        steps: steps(history),
-        lives: match summary.scenario.changes {
-            Some(_) => lives(history, lane_of),
+        step_bands: step_bands(history),
+        process_bands: match summary.scenario.changes {
+            Some(_) => process_bands(history, lane_of),
             None => Vec::new(),
         },
-        rows: drawn.rows,
-        violations: broken(&all, lane_of),
-        hidden: all.len().saturating_sub(VIOLATIONS),
+        rows: drawing.rows,
+        violations: violation_bands(&violations, lane_of),
+        hidden: violations.len().saturating_sub(MAX_VIOLATIONS),
         lanes,
     }
 }
@@ -158,19 +166,21 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
 /// The lanes of the timeline from top to bottom: the locks that were held, then clients, then masters. If masters were
 /// changed, the first lane shows the number of locks obtained per second.
 fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
-    let shared = Workload::KINDS.iter().map(|workload| workload.name());
-    let shared = shared.filter(|name| {
-        let mut held = attempts.iter().filter(|one| one.obtained.is_some());
-        held.any(|one| family(&one.resource) == *name)
+    let held_kinds = Workload::KINDS.iter().map(|workload| workload.name());
+    let held_kinds = held_kinds.filter(|name| {
+        let mut acquired = attempts
+            .iter()
+            .filter(|attempt| attempt.obtained_at.is_some());
+        acquired.any(|attempt| workload_name(&attempt.resource) == *name)
     });
-    let lane = |name: String, kind| Lane { name, kind };
+    let new_lane = |name: String, kind| Lane { name, kind };
     let clients = (1..=scenario.clients).map(|client| format!("c{client}"));
     let masters = (1..=scenario.masters).map(|master| format!("m{master}"));
     let pace = scenario.changes.iter();
-    pace.map(|_| lane("had/s".to_owned(), "pace"))
-        .chain(shared.map(|name| lane(name.to_owned(), "lock")))
-        .chain(clients.map(|name| lane(name, "client")))
-        .chain(masters.map(|name| lane(name, "master")))
+    pace.map(|_| new_lane("had/s".to_owned(), "pace"))
+        .chain(held_kinds.map(|name| new_lane(name.to_owned(), "lock")))
+        .chain(clients.map(|name| new_lane(name, "client")))
+        .chain(masters.map(|name| new_lane(name, "master")))
         .collect()
 }
 
@@ -197,62 +207,62 @@ fn facts(summary: &Summary, left_out: usize) -> String {
     facts
 }
 
-fn broken<'a>(
+fn violation_bands<'a>(
     violations: &[&'a Violation],
     lane_of: impl Fn(&str) -> Option<usize>,
-) -> Vec<Broken<'a>> {
-    let shown = violations.iter().take(VIOLATIONS);
-    shown
-        .map(|one| Broken {
-            checker: &one.checker,
-            from: one.from / 1_000,
-            to: one.to / 1_000,
-            lanes: one
-                .who
+) -> Vec<ViolationBand<'a>> {
+    let shown_violations = violations.iter().take(MAX_VIOLATIONS);
+    shown_violations
+        .map(|violation| ViolationBand {
+            checker: &violation.checker,
+            from: violation.from / 1_000,
+            to: violation.to / 1_000,
+            lanes: violation
+                .processes
                 .iter()
-                .flat_map(|who| who.split(' '))
-                .chain(one.resource.as_deref().map(family))
+                .flat_map(|process| process.split(' '))
+                .chain(violation.resource.as_deref().map(workload_name))
                 .filter_map(&lane_of)
                 .collect(),
-            resource: one.resource.as_deref().map(family),
-            what: &one.what,
-            excused: one.excused.as_deref(),
+            resource: violation.resource.as_deref().map(workload_name),
+            description: &violation.description,
+            excused: violation.excused.as_deref(),
         })
         .collect()
 }
 
-fn steps(history: &History) -> Vec<StepBand> {
-    let steps = pace::steps(history).into_iter();
-    let band = |step: pace::Step| StepBand {
+fn step_bands(history: &History) -> Vec<StepBand> {
+    let step_bands = change_statistics::steps(history).into_iter();
+    let to_band = |step: change_statistics::Step| StepBand {
         change: step.change + 1,
         name: step.name,
         from: step.from / 1_000,
         to: step.to / 1_000,
         tries: step.tries,
-        done: step.done,
+        done: step.succeeded,
     };
-    steps.map(band).collect()
+    step_bands.map(to_band).collect()
 }
 
-fn lives(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<LifeBand> {
-    let lives = pace::lives(history).into_iter();
-    let band = |life: pace::Life| {
+fn process_bands(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<LifeBand> {
+    let process_bands = change_statistics::client_processes(history).into_iter();
+    let to_band = |process: change_statistics::ClientProcess| {
         Some(LifeBand {
-            lane: lane_of(&life.who)?,
-            who: life.who,
-            step: life.step,
-            from: life.from / 1_000,
-            to: life.to / 1_000,
+            lane: lane_of(&process.process)?,
+            process: process.process,
+            step: process.step,
+            from: process.from / 1_000,
+            to: process.to / 1_000,
         })
     };
-    lives.filter_map(band).collect()
+    process_bands.filter_map(to_band).collect()
 }
 
-fn bands(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<Band> {
-    let mut seen: BTreeMap<usize, &str> = BTreeMap::new();
-    for line in &history.lines {
-        if let Event::Landed { fault, seen: how } = &line.what {
-            seen.insert(*fault, how);
+fn fault_bands(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<Band> {
+    let mut effects: BTreeMap<usize, &str> = BTreeMap::new();
+    for entry in &history.entries {
+        if let Event::Landed { fault, effect } = &entry.event {
+            effects.insert(*fault, effect);
         }
     }
     let end = history.end();
@@ -260,14 +270,18 @@ fn bands(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<Band
         .faults()
         .into_iter()
         .map(|span| Band {
-            lanes: span.targets.iter().filter_map(|who| lane_of(who)).collect(),
+            lanes: span
+                .targets
+                .iter()
+                .filter_map(|process| lane_of(process))
+                .collect(),
             from: span.from / 1_000,
-            to: span.over.unwrap_or(end) / 1_000,
-            seen: seen
+            to: span.over_at.unwrap_or(end) / 1_000,
+            seen: effects
                 .get(&span.number)
-                .map(|how| (*how).to_owned())
+                .map(|effect| (*effect).to_owned())
                 .unwrap_or_default(),
-            failed: span.failed,
+            failed: span.failure,
             kind: span.kind,
         })
         .collect()

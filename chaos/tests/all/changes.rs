@@ -3,53 +3,61 @@
 
 use std::path::Path;
 
-use crate::support::tale::{MS, Tale, obtained, wait};
+use crate::support::history_builder::{HistoryBuilder, MS, obtained, wait};
 use crate::support::{Run, kind, text};
 use quorate_chaos::changes::Changes;
 use quorate_chaos::checks::Verdict;
 use quorate_chaos::claim::Claim;
 use quorate_chaos::event::Event;
+use quorate_chaos::operator_tasks::STEPS;
 use quorate_chaos::scenario::{Scenario, Workload};
-use quorate_chaos::walk::STEPS;
 
-impl Tale {
-    /// Adds all [`STEPS`] of replacing the masters, except the step `but`. Each step lasts one second: for example, the
+impl HistoryBuilder {
+    /// Adds all [`STEPS`] of replacing the masters, except the step `omitted_step`. Each step lasts one second: for example, the
     /// step `close` lasts from 2 s to 3 s.
-    fn walked(self, but: &str) -> Self {
-        let steps = STEPS.iter().enumerate().filter(|(_, step)| **step != but);
-        steps.fold(self, |tale, (place, step)| {
-            let since = place as u64 * 1_000;
-            let took = Event::Step {
+    fn with_steps(self, omitted_step: &str) -> Self {
+        let steps = STEPS
+            .iter()
+            .enumerate()
+            .filter(|(_, step)| **step != omitted_step);
+        steps.fold(self, |history, (index, step)| {
+            let since = index as u64 * 1_000;
+            let step_event = Event::Step {
                 change: 0,
                 step: (*step).to_owned(),
                 since: since * MS,
-                done: true,
-                said: String::new(),
+                succeeded: true,
+                output: String::new(),
             };
-            tale.at(since + 1_000, "chaos", took)
+            history.at(since + 1_000, "chaos", step_event)
         })
     }
 
-    fn hit(self, at: u64) -> Self {
+    fn with_kill(self, at: u64) -> Self {
         self.fault("kill", "m2", at, at + 100)
     }
 
-    /// Adds a lock that the client `who` obtains and releases. The times are `wanted` (the request), `from` (the grant)
-    /// and `to` (the release), in milliseconds.
-    fn hold_wanted(self, who: &str, op: u64, [wanted, from, to]: [u64; 3]) -> Self {
-        let until = Some((from + 1_000) * MS);
+    /// Adds a lock that the client `who` obtains and releases. The times are `requested_at` (the request), `granted_at` (the grant)
+    /// and `released_at` (the release), in milliseconds.
+    fn with_waited_hold(
+        self,
+        who: &str,
+        op: u64,
+        [requested_at, granted_at, released_at]: [u64; 3],
+    ) -> Self {
+        let until = Some((granted_at + 1_000) * MS);
         let release = Event::Release { op, until };
-        self.at(wanted, who, wait(op))
-            .at(from, who, obtained(op, Some(from), until))
-            .at(to, who, release)
+        self.at(requested_at, who, wait(op))
+            .at(granted_at, who, obtained(op, Some(granted_at), until))
+            .at(released_at, who, release)
     }
 
-    fn refused(self, who: &str, at: u64) -> Self {
+    fn with_refusal(self, who: &str, at: u64) -> Self {
         let why = "other_masters".to_owned();
         self.at(at, who, Event::Missed { op: 9, why })
     }
 
-    fn verdict_of_change(self) -> (Verdict, usize) {
+    fn change_verdict(self) -> (Verdict, usize) {
         let changes = Changes::one_by_one(3, 1);
         let scenario = Scenario {
             masters: changes.servers(),
@@ -59,85 +67,96 @@ impl Tale {
             workloads: vec![Workload::File],
             ..Scenario::default()
         };
-        self.found_by("changes", &scenario)
+        self.checker_verdict("changes", &scenario)
     }
 }
 
 #[test]
 fn run_is_valid_only_if_every_step_of_the_change_of_masters_happened() {
-    let tale = Tale::default;
+    let history = HistoryBuilder::default;
     assert_eq!(
-        tale().walked("").hit(3_500).verdict_of_change(),
+        history().with_steps("").with_kill(3_500).change_verdict(),
         (Verdict::Valid, 0)
     );
     for step in STEPS {
-        let without = tale().walked(step).hit(3_500).verdict_of_change();
-        assert_eq!(without.0, Verdict::Invalid, "{step}");
+        let verdict = history().with_steps(step).with_kill(3_500).change_verdict();
+        assert_eq!(verdict.0, Verdict::Invalid, "{step}");
     }
-    let before = tale().walked("").hit(2_500).verdict_of_change();
-    assert_eq!(before, (Verdict::Unknown, 0));
+    let early_kill = history().with_steps("").with_kill(2_500).change_verdict();
+    assert_eq!(early_kill, (Verdict::Unknown, 0));
 }
 
 #[test]
 fn refusal_of_a_client_with_a_current_list_of_masters_is_reported() {
-    let tale = |refused: &dyn Fn(Tale) -> Tale| {
-        let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
-        let tale = Tale::default().walked("").hit(3_500);
-        let tale = tale.at(1, "c1", Event::Ready { pid: 1 });
-        let tale = sent(sent(tale, "c1.2", 1_500, 1), "c1.3", 4_500, 2);
-        refused(tale).verdict_of_change()
+    let verdict_with = |add_refusal: &dyn Fn(HistoryBuilder) -> HistoryBuilder| {
+        let add_restart = |verdict_with: HistoryBuilder, who, ms, step| {
+            verdict_with.at(ms, who, Event::Sent { step })
+        };
+        let verdict_with = HistoryBuilder::default().with_steps("").with_kill(3_500);
+        let verdict_with = verdict_with.at(1, "c1", Event::Ready { pid: 1 });
+        let verdict_with = add_restart(
+            add_restart(verdict_with, "c1.2", 1_500, 1),
+            "c1.3",
+            4_500,
+            2,
+        );
+        add_refusal(verdict_with).change_verdict()
     };
     // A master may refuse clients with only the old masters from the step `close` on (at 2 s). From the step `finish`
     // on (at 5 s), it may also refuse clients with both sets of masters.
-    assert_eq!(tale(&|tale| tale.refused("c1", 2_500)), (Verdict::Valid, 0));
     assert_eq!(
-        tale(&|tale| tale.refused("c1", 1_500)),
-        (Verdict::Invalid, 1)
-    );
-    assert_eq!(
-        tale(&|tale| tale.refused("c1.2", 5_500)),
+        verdict_with(&|verdict_with| verdict_with.with_refusal("c1", 2_500)),
         (Verdict::Valid, 0)
     );
     assert_eq!(
-        tale(&|tale| tale.refused("c1.2", 4_500)),
+        verdict_with(&|verdict_with| verdict_with.with_refusal("c1", 1_500)),
         (Verdict::Invalid, 1)
     );
     assert_eq!(
-        tale(&|tale| tale.refused("c1.3", 6_500)),
+        verdict_with(&|verdict_with| verdict_with.with_refusal("c1.2", 5_500)),
+        (Verdict::Valid, 0)
+    );
+    assert_eq!(
+        verdict_with(&|verdict_with| verdict_with.with_refusal("c1.2", 4_500)),
+        (Verdict::Invalid, 1)
+    );
+    assert_eq!(
+        verdict_with(&|verdict_with| verdict_with.with_refusal("c1.3", 6_500)),
         (Verdict::Invalid, 1)
     );
 }
 
 #[test]
 fn lock_that_stays_free_too_long_while_a_client_waits_is_reported() {
-    let tale = |wanted: u64| {
-        let tale = Tale::default().walked("").hit(3_500);
-        let tale = tale.hold_wanted("c1", 1, [100, 110, 200]);
-        tale.hold_wanted("c2", 1, [wanted, 4_000, 4_100])
-            .verdict_of_change()
+    let history = |requested_at: u64| {
+        let history = HistoryBuilder::default().with_steps("").with_kill(3_500);
+        let history = history.with_waited_hold("c1", 1, [100, 110, 200]);
+        history
+            .with_waited_hold("c2", 1, [requested_at, 4_000, 4_100])
+            .change_verdict()
     };
-    assert_eq!(tale(150), (Verdict::Invalid, 1));
+    assert_eq!(history(150), (Verdict::Invalid, 1));
     assert_eq!(
-        tale(3_900),
+        history(3_900),
         (Verdict::Valid, 0),
         "a lock that was free only while no client wanted it must not be reported"
     );
 }
 
 /// Returns true if the program `quorate` was built. Otherwise prints that the test did not run.
-fn is_built() -> bool {
-    let neighbour = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
-    let is_there = std::env::var_os("QUORATE_CLI").is_some() || neighbour.is_file();
-    if !is_there {
+fn is_command_built() -> bool {
+    let program_path = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
+    let is_found = std::env::var_os("QUORATE_CLI").is_some() || program_path.is_file();
+    if !is_found {
         eprintln!("NOT RUN: build the command first (cargo build -p quorate-cli)");
     }
-    is_there
+    is_found
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_while_one_master_is_replaced_and_masters_are_killed() {
-    if !is_built() {
+    if !is_command_built() {
         return;
     }
     let run = Run::of(
@@ -145,11 +164,11 @@ fn lock_keeps_its_promises_while_one_master_is_replaced_and_masters_are_killed()
         "--seed 41 --masters 3 --replace-masters 1 --clients 3 --workload file,register,handover,transfer,prizes --faults kill",
     );
     run.must_be_valid();
-    assert!(run.landed(kind("kill")) > 0, "{}", text(&run.output));
-    let told = std::fs::read_to_string(run.out.join("changes.txt"))
+    assert!(run.landed_count(kind("kill")) > 0, "{}", text(&run.output));
+    let changes_text = std::fs::read_to_string(run.out.join("changes.txt"))
         .expect("the run must write changes.txt");
     for step in STEPS {
-        assert!(told.contains(step), "{step}:\n{told}");
+        assert!(changes_text.contains(step), "{step}:\n{changes_text}");
     }
     let page =
         std::fs::read_to_string(run.out.join("timeline.html")).expect("the page must be readable");
@@ -162,7 +181,7 @@ fn lock_keeps_its_promises_while_one_master_is_replaced_and_masters_are_killed()
 #[test]
 #[ignore = "nightly"]
 fn replacing_a_master_under_load_loses_no_quota_and_no_job_record() {
-    if !is_built() {
+    if !is_command_built() {
         return;
     }
     let run = Run::of(
@@ -170,9 +189,9 @@ fn replacing_a_master_under_load_loses_no_quota_and_no_job_record() {
         "--seed 43 --masters 3 --replace-masters 1 --clients 3 --workload prizes --faults none",
     );
     run.must_be_valid();
-    let told = std::fs::read_to_string(run.out.join("changes.txt"))
+    let changes_text = std::fs::read_to_string(run.out.join("changes.txt"))
         .expect("the run must write changes.txt");
-    assert!(told.contains("open"), "{told}");
+    assert!(changes_text.contains("open"), "{changes_text}");
 }
 
 #[test]
@@ -193,23 +212,23 @@ fn quota_lost_in_a_change_of_masters_is_reported_unless_the_run_has_faults() {
         let wait = |op| Event::Wait {
             op,
             resource: "prizes-1".into(),
-            also: Vec::new(),
+            further_resources: Vec::new(),
             claim: Claim::Alone,
-            goes_on: None,
+            continued_hold: None,
         };
         let answered = |op, answer: &str, left| Event::Answered {
             op,
             answer: answer.to_owned(),
             left,
         };
-        let tale = Tale::default().at(1, "c1", created);
-        let tale = tale
+        let history = HistoryBuilder::default().at(1, "c1", created);
+        let history = history
             .at(10, "c1", wait(1))
             .at(11, "c1", answered(1, "taken", Some(9)));
-        let tale = tale
+        let history = history
             .at(20, "c1", wait(2))
             .at(21, "c1", answered(2, "lost", None));
-        tale.found_by("prizes", &scenario)
+        history.checker_verdict("prizes", &scenario)
     };
     assert_eq!(verdict(&[]), (Verdict::Invalid, 1));
     assert_eq!(verdict(&["kill"]), (Verdict::Valid, 0));
@@ -218,7 +237,7 @@ fn quota_lost_in_a_change_of_masters_is_reported_unless_the_run_has_faults() {
 #[test]
 #[ignore = "nightly"]
 fn operator_that_skips_a_step_of_a_change_is_caught_by_a_checker() {
-    if !is_built() {
+    if !is_command_built() {
         return;
     }
     for operator in ["no-joint-step", "opens-by-hand"] {
@@ -233,7 +252,7 @@ fn operator_that_skips_a_step_of_a_change_is_caught_by_a_checker() {
             let finding = run
                 .summary
                 .findings
-                .by(checker)
+                .of_checker(checker)
                 .expect("the checker must have run");
             assert_eq!(
                 finding.verdict,

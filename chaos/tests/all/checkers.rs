@@ -1,15 +1,15 @@
 //! Tests the checkers with histories made by hand: each checker must find the violations of its own rule, and no
 //! others.
 
+use crate::support::history_builder::{HistoryBuilder, MS, obtained, wait};
 use crate::support::kind;
-use crate::support::tale::{MS, Tale, obtained, wait};
 use quorate_chaos::checks::Verdict;
 use quorate_chaos::event::Event;
 use quorate_chaos::faults::Kind;
 use quorate_chaos::node::NodeKind;
 use quorate_chaos::scenario::{Scenario, Workload};
 
-impl Tale {
+impl HistoryBuilder {
     /// Adds a hold of "file" with a token. The hold is valid for one second from its start, unless it is released.
     /// Times are in milliseconds.
     fn hold(self, who: &str, op: u64, from: u64, to: u64, token: u64) -> Self {
@@ -28,28 +28,28 @@ impl Tale {
             workloads: vec![Workload::File],
             ..Scenario::default()
         };
-        self.found_by(checker, &scenario)
+        self.checker_verdict(checker, &scenario)
     }
 }
 
 #[test]
 fn overlapping_holds_are_reported_but_consecutive_holds_are_not() {
-    let apart = Tale::default()
+    let consecutive = HistoryBuilder::default()
         .hold("c1", 1, 10, 20, 1)
         .hold("c2", 1, 20, 30, 2);
-    assert_eq!(apart.verdict("exclusion", &[]), (Verdict::Valid, 0));
-    let together = Tale::default()
+    assert_eq!(consecutive.verdict("exclusion", &[]), (Verdict::Valid, 0));
+    let overlapping = HistoryBuilder::default()
         .hold("c1", 1, 10, 21, 1)
         .hold("c2", 1, 20, 30, 2);
-    assert_eq!(together.verdict("exclusion", &[]), (Verdict::Invalid, 1));
+    assert_eq!(overlapping.verdict("exclusion", &[]), (Verdict::Invalid, 1));
 }
 
 #[test]
 fn client_counts_as_holder_only_until_its_lease_ends() {
-    let late = Tale::default()
+    let late_release = HistoryBuilder::default()
         .hold("c1", 1, 10, 5_000, 1)
         .hold("c2", 1, 1_010, 1_020, 2);
-    assert_eq!(late.verdict("exclusion", &[]), (Verdict::Valid, 0));
+    assert_eq!(late_release.verdict("exclusion", &[]), (Verdict::Valid, 0));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn client_counts_as_holder_only_until_its_process_ends() {
         meant: true,
         how: "signal: 9".into(),
     };
-    let killed = Tale::default()
+    let killed = HistoryBuilder::default()
         .at(9, "c1", wait(1))
         .at(10, "c1", obtained)
         .at(100, "c1", gone)
@@ -70,49 +70,49 @@ fn client_counts_as_holder_only_until_its_process_ends() {
 
 #[test]
 fn overlap_of_holds_is_excused_only_by_a_recent_fault_that_allows_it() {
-    let tale = || {
-        Tale::default()
+    let history = || {
+        HistoryBuilder::default()
             .hold("c1", 1, 10, 21, 1)
             .hold("c2", 1, 20, 30, 2)
     };
-    let near = tale().fault("flushall", "m1", 15, 16);
+    let near_fault = history().fault("flushall", "m1", 15, 16);
     assert_eq!(
-        near.verdict("exclusion", &[kind("flushall")]),
+        near_fault.verdict("exclusion", &[kind("flushall")]),
         (Verdict::Valid, 1)
     );
-    let later = tale().fault("flushall", "m1", 40, 41);
+    let later_fault = history().fault("flushall", "m1", 40, 41);
     assert_eq!(
-        later.verdict("exclusion", &[kind("flushall")]),
+        later_fault.verdict("exclusion", &[kind("flushall")]),
         (Verdict::Invalid, 1)
     );
-    let other = tale().fault("stop", "m1", 15, 16);
+    let other_fault = history().fault("stop", "m1", 15, 16);
     assert_eq!(
-        other.verdict("exclusion", &[kind("stop")]),
+        other_fault.verdict("exclusion", &[kind("stop")]),
         (Verdict::Invalid, 1)
     );
 }
 
 #[test]
 fn exclusion_verdict_is_unknown_if_an_expected_overlap_of_holds_is_missing() {
-    let calm = Tale::default().hold("c1", 1, 10, 20, 1);
+    let calm = HistoryBuilder::default().hold("c1", 1, 10, 20, 1);
     let (verdict, _) = calm.verdict("exclusion", &[kind("clock-majority")]);
     assert_eq!(verdict, Verdict::Unknown);
 }
 
 #[test]
 fn repeated_or_falling_tokens_are_reported() {
-    let twice = Tale::default()
+    let repeated = HistoryBuilder::default()
         .hold("c1", 1, 10, 20, 7)
         .hold("c2", 1, 30, 40, 7);
-    assert_eq!(twice.verdict("fencing", &[]).0, Verdict::Invalid);
-    let falling = Tale::default()
+    assert_eq!(repeated.verdict("fencing", &[]).0, Verdict::Invalid);
+    let falling = HistoryBuilder::default()
         .hold("c1", 1, 10, 20, 7)
         .hold("c2", 1, 30, 40, 6);
     assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
     // Both attempts began before either was granted, so the first grant may have the larger token.
     let until = Some(2_000 * MS);
     let obtained = |token| obtained(1, Some(token), until);
-    let overlapping = Tale::default()
+    let overlapping = HistoryBuilder::default()
         .at(1, "c1", wait(1))
         .at(2, "c2", wait(1))
         .at(10, "c1", obtained(7))
@@ -127,15 +127,14 @@ fn stale_write_accepted_by_the_register_is_reported() {
         key: "register".into(),
         token,
     };
-    let right = Tale::default()
+    let correct = HistoryBuilder::default()
         .at(1, "register", applied("c1#1", 7))
         .at(2, "register", applied("c1#1", 7))
         .at(3, "register", applied("c2#1", 8));
-    assert_eq!(right.verdict("fencing", &[]), (Verdict::Valid, 0));
-    let stale =
-        Tale::default()
-            .at(1, "register", applied("c2#1", 8))
-            .at(2, "register", applied("c1#1", 7));
+    assert_eq!(correct.verdict("fencing", &[]), (Verdict::Valid, 0));
+    let stale = HistoryBuilder::default()
+        .at(1, "register", applied("c2#1", 8))
+        .at(2, "register", applied("c1#1", 7));
     // A fault never excuses a violation of fencing.
     assert_eq!(
         stale
@@ -154,118 +153,122 @@ fn checker_reports_a_lost_update_if_two_writes_replace_the_same_content() {
         from: from.to_owned(),
         began: began * MS,
     };
-    let tale = || {
-        Tale::default()
+    let history = || {
+        HistoryBuilder::default()
             .hold("c1", 1, 10, 20, 1)
             .hold("c2", 1, 30, 40, 2)
             .at(15, "c1", wrote(1, "4", 15))
     };
-    let right = tale().at(35, "c2", wrote(1, "5", 35));
-    assert_eq!(right.verdict("effects", &[]), (Verdict::Valid, 0));
-    let lost = tale().at(35, "c2", wrote(1, "4", 35));
-    assert_eq!(lost.verdict("effects", &[]), (Verdict::Invalid, 1));
+    let correct = history().at(35, "c2", wrote(1, "5", 35));
+    assert_eq!(correct.verdict("effects", &[]), (Verdict::Valid, 0));
+    let lost_update = history().at(35, "c2", wrote(1, "4", 35));
+    assert_eq!(lost_update.verdict("effects", &[]), (Verdict::Invalid, 1));
 }
 
 #[test]
 fn checker_reports_a_hold_longer_than_its_lease_unless_the_client_was_paused() {
-    let tale = || Tale::default().hold("c1", 1, 10, 2_000, 1);
-    assert_eq!(tale().verdict("notified", &[]), (Verdict::Invalid, 1));
+    let history = || HistoryBuilder::default().hold("c1", 1, 10, 2_000, 1);
+    assert_eq!(history().verdict("notified", &[]), (Verdict::Invalid, 1));
     let stalled = Event::Suffered {
-        what: "stalled".into(),
+        disturbance: "stalled".into(),
         since: 1_005 * MS,
     };
-    let paused = tale().at(1_990, "c1", stalled);
+    let paused = history().at(1_990, "c1", stalled);
     assert_eq!(paused.verdict("notified", &[]), (Verdict::Valid, 0));
 }
 
 #[test]
 fn checker_reports_a_hold_longer_than_its_lease_unless_the_machine_was_busy() {
     // The release is 900 ms after the end of the lease (1,010 ms). Only a long wait for a CPU excuses this.
-    let starved = |from: u64, to: u64, waited: u64| {
-        let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
+    let verdict_if_starved = |from: u64, to: u64, waited: u64| {
+        let history = HistoryBuilder::default().hold("c1", 1, 10, 1_910, 1);
         let (since, waited) = (from * MS, waited * MS);
-        tale.at(to, "c1", Event::Starved { since, waited })
+        history
+            .at(to, "c1", Event::Starved { since, waited })
             .verdict("notified", &[])
     };
-    assert_eq!(starved(1_000, 1_900, 700), (Verdict::Valid, 0));
+    assert_eq!(verdict_if_starved(1_000, 1_900, 700), (Verdict::Valid, 0));
     assert_eq!(
-        starved(1_850, 2_400, 700),
+        verdict_if_starved(1_850, 2_400, 700),
         (Verdict::Invalid, 1),
         "the late release must be reported if the machine was busy mainly after it"
     );
     assert_eq!(
-        starved(100, 1_000, 800),
+        verdict_if_starved(100, 1_000, 800),
         (Verdict::Invalid, 1),
         "the late release must be reported if the machine was busy only before the end of the lease"
     );
     assert_eq!(
-        starved(1_000, 1_900, 300),
+        verdict_if_starved(1_000, 1_900, 300),
         (Verdict::Invalid, 1),
         "the late release must be reported if the machine was busy for too short a time"
     );
     // Two waits for a CPU overlap. The longer one is recorded last, and the checker must count it.
-    let line = |from: u64, waited: u64| Event::Starved {
+    let starved_event = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,
     };
-    let counted_late = Tale::default()
+    let counted_late = HistoryBuilder::default()
         .hold("c1", 1, 10, 1_910, 1)
-        .at(1_920, "c1", line(1_915, 5))
-        .at(1_930, "c1", line(1_100, 830));
+        .at(1_920, "c1", starved_event(1_915, 5))
+        .at(1_930, "c1", starved_event(1_100, 830));
     assert_eq!(counted_late.verdict("notified", &[]), (Verdict::Valid, 0));
     // The history records one delay in two events, `Suffered` and `Starved`. The checker must count it once.
     let stalled = Event::Suffered {
-        what: "stalled".into(),
+        disturbance: "stalled".into(),
         since: 1_100 * MS,
     };
     let (since, waited) = (1_100 * MS, 400 * MS);
-    let twice = Tale::default()
+    let doubly_recorded = HistoryBuilder::default()
         .hold("c1", 1, 10, 1_910, 1)
         .at(1_500, "c1", stalled)
         .at(1_500, "c1", Event::Starved { since, waited });
-    assert_eq!(twice.verdict("notified", &[]), (Verdict::Invalid, 1));
+    assert_eq!(
+        doubly_recorded.verdict("notified", &[]),
+        (Verdict::Invalid, 1)
+    );
     // A delay of one client does not excuse a late release of another client.
     let (since, waited) = (1_000 * MS, 900 * MS);
-    let other = Tale::default().hold("c1", 1, 10, 1_910, 1).at(
+    let other_client = HistoryBuilder::default().hold("c1", 1, 10, 1_910, 1).at(
         1_900,
         "c2",
         Event::Starved { since, waited },
     );
-    assert_eq!(other.verdict("notified", &[]), (Verdict::Invalid, 1));
+    assert_eq!(other_client.verdict("notified", &[]), (Verdict::Invalid, 1));
 }
 
 #[test]
 fn client_that_gets_no_lock_after_all_faults_have_ended_is_reported() {
-    let tale = || {
-        Tale::default()
+    let history = || {
+        HistoryBuilder::default()
             .hold("c1", 1, 10, 20, 1)
             .at(100, "chaos", Event::Calm)
             .hold("c1", 2, 110, 120, 2)
     };
-    let finish = |tale: Tale| tale.at(900, "chaos", Event::Finish);
-    let starved = finish(tale());
+    let finished = |history: HistoryBuilder| history.at(900, "chaos", Event::Finish);
+    let starved = finished(history());
     assert_eq!(starved.verdict("liveness", &[]), (Verdict::Invalid, 1));
-    let served = finish(tale().hold("c2", 1, 130, 140, 3));
+    let served = finished(history().hold("c2", 1, 130, 140, 3));
     assert_eq!(served.verdict("liveness", &[]), (Verdict::Valid, 0));
-    assert_eq!(tale().verdict("liveness", &[]).0, Verdict::Unknown);
+    assert_eq!(history().verdict("liveness", &[]).0, Verdict::Unknown);
 }
 
 #[test]
 fn client_that_gets_the_lock_before_an_earlier_waiter_is_reported() {
     let obtained = |op, token| obtained(op, Some(token), None);
-    let tale = |second_comes: u64| {
-        Tale::default()
+    let history = |second_began_at: u64| {
+        HistoryBuilder::default()
             .at(10_000, "c1", wait(1))
-            .at(second_comes, "c2", wait(1))
+            .at(second_began_at, "c2", wait(1))
             .at(11_000, "c2", obtained(1, 1))
             .at(11_001, "c2", Event::Release { op: 1, until: None })
             .at(11_002, "c1", obtained(1, 2))
     };
-    let overtaken = tale(10_500);
+    let overtaken = history(10_500);
     assert_eq!(overtaken.verdict("order", &[]), (Verdict::Invalid, 1));
-    let side_by_side = tale(10_010);
-    assert_eq!(side_by_side.verdict("order", &[]), (Verdict::Valid, 0));
-    let disturbed = tale(10_500).fault("stop", "m1", 9_000, 9_500);
+    let simultaneous = history(10_010);
+    assert_eq!(simultaneous.verdict("order", &[]), (Verdict::Valid, 0));
+    let disturbed = history(10_500).fault("stop", "m1", 9_000, 9_500);
     assert_eq!(
         disturbed.verdict("order", &[kind("stop")]),
         (Verdict::Valid, 0)
@@ -279,35 +282,40 @@ fn checker_reports_keys_that_remain_after_the_run() {
         left: left.iter().map(|key| (*key).to_owned()).collect(),
         eternal: eternal.iter().map(|key| (*key).to_owned()).collect(),
     };
-    let all = |at_once: &[&str], after: &[&str], last: &[&str], eternal: &[&str]| {
-        Tale::default()
-            .at(100_000, "chaos", Event::Finish)
-            .at(100_001, "m1", keys("at-once", at_once, &[]))
-            .at(101_000, "m1", keys("after-ttl", after, eternal))
-            .at(104_000, "m1", keys("after-notes", last, eternal))
-            .verdict("leftovers", &[])
-            .0
+    let verdict_of_lists =
+        |at_once: &[&str], after_ttl: &[&str], after_notes: &[&str], eternal: &[&str]| {
+            HistoryBuilder::default()
+                .at(100_000, "chaos", Event::Finish)
+                .at(100_001, "m1", keys("at-once", at_once, &[]))
+                .at(101_000, "m1", keys("after-ttl", after_ttl, eternal))
+                .at(104_000, "m1", keys("after-notes", after_notes, eternal))
+                .verdict("leftovers", &[])
+                .0
+        };
+    let verdict = |at_once: &[&str], after_ttl: &[&str], eternal: &[&str]| {
+        verdict_of_lists(at_once, after_ttl, &[], eternal)
     };
-    let tale =
-        |at_once: &[&str], after: &[&str], eternal: &[&str]| all(at_once, after, &[], eternal);
-    assert_eq!(tale(&[], &[], &[]), Verdict::Valid);
+    assert_eq!(verdict(&[], &[], &[]), Verdict::Valid);
     let note = "quorate:note:quorate:hold:ab:file";
-    assert_eq!(tale(&[note], &[], &[]), Verdict::Invalid);
+    assert_eq!(verdict(&[note], &[], &[]), Verdict::Invalid);
     assert_eq!(
-        tale(&[], &[note], &[]),
+        verdict(&[], &[note], &[]),
         Verdict::Valid,
         "the note of a dead client may remain after the TTL"
     );
-    assert_eq!(all(&[], &[note], &[note], &[]), Verdict::Invalid);
-    assert_eq!(tale(&["file"], &[], &[]), Verdict::Invalid);
-    assert_eq!(tale(&[], &["file"], &[]), Verdict::Invalid);
     assert_eq!(
-        tale(&[], &[], &["quorate:fence:file"]),
+        verdict_of_lists(&[], &[note], &[note], &[]),
+        Verdict::Invalid
+    );
+    assert_eq!(verdict(&["file"], &[], &[]), Verdict::Invalid);
+    assert_eq!(verdict(&[], &["file"], &[]), Verdict::Invalid);
+    assert_eq!(
+        verdict(&[], &[], &["quorate:fence:file"]),
         Verdict::Invalid,
         "a fencing counter without an expiry must be reported"
     );
     assert_eq!(
-        Tale::default().verdict("leftovers", &[]).0,
+        HistoryBuilder::default().verdict("leftovers", &[]).0,
         Verdict::Unknown,
         "the verdict must be unknown if the keys were never listed"
     );
@@ -315,19 +323,19 @@ fn checker_reports_keys_that_remain_after_the_run() {
 
 #[test]
 fn checker_needs_no_list_of_zookeeper_keys_taken_right_after_the_run() {
-    let verdict = |node: &str, after: &[&str]| {
+    let verdict = |node: &str, remaining: &[&str]| {
         let node: NodeKind = node.parse().expect("a kind of master");
         let keys = |when: &str| Event::Keys {
             when: when.to_owned(),
-            left: after.iter().map(|key| (*key).to_owned()).collect(),
+            left: remaining.iter().map(|key| (*key).to_owned()).collect(),
             eternal: Vec::new(),
         };
-        let tale = Tale::default()
+        let history = HistoryBuilder::default()
             .at(100_000, "chaos", Event::Finish)
             .at(101_000, "m1", keys("after-ttl"))
             .at(104_000, "m1", keys("after-notes"));
-        let scenario = Scenario::default().over(&[node]);
-        tale.found_by("leftovers", &scenario).0
+        let scenario = Scenario::default().with_nodes(&[node]);
+        history.checker_verdict("leftovers", &scenario).0
     };
     assert_eq!(verdict("ensemble", &[]), Verdict::Valid);
     assert_eq!(verdict("zookeeper", &["file"]), Verdict::Invalid);
@@ -342,7 +350,7 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
             left: left.iter().map(|key| (*key).to_owned()).collect(),
             eternal: Vec::new(),
         };
-        Tale::default()
+        HistoryBuilder::default()
             .fault(kind.name(), "m1", healed - 500, healed)
             .at(100_000, "chaos", Event::Finish)
             .at(100_100, "m1", keys("at-once", &[key]))
@@ -365,8 +373,11 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
         Verdict::Valid
     );
     assert_eq!(left("file", 97_900, kind("clock-back")), Verdict::Valid);
-    let place = "quorate:queue:file";
-    assert_eq!(left(place, 97_900, kind("late-requests")), Verdict::Valid);
+    let queue_key = "quorate:queue:file";
+    assert_eq!(
+        left(queue_key, 97_900, kind("late-requests")),
+        Verdict::Valid
+    );
 }
 
 #[test]
@@ -380,11 +391,11 @@ fn fault_that_cannot_be_injected_makes_the_run_invalid() {
         fault: 0,
         why: "nobody died".into(),
     };
-    let tale = Tale::default()
+    let history = HistoryBuilder::default()
         .at(1, "chaos", inject)
         .at(2, "chaos", failed);
     assert_eq!(
-        tale.verdict("assumptions", &[kind("kill")]),
+        history.verdict("assumptions", &[kind("kill")]),
         (Verdict::Invalid, 1)
     );
 }

@@ -19,11 +19,11 @@ fn kinds(names: &[&str]) -> Vec<NodeKind> {
 
 /// Returns true if a master of one of these kinds cannot be started on this machine, and reports the test as skipped.
 fn is_missing(test: &str, nodes: &[&str]) -> bool {
-    let lack = kinds(nodes).iter().find_map(|node| node.lack());
-    if let Some(why) = &lack {
-        not_run(test, why);
+    let missing_reason = kinds(nodes).iter().find_map(|node| node.missing_reason());
+    if let Some(reason) = &missing_reason {
+        not_run(test, reason);
     }
-    lack.is_some()
+    missing_reason.is_some()
 }
 
 #[test]
@@ -34,18 +34,22 @@ fn chaos_run_on_redis_mysql_and_zookeeper_together_is_valid_despite_faults() {
         return;
     }
     let faults = "db-kill,db-row-held,zk-leader-kill,client-sigkill";
-    let landed = |run: &Run| faults.split(',').all(|name| run.landed(kind(name)) > 0);
-    let run = Run::until(
+    let all_landed = |run: &Run| {
+        faults
+            .split(',')
+            .all(|name| run.landed_count(kind(name)) > 0)
+    };
+    let run = Run::until_enough(
         "three-kinds",
         &format!(
             "--seed 31 --nodes redis,mysql,zookeeper --clients 3 --many 5 \
              --workload file,handover,register,permits --faults {faults}"
         ),
         &[11, 25],
-        landed,
+        all_landed,
     );
     run.must_be_valid();
-    assert!(landed(&run), "{}", text(&run.output));
+    assert!(all_landed(&run), "{}", text(&run.output));
 }
 
 #[test]
@@ -56,7 +60,7 @@ fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing
         return;
     }
     // The TTL must exceed the restart time, so that the master loses locks that are still valid.
-    let run = Run::until(
+    let run = Run::until_enough(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
          --workload file,handover,register",
@@ -68,14 +72,14 @@ fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing
 }
 
 /// The master servers that run during a test of quotas.
-struct Lottery {
+struct QuotaMasters {
     masters: Vec<Master>,
     urls: Vec<String>,
 }
 
 /// The results of all `take` requests of the clients to one quota.
 #[derive(Debug, Default)]
-struct Drawn {
+struct TakeResults {
     /// For each unit that was taken: the number of units left in the quota afterwards.
     left: Vec<u64>,
     /// The number of requests whose result is unknown.
@@ -83,7 +87,7 @@ struct Drawn {
     lost: usize,
 }
 
-impl Lottery {
+impl QuotaMasters {
     fn of(nodes: &[&str]) -> Self {
         let login = Login {
             user: "locker",
@@ -103,8 +107,8 @@ impl Lottery {
         Self { masters, urls }
     }
 
-    fn player(&self) -> Redlock {
-        let builder = locking::over(&self.urls).expect("the URLs must be valid");
+    fn new_client(&self) -> Redlock {
+        let builder = locking::builder_over(&self.urls).expect("the URLs must be valid");
         let builder = builder.ttl(Duration::from_secs(1));
         let builder = builder.max_ttl(Duration::from_secs(1));
         let builder = builder.wait(Wait::For(Duration::from_secs(30)));
@@ -112,36 +116,36 @@ impl Lottery {
     }
 
     /// Kills a master, and immediately starts it again.
-    fn hurt(&self, master: usize) {
-        let hurt = self.masters[master].restart();
-        hurt.unwrap_or_else(|why| panic!("{why}"));
+    fn restart_master(&self, master: usize) {
+        let outcome = self.masters[master].restart();
+        outcome.unwrap_or_else(|why| panic!("{why}"));
     }
 }
 
 /// Takes units from the quota with this name until it is exhausted.
-async fn take_all(player: Redlock, name: String) -> Drawn {
-    let mut drawn = Drawn::default();
+async fn take_all(client: Redlock, name: String) -> TakeResults {
+    let mut results = TakeResults::default();
     let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
-        match player.quota(&name).take(1).await {
-            Ok(Take::Taken { left }) => drawn.left.push(left),
-            Ok(Take::SoldOut { left: 0 }) => return drawn,
-            Err(ValueError::Unknown(_)) => drawn.unknown += 1,
+        match client.quota(&name).take(1).await {
+            Ok(Take::Taken { left }) => results.left.push(left),
+            Ok(Take::SoldOut { left: 0 }) => return results,
+            Err(ValueError::Unknown(_)) => results.unknown += 1,
             Err(ValueError::Lost(_)) => {
-                drawn.lost += 1;
-                return drawn;
+                results.lost += 1;
+                return results;
             }
             Err(ValueError::NoQuorum(_) | ValueError::LockLost(_) | ValueError::NotAcquired(_)) => {
             }
             other => panic!("{other:?}"),
         }
     }
-    panic!("all units must be taken within 60 s, but only these were: {drawn:?}");
+    panic!("all units must be taken within 60 s, but only these were: {results:?}");
 }
 
 /// Creates a quota of ten units. Repeats the attempt if it fails, because the restart guard may exclude a master that
 /// has just restarted.
-async fn open(operator: &Redlock, run: usize) -> String {
+async fn create_quota(operator: &Redlock, run: usize) -> String {
     for attempt in 0..1_000 {
         let name = format!("prizes-{run}-{attempt}");
         if operator.quota(&name).create(10).await.is_ok() {
@@ -153,23 +157,27 @@ async fn open(operator: &Redlock, run: usize) -> String {
 }
 
 /// Creates a quota of ten units, and kills a master while four clients take units from the quota.
-async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
-    let name = open(&players[0], run).await;
-    let taking = players.iter().cloned();
-    let taking: Vec<_> = taking
-        .map(|player| tokio::spawn(take_all(player, name.clone())))
+async fn take_during_restart(
+    quota_masters: &QuotaMasters,
+    clients: &[Redlock],
+    run: usize,
+) -> TakeResults {
+    let name = create_quota(&clients[0], run).await;
+    let tasks = clients.iter().cloned();
+    let tasks: Vec<_> = tasks
+        .map(|new_client| tokio::spawn(take_all(new_client, name.clone())))
         .collect();
-    let late = Duration::from_millis(rand::rng().random_range(0..40));
-    tokio::time::sleep(late).await;
-    tokio::task::block_in_place(|| lottery.hurt(run % lottery.masters.len()));
-    let mut all = Drawn::default();
-    for one in taking {
-        let one = one.await.expect("the task must not panic");
-        all.left.extend(one.left);
-        all.unknown += one.unknown;
-        all.lost += one.lost;
+    let delay = Duration::from_millis(rand::rng().random_range(0..40));
+    tokio::time::sleep(delay).await;
+    tokio::task::block_in_place(|| quota_masters.restart_master(run % quota_masters.masters.len()));
+    let mut total = TakeResults::default();
+    for part in tasks {
+        let part = part.await.expect("the task must not panic");
+        total.left.extend(part.left);
+        total.unknown += part.unknown;
+        total.lost += part.lost;
     }
-    all
+    total
 }
 
 /// The variable `QUORATE_PRIZE_RUNS` sets how many quotas this test creates, one after the other. The default is 3.
@@ -185,36 +193,36 @@ async fn quota_on_redis_and_mysql_grants_each_unit_at_most_once_despite_kills() 
     let runs: usize = runs.map_or(3, |runs| {
         runs.parse().expect("QUORATE_PRIZE_RUNS must be a number")
     });
-    let lottery = tokio::task::block_in_place(|| Lottery::of(&nodes));
-    let players: Vec<Redlock> = (0..4).map(|_| lottery.player()).collect();
-    let (mut taken, mut unknown, mut while_dying) = (0, 0, 0);
+    let quota_masters = tokio::task::block_in_place(|| QuotaMasters::of(&nodes));
+    let clients: Vec<Redlock> = (0..4).map(|_| quota_masters.new_client()).collect();
+    let (mut taken_units, mut unknown_results, mut quotas_with_unknown) = (0, 0, 0);
     for run in 0..runs {
-        let mut drawn = draw(&lottery, &players, run).await;
+        let mut results = take_during_restart(&quota_masters, &clients, run).await;
         assert_eq!(
-            drawn.lost, 0,
-            "the quota must not be lost, but was lost in run {run}: {drawn:?}"
+            results.lost, 0,
+            "the quota must not be lost, but was lost in run {run}: {results:?}"
         );
-        drawn.left.sort_unstable();
-        let twice = drawn.left.windows(2).any(|pair| pair[0] == pair[1]);
+        results.left.sort_unstable();
+        let has_duplicate = results.left.windows(2).any(|pair| pair[0] == pair[1]);
         assert!(
-            !twice,
-            "each prize must be given once, but one was given twice in run {run}: {drawn:?}"
+            !has_duplicate,
+            "each prize must be given once, but one was given twice in run {run}: {results:?}"
         );
-        assert!(drawn.left.iter().all(|left| *left < 10), "{drawn:?}");
+        assert!(results.left.iter().all(|left| *left < 10), "{results:?}");
         // Each missing unit must have been taken by a request whose result is unknown.
-        let missing = 10 - drawn.left.len();
+        let missing_units = 10 - results.left.len();
         assert!(
-            missing <= drawn.unknown,
-            "run {run}: each missing unit must belong to a request with an unknown result: {drawn:?}"
+            missing_units <= results.unknown,
+            "run {run}: each missing unit must belong to a request with an unknown result: {results:?}"
         );
-        taken += drawn.left.len();
-        unknown += drawn.unknown;
-        while_dying += usize::from(drawn.unknown > 0);
+        taken_units += results.left.len();
+        unknown_results += results.unknown;
+        quotas_with_unknown += usize::from(results.unknown > 0);
     }
     println!(
-        "{runs} quotas of 10 units, in each of which one of {} masters was killed: {taken} prizes given, none \
-         twice, {unknown} answers unknown (in {while_dying} quotas)",
+        "{runs} quotas of 10 units, in each of which one of {} masters was killed: {taken_units} prizes given, none \
+         twice, {unknown_results} answers unknown (in {quotas_with_unknown} quotas)",
         nodes.len()
     );
-    assert!(taken > 0);
+    assert!(taken_units > 0);
 }

@@ -16,7 +16,10 @@ fn lock_keeps_its_promises_under_mixed_faults_for_forty_seconds() {
     let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5 --many 15");
     run.must_be_valid();
     for kind in Kind::mixed(&[NodeKind::REDIS]) {
-        assert!(run.landed(kind) > 0, "the fault {kind} must be injected");
+        assert!(
+            run.landed_count(kind) > 0,
+            "the fault {kind} must be injected"
+        );
     }
     let page =
         std::fs::read_to_string(run.out.join("timeline.html")).expect("the page must be readable");
@@ -28,14 +31,14 @@ fn lock_keeps_its_promises_under_mixed_faults_for_forty_seconds() {
         !page.contains("http"),
         "timeline.html must not load anything from the network"
     );
-    look_at(&run.out.join("timeline.html"), 500);
-    let again = chaos(&format!("recheck {}", run.out.display()));
-    assert!(again.status.success(), "{}", text(&again));
+    check_page(&run.out.join("timeline.html"), 500);
+    let recheck = chaos(&format!("recheck {}", run.out.display()));
+    assert!(recheck.status.success(), "{}", text(&recheck));
 }
 
-/// Opens the timeline page in a headless browser, and panics if the page draws `least` elements or fewer. Does nothing
+/// Opens the timeline page in a headless browser, and panics if the page draws `min_elements` elements or fewer. Does nothing
 /// if no browser is installed.
-fn look_at(page: &Path, least: usize) {
+fn check_page(page: &Path, min_elements: usize) {
     let profile = page.with_file_name("browser");
     let browser = ["chromium", "chromium-browser", "google-chrome"]
         .into_iter()
@@ -49,19 +52,20 @@ fn look_at(page: &Path, least: usize) {
                 .output()
                 .ok()
         });
-    let Some(seen) = browser.filter(|output| output.status.success()) else {
+    let Some(browser_output) = browser.filter(|output| output.status.success()) else {
         return eprintln!("SKIPPED: there is no browser on this machine to show the page");
     };
-    let dom = String::from_utf8_lossy(&seen.stdout);
+    let dom = String::from_utf8_lossy(&browser_output.stdout);
     assert!(
         !dom.contains("data-error="),
         "the script of the timeline page must not fail"
     );
-    let drawn = dom.split("data-drawn=\"").nth(1);
-    let drawn = drawn.and_then(|rest| rest.split('"').next()?.parse::<usize>().ok());
+    let drawn_elements = dom.split("data-drawn=\"").nth(1);
+    let drawn_elements =
+        drawn_elements.and_then(|rest| rest.split('"').next()?.parse::<usize>().ok());
     assert!(
-        drawn > Some(least),
-        "the timeline page must draw more than {least} elements, but drew {drawn:?}"
+        drawn_elements > Some(min_elements),
+        "the timeline page must draw more than {min_elements} elements, but drew {drawn_elements:?}"
     );
     assert!(
         dom.contains("0 violations</h2>"),
@@ -71,7 +75,7 @@ fn look_at(page: &Path, least: usize) {
 
 /// Makes a short chaos run with these faults. Panics if a checker finds a violation. If this machine supports all of
 /// these faults, also panics if one of them was not injected.
-fn survived(seed: u32, faults: &str) {
+fn check_short_run(seed: u32, faults: &str) {
     let args = format!("--seed {seed} --duration 4s --masters 3 --clients 3 --many 5");
     let run = Run::of(faults, &format!("{args} --faults {faults}"));
     if faults
@@ -88,7 +92,7 @@ fn survived(seed: u32, faults: &str) {
     run.must_be_valid();
     for name in faults.split(',') {
         assert!(
-            run.landed(kind(name)) > 0,
+            run.landed_count(kind(name)) > 0,
             "the fault {name} must be injected"
         );
     }
@@ -96,21 +100,23 @@ fn survived(seed: u32, faults: &str) {
 
 /// Makes a chaos run of one workload with these faults. Makes a second, longer run if a fault was not injected or the
 /// verdict is "unknown". Panics if the last run is not valid or lacks one of these faults.
-fn kept(workload: &str, seed: u32, faults: &str) -> Run {
+fn check_workload_run(workload: &str, seed: u32, faults: &str) -> Run {
     let args = format!("--seed {seed} --masters 3 --clients 3 --workload {workload}");
-    let run = Run::until(
+    let run = Run::until_enough(
         workload,
         &format!("{args} --faults {faults}"),
         &[2, 6],
         |run| {
-            let landed = faults.split(',').all(|name| run.landed(kind(name)) > 0);
-            landed && run.summary.verdict != Verdict::Unknown
+            let all_landed = faults
+                .split(',')
+                .all(|name| run.landed_count(kind(name)) > 0);
+            all_landed && run.summary.verdict != Verdict::Unknown
         },
     );
     run.must_be_valid();
     for name in faults.split(',') {
         assert!(
-            run.landed(kind(name)) > 0,
+            run.landed_count(kind(name)) > 0,
             "the fault {name} must be injected"
         );
     }
@@ -120,44 +126,44 @@ fn kept(workload: &str, seed: u32, faults: &str) -> Run {
 #[test]
 #[ignore = "nightly"]
 fn late_requests_and_paused_clients_do_not_change_the_total_balance_of_the_accounts() {
-    kept("transfer", 21, "late-requests,client-sigstop");
+    check_workload_run("transfer", 21, "late-requests,client-sigstop");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn readers_see_complete_writes_despite_kills_and_partitions() {
-    kept("readers", 22, "client-sigkill,partition-minority");
+    check_workload_run("readers", 22, "client-sigkill,partition-minority");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn semaphore_of_five_never_has_six_holders_despite_lost_data_and_dropped_futures() {
-    let run = kept("permits", 23, "kill,client-drop");
-    look_at(&run.out.join("timeline.html"), 50);
+    let run = check_workload_run("permits", 23, "kill,client-drop");
+    check_page(&run.out.join("timeline.html"), 50);
 }
 
 #[test]
 #[ignore = "nightly"]
 fn holds_of_two_owners_never_overlap_despite_killed_clients_and_connection_resets() {
-    kept("owners", 24, "client-sigkill,reset");
+    check_workload_run("owners", 24, "client-sigkill,reset");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn quota_of_ten_never_gives_an_eleventh_unit_after_a_majority_lost_its_data() {
-    kept("prizes", 25, "restart-majority,client-sigkill");
+    check_workload_run("prizes", 25, "restart-majority,client-sigkill");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn observers_see_one_leader_per_term_despite_pauses_and_masters_that_lose_data() {
-    kept("leader", 26, "client-sigstop,kill");
+    check_workload_run("leader", 26, "client-sigstop,kill");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lost_data_breaks_exclusion_but_no_quota_or_balance_if_the_restart_guard_is_off() {
-    let run = Run::until(
+    let run = Run::until_enough(
         "kinds-amnesia",
         "--seed 27 --masters 3 --clients 4 --workload kinds --faults amnesia",
         &[3, 9],
@@ -169,7 +175,7 @@ fn lost_data_breaks_exclusion_but_no_quota_or_balance_if_the_restart_guard_is_of
         let finding = run
             .summary
             .findings
-            .by(checker)
+            .of_checker(checker)
             .expect("the checker must have run");
         assert!(finding.violations.is_empty(), "{}", text(&run.output));
     }
@@ -178,62 +184,62 @@ fn lost_data_breaks_exclusion_but_no_quota_or_balance_if_the_restart_guard_is_of
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_if_one_master_has_a_wrong_clock() {
-    survived(4, "clock-forward,clock-back,clock-drift");
+    check_short_run(4, "clock-forward,clock-back,clock-drift");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_while_a_network_link_is_down() {
-    survived(10, "netns-partition");
+    check_short_run(10, "netns-partition");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_after_flushall_on_a_master() {
-    survived(7, "flushall");
+    check_short_run(7, "flushall");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_if_a_master_keeps_closing_new_connections() {
-    survived(11, "flapping");
+    check_short_run(11, "flapping");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_if_a_master_sends_garbage() {
-    survived(12, "garbage");
+    check_short_run(12, "garbage");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_if_a_master_sends_replies_that_belong_to_other_requests() {
-    survived(13, "foreign-replies");
+    check_short_run(13, "foreign-replies");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_if_a_master_address_leads_to_another_master() {
     // The fault `busy` makes a master answer `-BUSY`. Clients may also be misrouted to such a master.
-    survived(14, "misrouted,busy");
+    check_short_run(14, "misrouted,busy");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_while_host_names_do_not_resolve() {
-    survived(15, "dns-silence,dns-nowhere");
+    check_short_run(15, "dns-silence,dns-nowhere");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_if_clients_lose_a_permission_on_a_master() {
-    survived(16, "restricted");
+    check_short_run(16, "restricted");
 }
 
 #[test]
 #[ignore = "nightly"]
 fn wrong_clocks_on_a_majority_break_exclusion_but_not_fencing() {
-    let run = Run::until(
+    let run = Run::until_enough(
         "clock-majority",
         "--seed 5 --masters 3 --clients 3 --many 5 --faults clock-majority",
         &[3, 9],
@@ -249,7 +255,7 @@ fn wrong_clocks_on_a_majority_break_exclusion_but_not_fencing() {
 #[test]
 #[ignore = "nightly"]
 fn lost_data_breaks_exclusion_but_not_fencing_if_the_restart_guard_is_off() {
-    let run = Run::until(
+    let run = Run::until_enough(
         "amnesia",
         "--seed 6 --masters 3 --clients 3 --many 5 --faults amnesia",
         &[3, 9],
@@ -262,22 +268,22 @@ fn lost_data_breaks_exclusion_but_not_fencing_if_the_restart_guard_is_off() {
 #[test]
 #[ignore = "nightly"]
 fn waiters_are_served_in_order_and_leave_no_keys() {
-    let looked = |run: &Run| {
+    let has_comparisons = |run: &Run| {
         let order = run
             .summary
             .findings
-            .by("order")
+            .of_checker("order")
             .expect("the checker must have run");
-        !order.looked_at.starts_with("0 acquisitions")
+        !order.coverage.starts_with("0 acquisitions")
     };
-    let run = Run::until(
+    let run = Run::until_enough(
         "order",
         "--seed 9 --masters 3 --clients 5 --many 5 --pause 30ms --faults none",
         &[7, 15, 30],
-        looked,
+        has_comparisons,
     );
     run.must_be_valid();
-    assert!(looked(&run), "{}", text(&run.output));
+    assert!(has_comparisons(&run), "{}", text(&run.output));
 }
 
 #[test]
@@ -289,10 +295,10 @@ fn checkers_catch_the_known_bad_clients_of_plain_locks() {
         ("jumps-line", "order"),
     ] {
         let verdict = |run: &Run| {
-            let finding = run.summary.findings.by(checker);
+            let finding = run.summary.findings.of_checker(checker);
             finding.expect("the checker must have run").verdict
         };
-        let run = Run::until(
+        let run = Run::until_enough(
             locker,
             &format!(
                 "--seed 8 --masters 3 --clients 5 --pause 20ms --faults none \
@@ -315,31 +321,38 @@ fn checkers_catch_the_known_bad_clients_of_plain_locks() {
     }
 }
 
-/// Runs the known-bad client `locker` with the workload `of`. Panics unless one run shows a violation for each pair in
-/// `seen`.
+/// Runs the known-bad client `locker` with the workload `workload`. Panics unless one run shows a violation for each pair in
+/// `expected`.
 ///
-/// - `seen`: pairs of a checker and a text that a violation of this checker contains
+/// - `expected`: pairs of a checker and a text that a violation of this checker contains
 /// - `seconds`: the duration of each run. The first run that shows all these violations is the last.
-fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
-    let sees = |run: &Run, (checker, words): &(&str, &str)| {
+fn check_caught(locker: &str, workload: &str, seconds: &[u32], expected: &[(&str, &str)]) {
+    let has_violation = |run: &Run, (checker, part): &(&str, &str)| {
         let finding = run
             .summary
             .findings
-            .by(checker)
+            .of_checker(checker)
             .expect("the checker must have run");
-        let mut seen = finding.violations.iter();
-        finding.verdict == Verdict::Invalid && seen.any(|one| one.what.contains(words))
+        let mut expected = finding.violations.iter();
+        finding.verdict == Verdict::Invalid
+            && expected.any(|found_violation| found_violation.description.contains(part))
     };
-    let run = Run::until(
+    let run = Run::until_enough(
         locker,
-        &format!("--seed 8 --masters 3 --clients 5 --pause 20ms --locker {locker} --workload {of}"),
+        &format!(
+            "--seed 8 --masters 3 --clients 5 --pause 20ms --locker {locker} --workload {workload}"
+        ),
         seconds,
-        |run| seen.iter().all(|what| sees(run, what)),
+        |run| {
+            expected
+                .iter()
+                .all(|violation| has_violation(run, violation))
+        },
     );
-    for what in seen {
+    for violation in expected {
         assert!(
-            sees(&run, what),
-            "no violation of {locker} matches {what:?}:\n{}",
+            has_violation(&run, violation),
+            "no violation of {locker} matches {violation:?}:\n{}",
             text(&run.output)
         );
     }
@@ -349,83 +362,93 @@ fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
 #[test]
 #[ignore = "nightly"]
 fn known_bad_client_that_locks_several_resources_one_by_one_is_caught() {
-    let left = (
+    let leftover_keys = (
         "leftovers",
         "keys that still exist after all clients released their locks",
     );
-    caught("one-by-one", "transfer --faults none", &[2, 6, 12], &[left]);
-    let both = ("exclusion", "both held \"transfer-");
-    caught(
+    check_caught(
+        "one-by-one",
+        "transfer --faults none",
+        &[2, 6, 12],
+        &[leftover_keys],
+    );
+    let both_held = ("exclusion", "both held \"transfer-");
+    check_caught(
         "later-lease",
         "transfer --faults none",
         &[5, 10, 20],
-        &[both],
+        &[both_held],
     );
 }
 
 #[test]
 fn known_bad_client_that_stores_only_the_number_of_readers_is_caught() {
-    let both = ("exclusion", "both held \"readers\"");
-    let half = ("views", "in \"readers\", but must read");
-    caught(
+    let both_held = ("exclusion", "both held \"readers\"");
+    let incomplete_read = ("views", "in \"readers\", but must read");
+    check_caught(
         "counts-readers",
         "readers --faults none",
         &[3, 6, 12],
-        &[both, half],
+        &[both_held, incomplete_read],
     );
 }
 
 #[test]
 fn known_bad_client_that_lets_each_master_choose_a_permit_is_caught() {
-    let six = ("permits", "but there are only 5 permits");
-    let both = ("exclusion", "both held \"permits\", slot ");
-    caught(
+    let too_many = ("permits", "but there are only 5 permits");
+    let both_held = ("exclusion", "both held \"permits\", slot ");
+    check_caught(
         "any-permit",
         "permits --faults none",
         &[2, 6, 12],
-        &[six, both],
+        &[too_many, both_held],
     );
 }
 
 #[test]
 #[ignore = "nightly"]
 fn known_bad_client_that_needs_only_one_master_to_reenter_a_lock_is_caught() {
-    let both = ("exclusion", "both held \"owners\"");
-    let mark = ("views", "in \"owners\", but must read");
-    caught(
+    let both_held = ("exclusion", "both held \"owners\"");
+    let wrong_owner = ("views", "in \"owners\", but must read");
+    check_caught(
         "joins-by-one",
         "owners --faults none",
         &[2, 6, 12],
-        &[both, mark],
+        &[both_held, wrong_owner],
     );
 }
 
 #[test]
 fn known_bad_client_that_gives_holds_of_one_owner_separate_tokens_is_caught() {
-    let numbers = ("owners", "hold one lock for the same owner");
-    caught(
+    let two_tokens = ("owners", "hold one lock for the same owner");
+    check_caught(
         "numbers-each",
         "owners --faults none",
         &[2, 6, 12],
-        &[numbers],
+        &[two_tokens],
     );
 }
 
 #[test]
 fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
-    let twice = ("prizes", "both got prize");
-    caught("counts-down", "prizes --faults none", &[2, 6, 12], &[twice]);
+    let same_prize = ("prizes", "both got prize");
+    check_caught(
+        "counts-down",
+        "prizes --faults none",
+        &[2, 6, 12],
+        &[same_prize],
+    );
 }
 
 #[test]
 fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
-    let two = ("exclusion", "both held \"leader\"");
-    let told = ("leaders", "in term 1, ");
+    let two_leaders = ("exclusion", "both held \"leader\"");
+    let two_leaders_seen = ("leaders", "in term 1, ");
     // Without a partition, all clients would ask the same master first. It would elect only one of them.
-    caught(
+    check_caught(
         "led-by-one",
         "leader --faults partition-one",
         &[5, 10, 20],
-        &[two, told],
+        &[two_leaders, two_leaders_seen],
     );
 }

@@ -45,7 +45,7 @@ pub(crate) trait Backend: fmt::Debug + Sync {
     /// A text that says why no server could be started.
     fn start(&self) -> Result<Box<dyn TestServer>, String>;
 
-    /// The event that a killed server of this kind [comes back](TestServer::come_back), as text for the user.
+    /// The event that a killed server of this kind [comes back](TestServer::restart_after_crash), as text for the user.
     fn restarts(&self) -> &'static str {
         "restarts"
     }

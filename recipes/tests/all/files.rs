@@ -8,22 +8,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quorate_recipes::recipe;
-use quorate_testbed::Home;
+use quorate_testbed::ServerDir;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::proof::prove;
 use crate::{NEW, OLD, has_program};
 
 /// An empty directory. `None` if a program is missing that the recipe uses.
-fn create_directory() -> Option<Arc<Home>> {
+fn create_directory() -> Option<Arc<ServerDir>> {
     if !has_program("flock", "util-linux") {
         return None;
     }
-    Some(Arc::new(Home::create(None).unwrap()))
+    Some(Arc::new(ServerDir::create(None).unwrap()))
 }
 
 /// Starts shell code after the recipe.
-fn spawn_shell(directory: &Home, call: &str, arguments: &[&str]) -> Child {
+fn spawn_shell(directory: &ServerDir, call: &str, arguments: &[&str]) -> Child {
     let mut child = Command::new("sh");
     let script = format!("{}{call}", recipe("file-write"));
     child.args(["-c", &script, "sh"]).args(arguments);
@@ -34,7 +34,7 @@ fn spawn_shell(directory: &Home, call: &str, arguments: &[&str]) -> Child {
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Starts the recipe, which replaces the file `data` with `value`.
-fn spawn_recipe(directory: &Home, token: u64, value: &str) -> Child {
+fn spawn_recipe(directory: &ServerDir, token: u64, value: &str) -> Child {
     // The name of a file that no other call of the test uses.
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let new_file = directory.path().join(format!("new.{count}"));
@@ -52,7 +52,7 @@ fn is_accepted(mut child: Child) -> bool {
     }
 }
 
-fn read_data(directory: &Home) -> String {
+fn read_data(directory: &ServerDir) -> String {
     fs::read_to_string(directory.path().join("data")).unwrap_or_default()
 }
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use quorate_recipes::recipe;
-use quorate_testbed::Home;
+use quorate_testbed::ServerDir;
 
 use crate::store_server::{Moto, StoreServer};
 use crate::{NEW, OLD, not_run};
@@ -42,7 +42,7 @@ const SECRET: &str = "a-secret/of+the=tests";
 
 /// Calls the recipe with a file. Returns its exit status.
 fn put_status(url: &str, token: &str, value: &str) -> i32 {
-    let directory = Home::create(None).unwrap();
+    let directory = ServerDir::create(None).unwrap();
     let value_file = directory.path().join("value");
     fs::write(&value_file, value).unwrap();
     let file_path = value_file.display().to_string();

@@ -6,18 +6,18 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use quorate_recipes::recipe;
-use quorate_testbed::Home;
+use quorate_testbed::ServerDir;
 
 use crate::proof::prove;
 use crate::session::{Program, Session, body, is_one_row, literal};
 use crate::{NEW, OLD, has_program};
 
 /// The file of a database with the table `documents`. `None` if SQLite is not installed.
-fn create_database() -> Option<Arc<Home>> {
+fn create_database() -> Option<Arc<ServerDir>> {
     if !has_program("sqlite3", "sqlite3") {
         return None;
     }
-    let directory = Home::create(None).unwrap();
+    let directory = ServerDir::create(None).unwrap();
     let mut session = open_session(&directory);
     session.succeed("CREATE TABLE documents (id TEXT PRIMARY KEY, body TEXT NOT NULL);");
     session.succeed(recipe("sqlite-column"));
@@ -25,25 +25,25 @@ fn create_database() -> Option<Arc<Home>> {
     Some(Arc::new(directory))
 }
 
-fn database_file(directory: &Home) -> PathBuf {
+fn database_file(directory: &ServerDir) -> PathBuf {
     directory.path().join("data.db")
 }
 
-fn open_session(directory: &Home) -> Session {
+fn open_session(directory: &ServerDir) -> Session {
     let mut session = open_session_without_timeout(directory);
     session.succeed(recipe("sqlite-connection"));
     session
 }
 
 /// A session without a timeout.
-fn open_session_without_timeout(directory: &Home) -> Session {
+fn open_session_without_timeout(directory: &ServerDir) -> Session {
     let mut command = Command::new("sqlite3");
     command.arg("-batch").arg(database_file(directory));
     Session::open(Program::Sqlite, command)
 }
 
 /// The output of the command-line client for a script, and whether it succeeded. The connection has no timeout.
-fn run_script(directory: &Home, options: &[&str], statements: &str) -> (String, bool) {
+fn run_script(directory: &ServerDir, options: &[&str], statements: &str) -> (String, bool) {
     let mut command = Command::new("sqlite3");
     command
         .arg("-batch")
@@ -271,7 +271,7 @@ async fn sqlite_triggers_refuse_unchanged_statements_with_an_older_token() {
     let Some(directory) = create_database() else {
         return;
     };
-    let session_of_holder = |directory: &Home, token: u64| {
+    let session_of_holder = |directory: &ServerDir, token: u64| {
         let mut session = open_session_without_timeout(directory);
         session.succeed(&with_values(
             recipe("sqlite-trigger"),

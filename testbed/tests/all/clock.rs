@@ -29,12 +29,12 @@ fn pttl(server: &Server) -> i64 {
     server.command(&["PTTL", "a"]).unwrap().int().unwrap()
 }
 
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+fn eventually(awaited: &str, mut is_done: impl FnMut() -> bool) {
     let started = Instant::now();
-    while !done() {
+    while !is_done() {
         assert!(
             started.elapsed() < Duration::from_secs(20),
-            "timed out waiting for: {what}"
+            "timed out waiting for: {awaited}"
         );
         thread::sleep(Duration::from_millis(1));
     }
@@ -69,12 +69,12 @@ fn clock_jump_back_extends_the_lifetime_of_a_key() {
 #[test]
 fn clock_offset_of_one_server_does_not_change_the_clock_of_another() {
     let shim = ClockShim::build().unwrap();
-    let (wrong, right) = (shim.offset_file().unwrap(), shim.offset_file().unwrap());
-    let skewed = Server::start(ServerOptions::new().clock(&shim, &wrong)).unwrap();
-    let other = Server::start(ServerOptions::new().clock(&shim, &right)).unwrap();
+    let (skewed_offset, true_offset) = (shim.offset_file().unwrap(), shim.offset_file().unwrap());
+    let skewed = Server::start(ServerOptions::new().clock(&shim, &skewed_offset)).unwrap();
+    let other = Server::start(ServerOptions::new().clock(&shim, &true_offset)).unwrap();
     set_for_a_minute(&skewed);
     set_for_a_minute(&other);
-    wrong.set(HOUR, Skew::Ahead).unwrap();
+    skewed_offset.set(HOUR, Skew::Ahead).unwrap();
     eventually("the expiry", || pttl(&skewed) == -2);
     assert!(pttl(&other) > 0);
 }
@@ -87,9 +87,9 @@ fn restarted_server_keeps_its_clock_offset() {
     let Reply::Array(time) = server.command(&["TIME"]).unwrap() else {
         panic!("the reply to TIME must be an array");
     };
-    let shown = time[0].int().unwrap();
-    let truth = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    assert!(shown > i64::try_from(truth).unwrap() + 3_000);
+    let server_time = time[0].int().unwrap();
+    let true_time = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!(server_time > i64::try_from(true_time).unwrap() + 3_000);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quorate_testbed::{
-    Connection, Hostile, Reply, Script, Server, ServerOptions, Tampering, Then, Words, within,
+    AfterHandshake, AnswerBytes, Connection, Hostile, Reply, Script, Server, ServerOptions,
+    Tampering, within,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -18,19 +19,19 @@ fn start(script: Script) -> Hostile {
     Hostile::start(script).unwrap()
 }
 
-fn dial(hostile: &Hostile) -> Connection {
+fn connect(hostile: &Hostile) -> Connection {
     Connection::tcp(hostile.addr(), LONG).unwrap()
 }
 
-fn raw(hostile: &Hostile) -> TcpStream {
+fn connect_stream(hostile: &Hostile) -> TcpStream {
     let stream = TcpStream::connect(hostile.addr()).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream
 }
 
 fn is_silent(connection: &mut Connection) -> bool {
-    let heard = connection.receive();
-    heard.is_err_and(|error| error.kind() == ErrorKind::TimedOut)
+    let reply = connection.receive();
+    reply.is_err_and(|error| error.kind() == ErrorKind::TimedOut)
 }
 
 fn introduce(connection: &mut Connection) {
@@ -46,21 +47,25 @@ fn introduce(connection: &mut Connection) {
 
 #[test]
 fn two_hostile_servers_give_different_answers_to_the_info_command() {
-    let both = [Script::Greet(Then::Hush), Script::Greet(Then::Hush)].map(start);
-    let [one, other] = both.each_ref().map(|hostile| {
-        let info = dial(hostile).command(&["INFO"]).unwrap();
+    let servers = [
+        Script::Greet(AfterHandshake::Hush),
+        Script::Greet(AfterHandshake::Hush),
+    ]
+    .map(start);
+    let [first, second] = servers.each_ref().map(|hostile| {
+        let info = connect(hostile).command(&["INFO"]).unwrap();
         info.text().unwrap().into_owned()
     });
-    assert_ne!(one, other);
+    assert_ne!(first, second);
 }
 
 #[test]
 fn hostile_server_answers_the_handshake_and_then_follows_its_script() {
-    let hostile = start(Script::Greet(Then::HangUpAfter {
+    let hostile = start(Script::Greet(AfterHandshake::HangUpAfter {
         commands: 2,
         words: ":7\r\n".into(),
     }));
-    let mut connection = dial(&hostile);
+    let mut connection = connect(&hostile);
     introduce(&mut connection);
     for _ in 0..2 {
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(7));
@@ -68,13 +73,13 @@ fn hostile_server_answers_the_handshake_and_then_follows_its_script() {
     assert!(connection.command(&["GET", "a"]).is_err());
     assert_eq!(hostile.accepted(), 1);
     assert_eq!(hostile.commands(), 5);
-    assert_eq!(hostile.heard("GET"), 3);
+    assert_eq!(hostile.commands_named("GET"), 3);
 }
 
 #[test]
 fn server_with_the_hang_up_script_waits_for_the_end_of_the_handshake() {
-    let hostile = start(Script::Greet(Then::HangUp));
-    let mut connection = dial(&hostile);
+    let hostile = start(Script::Greet(AfterHandshake::HangUp));
+    let mut connection = connect(&hostile);
     thread::sleep(SHORT);
     introduce(&mut connection);
     let started = Instant::now();
@@ -92,14 +97,14 @@ fn new_script_applies_to_existing_connections() {
     // `HELLO` was sent before the change of the script, so it still gets no answer.
     assert!(is_silent(&mut connection));
     connection.send(&["PING"]).unwrap();
-    let mut heard = connection.receive();
+    let mut reply = connection.receive();
     for _ in 0..100 {
-        if heard.is_ok() {
+        if reply.is_ok() {
             break;
         }
-        heard = connection.receive();
+        reply = connection.receive();
     }
-    assert_eq!(heard.unwrap(), Reply::Status("now".into()));
+    assert_eq!(reply.unwrap(), Reply::Status("now".into()));
 }
 
 #[test]
@@ -107,16 +112,18 @@ fn server_with_the_dismiss_script_sends_an_error_to_each_new_client() {
     let hostile = start(Script::Dismiss(
         "-ERR max number of clients reached\r\n".into(),
     ));
-    let mut heard = String::new();
-    raw(&hostile).read_to_string(&mut heard).unwrap();
-    assert_eq!(heard, "-ERR max number of clients reached\r\n");
+    let mut received = String::new();
+    connect_stream(&hostile)
+        .read_to_string(&mut received)
+        .unwrap();
+    assert_eq!(received, "-ERR max number of clients reached\r\n");
 }
 
 #[test]
 fn server_with_the_quote_script_quotes_the_refused_command_with_all_arguments() {
     let hostile = start(Script::Quote);
-    let said = dial(&hostile).command(&["HELLO", "3", "AUTH", "u", "s3cret"]);
-    let Reply::Error(text) = said.unwrap() else {
+    let reply = connect(&hostile).command(&["HELLO", "3", "AUTH", "u", "s3cret"]);
+    let Reply::Error(text) = reply.unwrap() else {
         panic!("the reply to a refused command must be an error")
     };
     assert!(
@@ -127,33 +134,33 @@ fn server_with_the_quote_script_quotes_the_refused_command_with_all_arguments() 
 
 #[test]
 fn server_with_the_garbage_script_sends_different_bytes_each_time() {
-    let hostile = start(Script::Say(Words::Garbage(64)));
-    let mut stream = raw(&hostile);
-    let mut heard = Vec::new();
+    let hostile = start(Script::Say(AnswerBytes::Garbage(64)));
+    let mut stream = connect_stream(&hostile);
+    let mut answers = Vec::new();
     for _ in 0..50 {
         stream.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
-        let mut some = [0; 64];
-        let count = stream.read(&mut some).unwrap();
-        heard.push(some[..count].to_vec());
+        let mut buffer = [0; 64];
+        let count = stream.read(&mut buffer).unwrap();
+        answers.push(buffer[..count].to_vec());
     }
-    heard.sort();
-    heard.dedup();
+    answers.sort();
+    answers.dedup();
     assert!(
-        heard.len() > 25,
+        answers.len() > 25,
         "most of the 50 answers must differ, but only {} do",
-        heard.len()
+        answers.len()
     );
 }
 
 #[test]
 fn server_with_the_flood_script_sends_a_reply_without_end() {
-    let hostile = start(Script::Greet(Then::Flood {
+    let hostile = start(Script::Greet(AfterHandshake::Flood {
         first: b"$4294967296\r\n".to_vec(),
         rest: b"x".to_vec(),
     }));
-    let mut connection = dial(&hostile);
+    let mut connection = connect(&hostile);
     introduce(&mut connection);
-    let mut stream = raw(&hostile);
+    let mut stream = connect_stream(&hostile);
     stream.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
     let mut flood = vec![0; 2 << 20];
     stream.read_exact(&mut flood).unwrap();
@@ -164,27 +171,27 @@ fn server() -> Server {
     Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn relay(server: &Server, harm: Tampering) -> Script {
+fn relay(server: &Server, tampering: Tampering) -> Script {
     let target = server.addr();
-    Script::Relay { target, harm }
+    Script::Relay { target, tampering }
 }
 
 #[test]
 fn relay_passes_replies_on_with_the_chosen_kind_of_tampering() {
     let server = server();
-    for harm in [Tampering::None, Tampering::Bytewise] {
-        let hostile = start(relay(&server, harm.clone()));
-        let mut connection = dial(&hostile);
+    for tampering in [Tampering::None, Tampering::Bytewise] {
+        let hostile = start(relay(&server, tampering.clone()));
+        let mut connection = connect(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
         // The relay must close the connection, because another script has already answered a command on it.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
-        hostile.play(relay(&server, harm));
+        hostile.play(relay(&server, tampering));
         assert!(connection.command(&["GET", "a"]).is_err());
     }
     let hostile = start(relay(&server, Tampering::Slip("+shifted\r\n".into())));
-    let mut connection = dial(&hostile);
+    let mut connection = connect(&hostile);
     let first = connection.command(&["GET", "a"]).unwrap();
     assert_eq!(first, Reply::Status("shifted".into()));
     let second = connection.command(&["PING"]).unwrap();
@@ -195,16 +202,16 @@ fn relay_passes_replies_on_with_the_chosen_kind_of_tampering() {
 fn relay_forwards_the_handshake_but_answers_later_commands_itself() {
     let server = server();
     let hostile = start(relay(&server, Tampering::Say("+other\r\n".into())));
-    let mut connection = dial(&hostile);
-    let true_run = server.command(&["INFO", "server"]).unwrap();
-    let run = |info: &Reply| {
+    let mut connection = connect(&hostile);
+    let server_info = server.command(&["INFO", "server"]).unwrap();
+    let run_id = |info: &Reply| {
         let text = info.text().unwrap().into_owned();
         text.lines()
             .find_map(|line| line.strip_prefix("run_id:").map(str::to_owned))
             .unwrap()
     };
-    let told = connection.command(&["INFO", "server"]).unwrap();
-    assert_eq!(run(&told), run(&true_run));
+    let relayed_info = connection.command(&["INFO", "server"]).unwrap();
+    assert_eq!(run_id(&relayed_info), run_id(&server_info));
     for _ in 0..2 {
         let answer = connection.command(&["SET", "a", "b"]).unwrap();
         assert_eq!(answer, Reply::Status("other".into()));
@@ -217,15 +224,15 @@ fn relay_hangs_up_after_passing_the_chosen_command_to_the_real_server() {
     let server = server();
     let hostile = start(relay(&server, Tampering::HangUpAt(2)));
     for round in 1..=2 {
-        let mut connection = dial(&hostile);
+        let mut connection = connect(&hostile);
         introduce_to_a_real_one(&mut connection);
         assert_eq!(
             connection.command(&["INCR", "a"]).unwrap(),
             Reply::Int(2 * round - 1)
         );
         assert!(connection.command(&["INCR", "a"]).is_err());
-        let heard = || server.command(&["GET", "a"]).unwrap().int();
-        assert!(within(LONG, || heard() == Some(2 * round)), "{:?}", heard());
+        let value = || server.command(&["GET", "a"]).unwrap().int();
+        assert!(within(LONG, || value() == Some(2 * round)), "{:?}", value());
     }
 }
 
@@ -233,7 +240,7 @@ fn relay_hangs_up_after_passing_the_chosen_command_to_the_real_server() {
 fn relay_can_hang_up_right_after_the_handshake() {
     let server = server();
     let hostile = start(relay(&server, Tampering::HangUpAt(0)));
-    let mut connection = dial(&hostile);
+    let mut connection = connect(&hostile);
     thread::sleep(SHORT);
     introduce_to_a_real_one(&mut connection);
     let started = Instant::now();

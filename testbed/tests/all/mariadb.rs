@@ -39,10 +39,10 @@ fn error_of_a_refused_sql_statement_contains_the_server_message() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };
-    let refused = server.sql("SELECT * FROM nothing.here").unwrap_err();
+    let error = server.sql("SELECT * FROM nothing.here").unwrap_err();
     assert!(
-        matches!(&refused, Error::Refused(said) if said.contains("1146")),
-        "{refused}"
+        matches!(&error, Error::Refused(message) if message.contains("1146")),
+        "{error}"
     );
 }
 
@@ -52,16 +52,19 @@ fn stopped_server_answers_only_after_it_is_resumed() {
         return;
     };
     server.stop().unwrap();
-    let asked = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| (server.sql("SELECT 1"), Instant::now()));
+    let answer = std::thread::scope(|scope| {
+        let answer = scope.spawn(|| (server.sql("SELECT 1"), Instant::now()));
         std::thread::sleep(Duration::from_millis(300));
-        let until = Instant::now();
+        let resumed_at = Instant::now();
         server.cont().unwrap();
-        let (answer, at) = asked.join().unwrap();
-        assert!(at >= until, "a stopped server must not answer");
+        let (answer, answered_at) = answer.join().unwrap();
+        assert!(
+            answered_at >= resumed_at,
+            "a stopped server must not answer"
+        );
         answer
     });
-    assert_eq!(asked.unwrap(), "1\n");
+    assert_eq!(answer.unwrap(), "1\n");
 }
 
 #[test]
@@ -86,20 +89,20 @@ fn dropped_console_releases_its_row_locks() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };
-    let make =
+    let create_table =
         "CREATE DATABASE d; CREATE TABLE d.t (n INT PRIMARY KEY); INSERT INTO d.t VALUES (7)";
-    server.sql(make).unwrap();
+    server.sql(create_table).unwrap();
     let mut console = server.console().unwrap();
-    let held = console.say("BEGIN; SELECT n FROM d.t FOR UPDATE").unwrap();
-    assert_eq!(held, "7\n");
-    let ask = || server.sql("SELECT n FROM d.t FOR UPDATE NOWAIT");
-    let refused = ask().unwrap_err();
+    let rows = console.say("BEGIN; SELECT n FROM d.t FOR UPDATE").unwrap();
+    assert_eq!(rows, "7\n");
+    let select_row = || server.sql("SELECT n FROM d.t FOR UPDATE NOWAIT");
+    let error = select_row().unwrap_err();
     assert!(
-        matches!(&refused, Error::Refused(said) if said.contains("1205")),
-        "{refused}"
+        matches!(&error, Error::Refused(message) if message.contains("1205")),
+        "{error}"
     );
     assert!(matches!(console.say("nonsense"), Err(Error::Refused(_))));
     drop(console);
     // The server needs a moment to notice that the client has disconnected and that its row lock has ended.
-    assert!(within(Duration::from_secs(10), || ask().is_ok()));
+    assert!(within(Duration::from_secs(10), || select_row().is_ok()));
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use quorate_testbed::{Leads, Names};
+use quorate_testbed::{LookupAnswer, Names};
 
 const NAME: &str = "m1.quorate.test";
 /// A time that is long enough to start a program and to look up a name that gets an answer.
@@ -20,12 +20,12 @@ fn child_process_looks_up_the_host_name_given_in_an_environment_variable() {
         return;
     };
     match (name.as_str(), 7).to_socket_addrs() {
-        Ok(found) => println!("found: {found:?}"),
+        Ok(addresses) => println!("found: {addresses:?}"),
         Err(error) => println!("error: {error}"),
     }
 }
 
-fn ask(names: &Names, name: &str) -> Child {
+fn spawn_lookup(names: &Names, name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -40,8 +40,8 @@ fn ask(names: &Names, name: &str) -> Child {
         .unwrap()
 }
 
-fn said(asker: Child) -> String {
-    let Output { stdout, .. } = asker.wait_with_output().unwrap();
+fn lookup_output(lookup: Child) -> String {
+    let Output { stdout, .. } = lookup.wait_with_output().unwrap();
     String::from_utf8_lossy(&stdout).into_owned()
 }
 
@@ -51,26 +51,26 @@ fn listed_host_names_resolve_as_configured_and_other_names_as_usual() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return eprintln!("{error}"),
         names => names.unwrap(),
     };
-    let home = IpAddr::from([127, 0, 0, 1]);
-    names.set(NAME, Leads::To(home)).unwrap();
-    assert!(said(ask(&names, NAME)).contains("127.0.0.1:7"));
-    assert!(said(ask(&names, "127.0.0.3")).contains("127.0.0.3:7"));
+    let loopback = IpAddr::from([127, 0, 0, 1]);
+    names.set(NAME, LookupAnswer::Address(loopback)).unwrap();
+    assert!(lookup_output(spawn_lookup(&names, NAME)).contains("127.0.0.1:7"));
+    assert!(lookup_output(spawn_lookup(&names, "127.0.0.3")).contains("127.0.0.3:7"));
 
-    names.set(NAME, Leads::Nowhere).unwrap();
-    assert!(said(ask(&names, NAME)).contains("error: "));
+    names.set(NAME, LookupAnswer::NoSuchName).unwrap();
+    assert!(lookup_output(spawn_lookup(&names, NAME)).contains("error: "));
 
-    names.set(NAME, Leads::ToSilence).unwrap();
-    let mut asker = ask(&names, NAME);
+    names.set(NAME, LookupAnswer::Silence).unwrap();
+    let mut lookup = spawn_lookup(&names, NAME);
     std::thread::sleep(SHORT);
     assert!(
-        asker.try_wait().unwrap().is_none(),
+        lookup.try_wait().unwrap().is_none(),
         "the lookup must not end while the name server is silent"
     );
-    let healed = Instant::now();
-    names.set(NAME, Leads::To(home)).unwrap();
-    assert!(said(asker).contains("127.0.0.1:7"));
+    let healed_at = Instant::now();
+    names.set(NAME, LookupAnswer::Address(loopback)).unwrap();
+    assert!(lookup_output(lookup).contains("127.0.0.1:7"));
     assert!(
-        healed.elapsed() < LONG,
+        healed_at.elapsed() < LONG,
         "the lookup must end with an answer, not with a timeout"
     );
 }

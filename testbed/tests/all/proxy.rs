@@ -13,13 +13,13 @@ const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(60);
 
 /// A real server behind a proxy.
-fn scene() -> (Server, Proxy) {
+fn server_and_proxy() -> (Server, Proxy) {
     let server = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
     let proxy = Proxy::start(server.addr()).unwrap();
     (server, proxy)
 }
 
-fn dial(proxy: &Proxy) -> Connection {
+fn connect(proxy: &Proxy) -> Connection {
     let mut connection = Connection::tcp(proxy.addr(), LONG).unwrap();
     ping(&mut connection);
     connection
@@ -31,7 +31,7 @@ fn ping(connection: &mut Connection) {
 }
 
 /// Connects to `listener` through the proxy. Returns the client's socket and the server's socket.
-fn raw(proxy: &Proxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
+fn connect_streams(proxy: &Proxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let client = TcpStream::connect(proxy.addr()).unwrap();
     let (server, _) = listener.accept().unwrap();
     for end in [&client, &server] {
@@ -40,7 +40,7 @@ fn raw(proxy: &Proxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-fn raw_scene() -> (TcpListener, Proxy) {
+fn listener_and_proxy() -> (TcpListener, Proxy) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = Proxy::start(listener.local_addr().unwrap()).unwrap();
     (listener, proxy)
@@ -48,40 +48,43 @@ fn raw_scene() -> (TcpListener, Proxy) {
 
 fn is_silent(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(SHORT)).unwrap();
-    let read = stream.read(&mut [0; 16]);
+    let result = stream.read(&mut [0; 16]);
     stream.set_read_timeout(Some(LONG)).unwrap();
-    read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
 fn is_reset(stream: &mut TcpStream) -> bool {
-    let read = stream.read(&mut [0; 16]);
-    read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
+    let result = stream.read(&mut [0; 16]);
+    result.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
 }
 
 fn is_over(stream: &mut TcpStream) -> bool {
-    let read = stream.read(&mut [0; 16]);
-    read.map_or_else(
+    let result = stream.read(&mut [0; 16]);
+    result.map_or_else(
         |error| error.kind() == ErrorKind::ConnectionReset,
         |n| n == 0,
     )
 }
 
-fn expect(stream: &mut TcpStream, bytes: &[u8]) {
-    let mut got = vec![0; bytes.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert!(got == bytes, "the proxy must pass the bytes on unchanged");
+fn expect(stream: &mut TcpStream, expected: &[u8]) {
+    let mut received = vec![0; expected.len()];
+    stream.read_exact(&mut received).unwrap();
+    assert!(
+        received == expected,
+        "the proxy must pass the bytes on unchanged"
+    );
 }
 
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+fn eventually(awaited: &str, mut is_done: impl FnMut() -> bool) {
     let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < LONG, "timed out waiting for: {what}");
+    while !is_done() {
+        assert!(started.elapsed() < LONG, "timed out waiting for: {awaited}");
         thread::sleep(Duration::from_millis(2));
     }
 }
 
 /// Returns `len` different words of four bytes each, so that a test notices lost or swapped bytes.
-fn noise(len: u32) -> Vec<u8> {
+fn distinct_bytes(len: u32) -> Vec<u8> {
     (0..len)
         .flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes())
         .collect()
@@ -89,8 +92,8 @@ fn noise(len: u32) -> Vec<u8> {
 
 #[test]
 fn proxy_without_faults_passes_all_bytes_and_counts_them() {
-    let (server, proxy) = scene();
-    let mut client = dial(&proxy);
+    let (server, proxy) = server_and_proxy();
+    let mut client = connect(&proxy);
     let value = "v".repeat(1_000_000);
     assert!(client.command(&["SET", "a", &value]).unwrap().is_ok());
     assert_eq!(
@@ -117,27 +120,27 @@ fn proxy_without_faults_passes_all_bytes_and_counts_them() {
 
 #[test]
 fn latency_fault_delays_bytes_by_at_least_its_latency_until_healed() {
-    let (_server, proxy) = scene();
-    let mut client = dial(&proxy);
+    let (_server, proxy) = server_and_proxy();
+    let mut client = connect(&proxy);
     let delay = Duration::from_millis(50);
-    let slow = Fault::latency(Way::Both, delay).inject(&proxy);
+    let slow_fault = Fault::latency(Way::Both, delay).inject(&proxy);
     let started = Instant::now();
     ping(&mut client);
     assert!(started.elapsed() >= 2 * delay);
-    drop(slow);
-    let forever = Fault::latency(Way::ToClient, Duration::from_secs(3600)).inject(&proxy);
+    drop(slow_fault);
+    let endless_fault = Fault::latency(Way::ToClient, Duration::from_secs(3600)).inject(&proxy);
     client.send(&["PING"]).unwrap();
     eventually("the arrival of the reply at the proxy", || {
         proxy.counters().to_client.received >= 21
     });
-    forever.heal();
+    endless_fault.heal();
     assert_eq!(client.receive().unwrap(), Reply::Status("PONG".into()));
 }
 
 #[test]
 fn unlimited_latency_fault_delivers_nothing() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
     for _ in 0..2 {
         Fault::Latency {
             way: Way::Both,
@@ -155,15 +158,15 @@ fn unlimited_latency_fault_delivers_nothing() {
 
 #[test]
 fn jitter_keeps_the_order_of_bytes() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
     let _jitter = Fault::Latency {
         way: Way::ToServer,
         base: Duration::ZERO,
         jitter: Duration::from_millis(5),
     }
     .inject(&proxy);
-    let bytes = noise(50_000);
+    let bytes = distinct_bytes(50_000);
     let sent = bytes.clone();
     let sender = thread::spawn(move || {
         for chunk in sent.chunks(4_000) {
@@ -178,8 +181,8 @@ fn jitter_keeps_the_order_of_bytes() {
 
 #[test]
 fn bytes_held_by_a_hold_fault_are_delivered_when_the_fault_is_healed() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
     let hold = Fault::Hold(Way::ToServer).inject(&proxy);
     client.write_all(b"one ").unwrap();
     client.write_all(b"two").unwrap();
@@ -188,15 +191,15 @@ fn bytes_held_by_a_hold_fault_are_delivered_when_the_fault_is_healed() {
     server.write_all(b"back").unwrap();
     expect(&mut client, b"back");
     hold.heal();
-    let mut all = String::new();
-    server.read_to_string(&mut all).unwrap();
-    assert_eq!(all, "one two");
+    let mut received = String::new();
+    server.read_to_string(&mut received).unwrap();
+    assert_eq!(received, "one two");
 }
 
 #[test]
 fn hold_fault_delays_the_close_of_a_connection_whose_server_was_killed() {
-    let (server, proxy) = scene();
-    dial(&proxy);
+    let (server, proxy) = server_and_proxy();
+    connect(&proxy);
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
     client.set_read_timeout(Some(LONG)).unwrap();
     client.write_all(b"PING\r\n").unwrap();
@@ -211,7 +214,7 @@ fn hold_fault_delays_the_close_of_a_connection_whose_server_was_killed() {
 
 #[test]
 fn healed_hold_fault_delivers_the_first_request_of_a_new_connection() {
-    let (_server, proxy) = scene();
+    let (_server, proxy) = server_and_proxy();
     let hold = Fault::Hold(Way::Both).inject(&proxy);
     let mut client = Connection::tcp(proxy.addr(), LONG).unwrap();
     client.send(&["PING"]).unwrap();
@@ -225,10 +228,10 @@ fn healed_hold_fault_delivers_the_first_request_of_a_new_connection() {
 
 #[test]
 fn hold_fault_buffers_megabytes_in_order_and_then_blocks_the_sender() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
     let hold = Fault::Hold(Way::ToServer).inject(&proxy);
-    let bytes = noise(8 << 20);
+    let bytes = distinct_bytes(8 << 20);
     let sent = bytes.clone();
     let sender = thread::spawn(move || client.write_all(&sent).map(|()| client));
     let full = 16 << 20;
@@ -244,14 +247,14 @@ fn hold_fault_buffers_megabytes_in_order_and_then_blocks_the_sender() {
 
 #[test]
 fn bytes_that_a_drop_fault_discarded_are_never_delivered() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
-    let hole = Fault::Drop(Way::ToServer).inject(&proxy);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
+    let drop_fault = Fault::Drop(Way::ToServer).inject(&proxy);
     client.write_all(b"lost").unwrap();
     eventually("the loss of the bytes", || {
         proxy.counters().to_server.dropped == 4
     });
-    hole.heal();
+    drop_fault.heal();
     client.write_all(b"found").unwrap();
     expect(&mut server, b"found");
     eventually("a count of five delivered bytes", || {
@@ -261,20 +264,20 @@ fn bytes_that_a_drop_fault_discarded_are_never_delivered() {
 
 #[test]
 fn drop_fault_discards_bytes_in_transit_and_the_close_of_the_connection() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
-    let slow = Fault::latency(Way::ToServer, Duration::from_secs(3600)).inject(&proxy);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
+    let slow_fault = Fault::latency(Way::ToServer, Duration::from_secs(3600)).inject(&proxy);
     client.write_all(b"slow").unwrap();
     eventually("the arrival of the bytes at the proxy", || {
         proxy.counters().to_server.received == 4
     });
-    let hole = proxy.inject(Fault::Drop(Way::ToServer));
+    let drop_fault = proxy.inject(Fault::Drop(Way::ToServer));
     drop(client);
     eventually("the loss of the bytes", || {
         proxy.counters().to_server.dropped == 4
     });
     assert!(is_silent(&mut server));
-    drop((slow, hole));
+    drop((slow_fault, drop_fault));
     assert!(is_silent(&mut server));
     // The client has closed its socket, so it resets the connection when these bytes arrive. The proxy must reset its
     // connection to the server as well.
@@ -284,15 +287,15 @@ fn drop_fault_discards_bytes_in_transit_and_the_close_of_the_connection() {
 
 #[test]
 fn rate_fault_limits_the_bytes_per_second() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
     let rate = Fault::Rate {
         way: Way::ToServer,
         bytes_per_second: 5_000,
     };
-    let trickle = rate.inject(&proxy);
+    let rate_fault = rate.inject(&proxy);
     let started = Instant::now();
-    let bytes = noise(250_000);
+    let bytes = distinct_bytes(250_000);
     client.write_all(&bytes[..1_100]).unwrap();
     expect(&mut server, &bytes[..1_100]);
     assert!(started.elapsed() >= Duration::from_millis(200));
@@ -300,30 +303,30 @@ fn rate_fault_limits_the_bytes_per_second() {
     let sender = thread::spawn(move || client.write_all(&rest).map(|()| client));
     thread::sleep(SHORT);
     // If the fault still applied, the rest of the bytes would take about 50 s.
-    trickle.heal();
+    rate_fault.heal();
     expect(&mut server, &bytes[1_100..]);
     sender.join().unwrap().unwrap();
 }
 
 #[test]
 fn reset_of_all_connections_spares_connections_made_afterwards() {
-    let (listener, proxy) = raw_scene();
+    let (listener, proxy) = listener_and_proxy();
     for _ in 0..50 {
-        let (mut client, mut server) = raw(&proxy, &listener);
+        let (mut client, mut server) = connect_streams(&proxy, &listener);
         proxy.reset_all();
         // `reset_all` must not reset a connection that is made right after the call.
-        let (mut next, mut next_server) = raw(&proxy, &listener);
+        let (mut new_client, mut new_server) = connect_streams(&proxy, &listener);
         assert!(is_reset(&mut client));
         assert!(is_reset(&mut server));
-        next.write_all(b"fine").unwrap();
-        expect(&mut next_server, b"fine");
+        new_client.write_all(b"fine").unwrap();
+        expect(&mut new_server, b"fine");
     }
 }
 
 #[test]
 fn reset_of_all_connections_works_despite_a_hold_fault() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, _server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, _server) = connect_streams(&proxy, &listener);
     let _hold = Fault::Hold(Way::Both).inject(&proxy);
     client.write_all(b"held").unwrap();
     proxy.reset_all();
@@ -332,8 +335,8 @@ fn reset_of_all_connections_works_despite_a_hold_fault() {
 
 #[test]
 fn reset_fault_can_cut_off_a_reply_in_the_middle() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
     server.write_all(b"before").unwrap();
     expect(&mut client, b"before");
     let _tear = Fault::ResetAfter(3).inject(&proxy);
@@ -342,7 +345,7 @@ fn reset_fault_can_cut_off_a_reply_in_the_middle() {
     assert!(is_reset(&mut client));
     assert!(is_reset(&mut server));
 
-    let (mut another, mut server) = raw(&proxy, &listener);
+    let (mut another, mut server) = connect_streams(&proxy, &listener);
     let _at_once = Fault::ResetAfter(0).inject(&proxy);
     server.write_all(b"+PONG\r\n").unwrap();
     assert!(is_reset(&mut another));
@@ -350,33 +353,34 @@ fn reset_fault_can_cut_off_a_reply_in_the_middle() {
 
 #[test]
 fn refuse_fault_closes_new_connections_and_spares_existing_ones() {
-    let (_server, proxy) = scene();
-    let mut old = dial(&proxy);
+    let (_server, proxy) = server_and_proxy();
+    let mut existing = connect(&proxy);
     let refuse = Fault::Refuse.inject(&proxy);
-    let new = Connection::tcp(proxy.addr(), LONG).and_then(|mut new| new.command(&["PING"]));
-    let kind = new.unwrap_err().kind();
-    let refused = [
+    let result =
+        Connection::tcp(proxy.addr(), LONG).and_then(|mut result| result.command(&["PING"]));
+    let kind = result.unwrap_err().kind();
+    let allowed_kinds = [
         ErrorKind::BrokenPipe,
         ErrorKind::ConnectionReset,
         ErrorKind::UnexpectedEof,
     ];
-    assert!(refused.contains(&kind), "{kind:?}");
+    assert!(allowed_kinds.contains(&kind), "{kind:?}");
     assert_eq!(proxy.counters().refused, 1);
-    ping(&mut old);
+    ping(&mut existing);
     refuse.heal();
-    dial(&proxy);
+    connect(&proxy);
 }
 
 #[test]
 fn half_open_fault_closes_only_the_server_side_of_existing_connections() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
-    let (mut quiet, _quiet_server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
+    let (mut quiet, _quiet_server) = connect_streams(&proxy, &listener);
     let half_open = Fault::HalfOpen.inject(&proxy);
     assert!(is_over(&mut server));
     client.write_all(b"hello?").unwrap();
     assert!(is_silent(&mut client));
-    let (mut fresh, mut fresh_server) = raw(&proxy, &listener);
+    let (mut fresh, mut fresh_server) = connect_streams(&proxy, &listener);
     fresh.write_all(b"works").unwrap();
     expect(&mut fresh_server, b"works");
     eventually("the loss of the bytes", || {
@@ -393,14 +397,14 @@ fn half_open_fault_closes_only_the_server_side_of_existing_connections() {
 
 #[test]
 fn strand_fault_holds_bytes_of_existing_connections_until_the_fault_is_healed() {
-    let (server, proxy) = scene();
-    let (mut old, mut older) = (dial(&proxy), dial(&proxy));
+    let (server, proxy) = server_and_proxy();
+    let (mut old, mut older) = (connect(&proxy), connect(&proxy));
     let strand = Fault::Strand.inject(&proxy);
     old.send(&["SET", "a", "late"]).unwrap();
     older.send(&["SET", "b", "late"]).unwrap();
     // Close one client. Its bytes must stay in the proxy until the fault is healed.
     drop(older);
-    let mut fresh = dial(&proxy);
+    let mut fresh = connect(&proxy);
     assert!(fresh.command(&["SET", "a", "early"]).unwrap().is_ok());
     let read = |key| server.command(&["GET", key]).unwrap();
     thread::sleep(SHORT);
@@ -414,36 +418,36 @@ fn strand_fault_holds_bytes_of_existing_connections_until_the_fault_is_healed() 
     // The fault holds back the data of all existing connections. Now `fresh` is one of them.
     let _strand = Fault::Strand.inject(&proxy);
     fresh.send(&["SET", "c", "late"]).unwrap();
-    dial(&proxy);
+    connect(&proxy);
     assert_eq!(read("c"), Reply::Nil);
 }
 
 #[test]
 fn proxy_resets_connections_only_while_its_server_is_down() {
-    let (server, proxy) = scene();
+    let (server, proxy) = server_and_proxy();
     server.kill().unwrap();
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
     client.set_read_timeout(Some(LONG)).unwrap();
     assert!(is_reset(&mut client));
     server.restart().unwrap();
-    dial(&proxy);
+    connect(&proxy);
 }
 
 #[test]
 fn client_of_the_proxy_loses_its_connection_when_the_server_is_killed() {
-    let (server, proxy) = scene();
-    let mut client = dial(&proxy);
+    let (server, proxy) = server_and_proxy();
+    let mut client = connect(&proxy);
     server.kill().unwrap();
     client.receive().unwrap_err();
 }
 
 #[test]
 fn fault_without_a_guard_lasts_until_the_proxy_is_healed() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
     proxy.inject(Fault::Hold(Way::ToServer)).keep();
-    let other = proxy.inject(Fault::Hold(Way::Both));
-    drop(other);
+    let healed_fault = proxy.inject(Fault::Hold(Way::Both));
+    drop(healed_fault);
     client.write_all(b"x").unwrap();
     assert!(is_silent(&mut server));
     proxy.heal();
@@ -452,8 +456,8 @@ fn fault_without_a_guard_lasts_until_the_proxy_is_healed() {
 
 #[test]
 fn dropping_the_proxy_ends_its_connections_and_frees_its_port() {
-    let (listener, proxy) = raw_scene();
-    let (mut client, mut server) = raw(&proxy, &listener);
+    let (listener, proxy) = listener_and_proxy();
+    let (mut client, mut server) = connect_streams(&proxy, &listener);
     let guard = Fault::Hold(Way::Both).inject(&proxy);
     let address: SocketAddr = proxy.addr();
     drop(proxy);
@@ -466,43 +470,55 @@ fn dropping_the_proxy_ends_its_connections_and_frees_its_port() {
 
 #[test]
 fn in_turn_fault_leads_every_second_connection_to_another_server() {
-    let (right, proxy) = scene();
+    let (right, proxy) = server_and_proxy();
     let wrong = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
     right.command(&["SET", "who", "right"]).unwrap();
     wrong.command(&["SET", "who", "wrong"]).unwrap();
-    let who = || dial(&proxy).command(&["GET", "who"]).unwrap();
-    let turns = Fault::InTurn(wrong.addr()).inject(&proxy);
-    let seen = [who(), who(), who(), who()];
-    let wrongs = seen.iter().filter(|who| **who == "wrong".into()).count();
-    assert_eq!(wrongs, 2, "{seen:?}");
-    assert_ne!(seen[0], seen[1]);
-    turns.heal();
-    assert_eq!([who(), who()], ["right".into(), "right".into()]);
+    let answering_server = || connect(&proxy).command(&["GET", "who"]).unwrap();
+    let in_turn_fault = Fault::InTurn(wrong.addr()).inject(&proxy);
+    let answers = [
+        answering_server(),
+        answering_server(),
+        answering_server(),
+        answering_server(),
+    ];
+    let wrong_count = answers
+        .iter()
+        .filter(|answering_server| **answering_server == "wrong".into())
+        .count();
+    assert_eq!(wrong_count, 2, "{answers:?}");
+    assert_ne!(answers[0], answers[1]);
+    in_turn_fault.heal();
+    assert_eq!(
+        [answering_server(), answering_server()],
+        ["right".into(), "right".into()]
+    );
 }
 
 #[test]
 fn detour_fault_leads_new_connections_to_another_server_until_healed() {
-    let (right, proxy) = scene();
+    let (right, proxy) = server_and_proxy();
     let wrong = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
     right.command(&["SET", "who", "right"]).unwrap();
     wrong.command(&["SET", "who", "wrong"]).unwrap();
-    let who = |connection: &mut Connection| connection.command(&["GET", "who"]).unwrap();
-    let mut old = dial(&proxy);
+    let answering_server =
+        |connection: &mut Connection| connection.command(&["GET", "who"]).unwrap();
+    let mut existing = connect(&proxy);
     let detour = Fault::Detour(wrong.addr()).inject(&proxy);
-    assert_eq!(who(&mut dial(&proxy)), "wrong".into());
+    assert_eq!(answering_server(&mut connect(&proxy)), "wrong".into());
     assert_eq!(
-        who(&mut old),
+        answering_server(&mut existing),
         "right".into(),
         "a detour fault must not affect an existing connection"
     );
     proxy.reset_all();
-    assert!(old.command(&["PING"]).is_err());
-    let mut astray = dial(&proxy);
-    assert_eq!(who(&mut astray), "wrong".into());
+    assert!(existing.command(&["PING"]).is_err());
+    let mut misled = connect(&proxy);
+    assert_eq!(answering_server(&mut misled), "wrong".into());
     detour.heal();
-    assert_eq!(who(&mut dial(&proxy)), "right".into());
+    assert_eq!(answering_server(&mut connect(&proxy)), "right".into());
     assert_eq!(
-        who(&mut astray),
+        answering_server(&mut misled),
         "wrong".into(),
         "a connection made during the detour must still lead to the wrong server after the fault is healed"
     );

@@ -32,12 +32,12 @@ fn is_gone(pid: u32) -> bool {
     stat.map_or(true, |stat| stat.contains(") Z "))
 }
 
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+fn eventually(awaited: &str, mut is_done: impl FnMut() -> bool) {
     let started = Instant::now();
-    while !done() {
+    while !is_done() {
         assert!(
             started.elapsed() < Duration::from_secs(20),
-            "timed out waiting for: {what}"
+            "timed out waiting for: {awaited}"
         );
         thread::sleep(Duration::from_millis(5));
     }
@@ -87,8 +87,8 @@ fn stopped_server_executes_received_commands_when_it_resumes() {
     server.stop().unwrap();
     assert!(server.is_alive());
     let mut connection = Connection::tcp(server.addr(), Duration::from_millis(50)).unwrap();
-    let silence = connection.command(&["SET", "late", "yes"]).unwrap_err();
-    assert_eq!(silence.kind(), ErrorKind::TimedOut);
+    let error = connection.command(&["SET", "late", "yes"]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
     server.cont().unwrap();
     eventually(
         "the write that was sent while the server was stopped",
@@ -162,14 +162,14 @@ fn a_dropped_server_leaves_neither_process_nor_directory() {
 
 #[test]
 fn server_is_killed_when_the_thread_that_owns_it_panics() {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let owner = thread::spawn(move || {
         let server = server();
-        tell.send(server.pid().unwrap()).unwrap();
+        sender.send(server.pid().unwrap()).unwrap();
         panic!("as a failing test would");
     });
     owner.join().unwrap_err();
-    assert!(is_gone(told.recv().unwrap()));
+    assert!(is_gone(receiver.recv().unwrap()));
 }
 
 #[test]
@@ -198,10 +198,10 @@ fn helper_process_starts_a_server_and_waits_until_the_test_kills_the_process() {
 #[test]
 fn server_ends_when_the_process_that_owns_it_is_killed() {
     use std::io::{BufRead, BufReader};
-    let tied = Command::new("setpriv")
+    let setpriv_status = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "true"])
         .status();
-    if !tied.is_ok_and(|status| status.success()) {
+    if !setpriv_status.is_ok_and(|status| status.success()) {
         eprintln!("skipped: this machine has no setpriv with the option --pdeathsig");
         return;
     }
@@ -216,14 +216,15 @@ fn server_ends_when_the_process_that_owns_it_is_killed() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(owner.stdout.take().unwrap()).lines();
-    let told = lines.find_map(|line| {
+    let pid_and_dir = lines.find_map(|line| {
         let line = line.unwrap();
         let (pid, dir) = line.strip_prefix("server=")?.split_once(" dir=")?;
         Some((pid.parse::<u32>().unwrap(), dir.to_owned()))
     });
     owner.kill().unwrap();
     owner.wait().unwrap();
-    let (pid, dir) = told.expect("the owner must print the pid and the directory of its server");
+    let (pid, dir) =
+        pid_and_dir.expect("the owner must print the pid and the directory of its server");
     eventually("the end of the server", || is_gone(pid));
     std::fs::remove_dir_all(dir).unwrap();
 }
@@ -311,7 +312,7 @@ fn installed_redis_or_valkey_server_is_found() {
 fn tls_server_speaks_tls_on_its_port_and_takes_commands_on_its_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
-    let made = Command::new("openssl")
+    let openssl_output = Command::new("openssl")
         .args(
             "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2".split(' '),
         )
@@ -326,7 +327,7 @@ fn tls_server_speaks_tls_on_its_port_and_takes_commands_on_its_unix_socket() {
         .arg("-out")
         .arg(&cert)
         .output();
-    if !made.is_ok_and(|output| output.status.success()) {
+    if !openssl_output.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: this machine has no openssl");
         return;
     }
@@ -362,6 +363,9 @@ fn tls_server_speaks_tls_on_its_port_and_takes_commands_on_its_unix_socket() {
         .stdin(std::process::Stdio::null())
         .output()
         .unwrap();
-    let shown = String::from_utf8_lossy(&handshake.stdout);
-    assert!(shown.contains("Verify return code: 0"), "{shown}");
+    let handshake_output = String::from_utf8_lossy(&handshake.stdout);
+    assert!(
+        handshake_output.contains("Verify return code: 0"),
+        "{handshake_output}"
+    );
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorate_testbed::{ZooKeeper, not_run, within};
 
 /// Whether ZooKeeper can be started on this machine. If not, reports that the test `test` did not run.
-fn there(test: &str) -> bool {
+fn is_available(test: &str) -> bool {
     match ZooKeeper::available() {
         Ok(()) => true,
         Err(why) => {
@@ -17,7 +17,7 @@ fn there(test: &str) -> bool {
 
 #[test]
 fn zookeeper_server_can_be_stopped_killed_and_restarted() {
-    if !there("zookeeper_server_can_be_stopped_killed_and_restarted") {
+    if !is_available("zookeeper_server_can_be_stopped_killed_and_restarted") {
         return;
     }
     let server = ZooKeeper::start().unwrap();
@@ -38,7 +38,7 @@ fn zookeeper_server_can_be_stopped_killed_and_restarted() {
 
 #[test]
 fn zookeeper_ensemble_elects_another_leader_when_its_leader_dies() {
-    if !there("zookeeper_ensemble_elects_another_leader_when_its_leader_dies") {
+    if !is_available("zookeeper_ensemble_elects_another_leader_when_its_leader_dies") {
         return;
     }
     let ensemble = ZooKeeper::ensemble(3).unwrap();

@@ -12,34 +12,34 @@ pub(crate) struct KnownBadHold {
     /// The number that identifies the semaphore permit; `None` if the hold is not a permit.
     pub(crate) slot: Option<usize>,
     /// The commands that release the lock; each is sent to every master.
-    pub(super) undo: Vec<Command>,
+    pub(super) release_commands: Vec<Command>,
 }
 
 impl KnownBadHold {
     /// A hold without a fencing token and without a semaphore slot.
-    pub(super) fn new(until: u64, undo: Command) -> Self {
+    pub(super) fn new(until: u64, release_command: Command) -> Self {
         Self {
             until,
             token: None,
             slot: None,
-            undo: vec![undo],
+            release_commands: vec![release_command],
         }
     }
 
     /// Sends the release to every master, even to those that have not granted the lock.
-    pub(super) fn give_back(&self, ctx: &Ctx) {
-        for command in &self.undo {
-            masters::on_each(ctx, command);
+    pub(super) fn release(&self, ctx: &Ctx) {
+        for command in &self.release_commands {
+            masters::replies_of_all(ctx, command);
         }
     }
 
     /// Returns the hold if the attempt has won the lock and the lock has not expired yet. Otherwise releases the grants
     /// of the attempt, and returns `None`.
-    pub(super) fn if_won(self, ctx: &Ctx, won: bool) -> Option<Self> {
-        if won && ctx.clock.now() < self.until {
+    pub(super) fn confirmed_if(self, ctx: &Ctx, has_won: bool) -> Option<Self> {
+        if has_won && ctx.clock.now() < self.until {
             return Some(self);
         }
-        self.give_back(ctx);
+        self.release(ctx);
         None
     }
 }

@@ -19,11 +19,11 @@ const RELEASE: &str =
 pub(super) type Command = Vec<String>;
 
 /// The command that runs this Lua script.
-pub(super) fn script(text: &str, keys: &[&str], args: &[&str]) -> Command {
+pub(super) fn script(source: &str, keys: &[&str], args: &[&str]) -> Command {
     let count = keys.len().to_string();
-    let head = ["EVAL", text, &count];
-    let words = head.iter().chain(keys).chain(args);
-    words.map(|word| (*word).to_owned()).collect()
+    let head = ["EVAL", source, &count];
+    let arguments = head.iter().chain(keys).chain(args);
+    arguments.map(|reason_of| (*reason_of).to_owned()).collect()
 }
 
 /// The command that deletes the lock key if it holds this value.
@@ -32,21 +32,23 @@ pub(super) fn release(key: &str, value: &str) -> Command {
 }
 
 /// The replies of all masters that answer, in any order.
-pub(super) fn on_each(ctx: &Ctx, command: &[String]) -> Vec<Reply> {
-    let answers = shuffled(ctx).into_iter();
-    answers.filter_map(|master| ask(master, command)).collect()
+pub(super) fn replies_of_all(ctx: &Ctx, command: &[String]) -> Vec<Reply> {
+    let replies = shuffled(ctx).into_iter();
+    replies
+        .filter_map(|master| send_command(master, command))
+        .collect()
 }
 
 /// Asks the masters one after another, in the order of the settings, until one answers. Returns this answer.
-pub(super) fn on_first(ctx: &Ctx, command: &[String]) -> Option<Reply> {
+pub(super) fn first_reply(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     let mut masters = addresses(ctx).into_iter();
-    masters.find_map(|master| ask(master, command))
+    masters.find_map(|master| send_command(master, command))
 }
 
 /// Asks the masters one after another, in a random order, until one answers. Returns this answer.
-pub(super) fn on_any(ctx: &Ctx, command: &[String]) -> Option<Reply> {
+pub(super) fn any_reply(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     let mut masters = shuffled(ctx).into_iter();
-    masters.find_map(|master| ask(master, command))
+    masters.find_map(|master| send_command(master, command))
 }
 
 /// The number of masters in a majority.
@@ -56,7 +58,7 @@ pub(super) fn majority(ctx: &Ctx) -> usize {
 
 /// The time until which the client believes that it holds a lock that it requested at `started`: `started` plus 98 % of
 /// the TTL. The remaining 2 % allow for clock drift. Both times are in nanoseconds since the start of the run.
-pub(super) fn until(ctx: &Ctx, started: u64) -> u64 {
+pub(super) fn believed_until(ctx: &Ctx, started: u64) -> u64 {
     started + ctx.settings.ttl.mul_f64(0.98).as_nanos() as u64
 }
 
@@ -66,7 +68,7 @@ pub(super) fn ttl(ctx: &Ctx) -> String {
 }
 
 /// A unique random value to store under the lock key.
-pub(super) fn value() -> String {
+pub(super) fn random_value() -> String {
     format!("{:032x}", rand::rng().random::<u128>())
 }
 
@@ -85,7 +87,7 @@ fn addresses(ctx: &Ctx) -> Vec<SocketAddr> {
     .collect()
 }
 
-fn ask(master: SocketAddr, command: &[String]) -> Option<Reply> {
+fn send_command(master: SocketAddr, command: &[String]) -> Option<Reply> {
     let mut connection = Connection::tcp(master, PATIENCE).ok()?;
     connection.command(command).ok()
 }

@@ -8,8 +8,8 @@ use quorate_testbed::Reply;
 use super::held::KnownBadHold;
 use super::masters;
 use crate::claim::Claim;
+use crate::client::attempt_spec::AttemptSpec;
 use crate::client::context::Ctx;
-use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
 /// Lua script: adds a hold of an owner on one master. Increments the lock's counter on this master, and returns its new
@@ -34,41 +34,42 @@ const LEAVE: &str = "
     if redis.call('SCARD', KEYS[2]) > 0 or redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
     return redis.call('DEL', KEYS[1])";
 
-pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
-    let Claim::Owner(owner) = &wanted.claim else {
+pub(super) fn attempt(ctx: &Ctx, spec: &AttemptSpec) -> Option<KnownBadHold> {
+    let Claim::Owner(owner) = &spec.claim else {
         return None;
     };
     let (names, counter) = (
-        format!("{}:names", wanted.resource),
-        format!("{}:number", wanted.resource),
+        format!("{}:names", spec.resource),
+        format!("{}:number", spec.resource),
     );
-    let keys = [wanted.resource.as_str(), &names, &counter];
-    let (value, ttl) = (masters::value(), masters::ttl(ctx));
-    let until = masters::until(ctx, ctx.clock.now());
-    let enter = |how| masters::script(ENTER, &keys, &[owner, &value, &ttl, how]);
-    let number = |reply: &Reply| {
+    let keys = [spec.resource.as_str(), &names, &counter];
+    let (value, ttl) = (masters::random_value(), masters::ttl(ctx));
+    let until = masters::believed_until(ctx, ctx.clock.now());
+    let enter_command = |mode| masters::script(ENTER, &keys, &[owner, &value, &ttl, mode]);
+    let counter_value = |reply: &Reply| {
         u64::try_from(reply.int()?)
             .ok()
-            .filter(|number| *number > 0)
+            .filter(|counter_value| *counter_value > 0)
     };
-    let undo = masters::script(LEAVE, &keys[..2], &[owner, &value]);
-    let hold = KnownBadHold::new(until, undo);
+    let release = masters::script(LEAVE, &keys[..2], &[owner, &value]);
+    let hold = KnownBadHold::new(until, release);
     let joins_by_one = ctx.settings.locker == Locker::JoinsByOne;
     // The mistake of `joins-by-one`: the answer of one master is enough to add a hold to a lock that the owner holds.
     // All other masters may have lost this lock.
     if joins_by_one
-        && masters::on_any(ctx, &enter("joins")).is_some_and(|reply| number(&reply).is_some())
+        && masters::any_reply(ctx, &enter_command("joins"))
+            .is_some_and(|reply| counter_value(&reply).is_some())
     {
-        return hold.if_won(ctx, true);
+        return hold.confirmed_if(ctx, true);
     }
-    let answers = masters::on_each(ctx, &enter("takes"));
-    let numbers: Vec<u64> = answers.iter().filter_map(number).collect();
-    let won = numbers.len() >= masters::majority(ctx);
+    let replies = masters::replies_of_all(ctx, &enter_command("takes"));
+    let numbers: Vec<u64> = replies.iter().filter_map(counter_value).collect();
+    let has_won = numbers.len() >= masters::majority(ctx);
     let hold = KnownBadHold {
         // The mistake of `numbers-each`: each further hold of an owner gets a larger token, so protected services
         // reject the owner's earlier holds. `joins-by-one` gives no tokens.
         token: numbers.into_iter().max().filter(|_| !joins_by_one),
         ..hold
     };
-    hold.if_won(ctx, won)
+    hold.confirmed_if(ctx, has_won)
 }

@@ -8,8 +8,8 @@ use quorate_testbed::Reply;
 use super::held::KnownBadHold;
 use super::masters;
 use crate::claim::Claim;
+use crate::client::attempt_spec::AttemptSpec;
 use crate::client::context::Ctx;
-use crate::client::wanted::Wanted;
 
 /// Lua script: takes a permit that is free on this master. Returns the number of the permit, counted from 1, or 0 if no
 /// permit is free.
@@ -26,26 +26,26 @@ const LEAVE: &str = "
     end
     return 0";
 
-pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
-    let Claim::Permit(of) = wanted.claim else {
+pub(super) fn attempt(ctx: &Ctx, spec: &AttemptSpec) -> Option<KnownBadHold> {
+    let Claim::Permit(permits) = spec.claim else {
         return None;
     };
-    let slots = (0..of).map(|slot| format!("{}:{slot}", wanted.resource));
-    let slots: Vec<String> = slots.collect();
-    let keys: Vec<&str> = slots.iter().map(String::as_str).collect();
-    let (value, ttl) = (masters::value(), masters::ttl(ctx));
-    let until = masters::until(ctx, ctx.clock.now());
-    let answers = masters::on_each(ctx, &masters::script(TAKE, &keys, &[&value, &ttl]));
-    let numbers = answers.iter().filter_map(Reply::int);
-    let given: Vec<usize> = numbers
+    let slot_keys = (0..permits).map(|slot| format!("{}:{slot}", spec.resource));
+    let slot_keys: Vec<String> = slot_keys.collect();
+    let keys: Vec<&str> = slot_keys.iter().map(String::as_str).collect();
+    let (value, ttl) = (masters::random_value(), masters::ttl(ctx));
+    let until = masters::believed_until(ctx, ctx.clock.now());
+    let replies = masters::replies_of_all(ctx, &masters::script(TAKE, &keys, &[&value, &ttl]));
+    let numbers = replies.iter().filter_map(Reply::int);
+    let granted_slots: Vec<usize> = numbers
         .filter_map(|number| usize::try_from(number).ok()?.checked_sub(1))
         .collect();
     // The mistake: only the grants are counted, but each master of the majority may have granted a different permit.
-    let won = given.len() >= masters::majority(ctx);
-    let undo = masters::script(LEAVE, &keys, &[&value]);
+    let has_won = granted_slots.len() >= masters::majority(ctx);
+    let release = masters::script(LEAVE, &keys, &[&value]);
     let hold = KnownBadHold {
-        slot: given.first().copied(),
-        ..KnownBadHold::new(until, undo)
+        slot: granted_slots.first().copied(),
+        ..KnownBadHold::new(until, release)
     };
-    hold.if_won(ctx, won)
+    hold.confirmed_if(ctx, has_won)
 }

@@ -13,17 +13,17 @@ pub(super) fn attempt(ctx: &Ctx, resource: &str) -> Option<KnownBadHold> {
         Locker::HalfQuorum => (settings.masters.len() / 2).max(1),
         _ => masters::majority(ctx),
     };
-    let (value, ttl) = (masters::value(), masters::ttl(ctx));
-    let until = masters::until(ctx, ctx.clock.now());
-    let set = ["SET", resource, &value, "NX", "PX", &ttl].map(str::to_owned);
-    let answers = masters::on_each(ctx, &set);
-    let granted = answers.iter().filter(|reply| reply.is_ok()).count();
+    let (value, ttl) = (masters::random_value(), masters::ttl(ctx));
+    let until = masters::believed_until(ctx, ctx.clock.now());
+    let set_command = ["SET", resource, &value, "NX", "PX", &ttl].map(str::to_owned);
+    let replies = masters::replies_of_all(ctx, &set_command);
+    let granted = replies.iter().filter(|reply| reply.is_ok()).count();
     let hold = KnownBadHold::new(until, masters::release(resource, &value));
-    let won = granted >= quorum && ctx.clock.now() < until;
-    if !won && settings.locker == Locker::NoUndo {
+    let has_won = granted >= quorum && ctx.clock.now() < until;
+    if !has_won && settings.locker == Locker::NoUndo {
         // The mistake of `no-undo`: a failed attempt does not release the masters that granted the lock. Until these
         // grants expire, they block all clients.
         return None;
     }
-    hold.if_won(ctx, won)
+    hold.confirmed_if(ctx, has_won)
 }

@@ -7,34 +7,39 @@ use super::masters;
 use crate::client::context::Ctx;
 
 /// Creates the quota on all masters. Returns whether every master accepted it.
-pub(crate) async fn create(ctx: &Ctx, name: &str, pieces: u64) -> bool {
-    let (ctx, set) = (ctx.clone(), command(&["SET", name, &pieces.to_string()]));
-    let asked = tokio::task::spawn_blocking(move || {
-        let answers = masters::on_each(&ctx, &set);
-        answers.iter().filter(|reply| reply.is_ok()).count() == ctx.settings.masters.len()
+pub(crate) async fn create(ctx: &Ctx, name: &str, units: u64) -> bool {
+    let (ctx, set_command) = (ctx.clone(), command(&["SET", name, &units.to_string()]));
+    let is_created = tokio::task::spawn_blocking(move || {
+        let replies = masters::replies_of_all(&ctx, &set_command);
+        replies.iter().filter(|reply| reply.is_ok()).count() == ctx.settings.masters.len()
     });
-    asked.await.unwrap_or(false)
+    is_created.await.unwrap_or(false)
 }
 
 /// Takes a unit and returns how many units are left. `None` if no unit was left or no majority answered.
 pub(crate) async fn take(ctx: &Ctx, name: &str) -> Option<u64> {
     let (ctx, name) = (ctx.clone(), name.to_owned());
-    let taken = tokio::task::spawn_blocking(move || take_one(&ctx, &name));
-    taken.await.ok().flatten()
+    let units_left = tokio::task::spawn_blocking(move || take_unit(&ctx, &name));
+    units_left.await.ok().flatten()
 }
 
-fn take_one(ctx: &Ctx, name: &str) -> Option<u64> {
-    let answers = masters::on_each(ctx, &command(&["DECR", name]));
-    let left = answers.iter().filter_map(Reply::int);
-    let left: Vec<u64> = left.filter_map(|left| u64::try_from(left).ok()).collect();
+fn take_unit(ctx: &Ctx, name: &str) -> Option<u64> {
+    let replies = masters::replies_of_all(ctx, &command(&["DECR", name]));
+    let units_left = replies.iter().filter_map(Reply::int);
+    let units_left: Vec<u64> = units_left
+        .filter_map(|units_left| u64::try_from(units_left).ok())
+        .collect();
     // The mistake: if two requests reach the masters in different orders, both can get the same minimum, i.e. one unit.
-    if left.len() >= masters::majority(ctx) {
-        return left.into_iter().min();
+    if units_left.len() >= masters::majority(ctx) {
+        return units_left.into_iter().min();
     }
-    masters::on_each(ctx, &command(&["INCR", name]));
+    masters::replies_of_all(ctx, &command(&["INCR", name]));
     None
 }
 
-fn command(words: &[&str]) -> masters::Command {
-    words.iter().map(|word| (*word).to_owned()).collect()
+fn command(arguments: &[&str]) -> masters::Command {
+    arguments
+        .iter()
+        .map(|reason_of| (*reason_of).to_owned())
+        .collect()
 }

@@ -4,8 +4,8 @@
 use super::held::KnownBadHold;
 use super::masters;
 use crate::claim::Claim;
+use crate::client::attempt_spec::AttemptSpec;
 use crate::client::context::Ctx;
-use crate::client::wanted::Wanted;
 
 /// Lua script: increments the number of readers if there is no writer.
 ///
@@ -25,18 +25,18 @@ const WRITE: &str = "
     if redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[1]) then return 1 end
     return 0";
 
-pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
-    let resource = &wanted.resource;
+pub(super) fn attempt(ctx: &Ctx, spec: &AttemptSpec) -> Option<KnownBadHold> {
+    let resource = &spec.resource;
     let readers = format!("{resource}:count");
-    let (value, ttl) = (masters::value(), masters::ttl(ctx));
-    let (text, undo) = match wanted.claim {
+    let (value, ttl) = (masters::random_value(), masters::ttl(ctx));
+    let (enter_script, release) = match spec.claim {
         Claim::Reader => (ENTER, masters::script(LEAVE, &[&readers], &[])),
         _ => (WRITE, masters::release(resource, &value)),
     };
-    let until = masters::until(ctx, ctx.clock.now());
-    let enter = masters::script(text, &[resource, &readers], &[&ttl, &value]);
-    let answers = masters::on_each(ctx, &enter);
-    let granted = answers.iter().filter(|reply| reply.int() == Some(1));
-    let won = granted.count() >= masters::majority(ctx);
-    KnownBadHold::new(until, undo).if_won(ctx, won)
+    let until = masters::believed_until(ctx, ctx.clock.now());
+    let enter_command = masters::script(enter_script, &[resource, &readers], &[&ttl, &value]);
+    let replies = masters::replies_of_all(ctx, &enter_command);
+    let granted = replies.iter().filter(|reply| reply.int() == Some(1));
+    let has_won = granted.count() >= masters::majority(ctx);
+    KnownBadHold::new(until, release).confirmed_if(ctx, has_won)
 }

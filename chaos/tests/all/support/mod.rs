@@ -1,6 +1,6 @@
 //! Helpers that run `quorate-chaos` and read its results.
 
-pub(crate) mod tale;
+pub(crate) mod history_builder;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 
 /// Locks a file, so that only one chaos run is active at a time, even if tests run in several processes. Dropping the
 /// returned file unlocks it.
-fn turn() -> File {
+fn lock_runs() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("the file to lock must be created");
     flock(&file, FlockOperation::LockExclusive).expect("the lock on the file must be obtained");
@@ -28,7 +28,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn of(name: &str, args: &str) -> Self {
-        let _turn = turn();
+        let _runs_lock = lock_runs();
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_dir_all(&out);
         let output = chaos(&format!("run {args} --out {}", out.display()));
@@ -44,20 +44,20 @@ impl Run {
         }
     }
 
-    /// Makes chaos runs, one after the other, until `enough` returns true for a run. Returns the last run.
+    /// Makes chaos runs, one after the other, until `is_enough` returns true for a run. Returns the last run.
     /// `seconds` has the duration of each run.
-    pub(crate) fn until(
+    pub(crate) fn until_enough(
         name: &str,
         args: &str,
         seconds: &[u32],
-        enough: impl Fn(&Self) -> bool,
+        is_enough: impl Fn(&Self) -> bool,
     ) -> Self {
         let mut runs = seconds
             .iter()
             .map(|seconds| Self::of(name, &format!("{args} --duration {seconds}s")));
         let mut run = runs.next().expect("there must be at least one run");
         for longer in runs {
-            if enough(&run) {
+            if is_enough(&run) {
                 break;
             }
             eprintln!(
@@ -79,7 +79,7 @@ impl Run {
         assert!(self.output.status.success(), "{}", text(&self.output));
     }
 
-    pub(crate) fn landed(&self, kind: Kind) -> usize {
+    pub(crate) fn landed_count(&self, kind: Kind) -> usize {
         let count = self.summary.faults.get(kind.name());
         count.map_or(0, |count| count.landed)
     }

@@ -9,22 +9,22 @@ pub enum Task {
     /// Run `quorate masters` with this step, e.g. `begin`.
     Command(&'static str),
     /// End these clients, and start them again with other masters.
-    Clients(Vec<usize>, Given),
+    RestartClients(Vec<usize>, MasterSet),
     /// Inject a fault into a master.
     Fault(Moment),
     /// Stop the servers that are no longer used. They are not started again.
     Retire,
     /// Write the key `quorate:masters` on the new masters by hand, instead of with the step `open`.
-    Marks,
+    WriteMarker,
     /// Wait for twice `max_ttl`. In this time, the clients use their current masters.
-    Rest,
+    WaitTwiceMaxTtl,
 }
 
 /// The set of masters with which clients are started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Given {
+pub enum MasterSet {
     /// Both the old and the new masters.
-    Both,
+    OldAndNext,
     /// Only the new masters. The clients know that these masters replace the old ones.
     Next,
     /// Only the new masters, as if they were the first masters of the clients. This is a mistake of the operator.
@@ -45,12 +45,12 @@ impl Task {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Command(step) => step,
-            Self::Clients(_, Given::Both) => "clients of both",
-            Self::Clients(..) => "clients of the next",
+            Self::RestartClients(_, MasterSet::OldAndNext) => "clients of both",
+            Self::RestartClients(..) => "clients of the next",
             Self::Fault(_) => "fault",
             Self::Retire => "stop",
-            Self::Marks => "marks",
-            Self::Rest => "rest",
+            Self::WriteMarker => "marks",
+            Self::WaitTwiceMaxTtl => "rest",
         }
     }
 }
@@ -67,19 +67,19 @@ pub const STEPS: [&str; 7] = [
 ];
 
 /// The tasks of the operator for one change, with this number of clients.
-pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
+pub fn tasks_of_change(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
     let mut tasks = match changes.operator {
-        Operator::Careful => careful(clients),
+        Operator::Careful => careful_tasks(clients),
         Operator::NoJointStep => vec![
-            Task::Clients((0..clients.div_ceil(2)).collect(), Given::NextAsFirst),
-            Task::Rest,
+            Task::RestartClients((0..clients.div_ceil(2)).collect(), MasterSet::NextAsFirst),
+            Task::WaitTwiceMaxTtl,
         ],
         Operator::OpensByHand => vec![
             Task::Command("begin"),
-            Task::Clients(vec![0], Given::Both),
-            Task::Marks,
-            Task::Clients((0..clients.div_ceil(2)).collect(), Given::Next),
-            Task::Rest,
+            Task::RestartClients(vec![0], MasterSet::OldAndNext),
+            Task::WriteMarker,
+            Task::RestartClients((0..clients.div_ceil(2)).collect(), MasterSet::Next),
+            Task::WaitTwiceMaxTtl,
         ],
     };
     tasks.retain(|task| faults || !matches!(task, Task::Fault(_)));
@@ -91,30 +91,32 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
 /// - The last client gets the new masters only after the step `open`. Until then, it uses the old masters.
 /// - If there are at least four clients, the client before the last gets the new masters only after the step `finish`.
 ///   Until then, it uses both sets of masters.
-fn careful(clients: usize) -> Vec<Task> {
-    let last = clients - 1;
-    let late: Vec<usize> = (clients > 3).then(|| last - 1).into_iter().collect();
-    let joined: Vec<usize> = (0..last).collect();
-    let (first, second) = joined.split_at(joined.len() / 2);
-    let in_time: Vec<usize> = (0..clients).filter(|one| !late.contains(one)).collect();
-    let (early, rest) = in_time.split_at(in_time.len() / 2);
+fn careful_tasks(clients: usize) -> Vec<Task> {
+    let last_client = clients - 1;
+    let late_clients: Vec<usize> = (clients > 3).then(|| last_client - 1).into_iter().collect();
+    let early_clients: Vec<usize> = (0..last_client).collect();
+    let (first_half, second_half) = early_clients.split_at(early_clients.len() / 2);
+    let other_clients: Vec<usize> = (0..clients)
+        .filter(|client| !late_clients.contains(client))
+        .collect();
+    let (first_updated, last_updated) = other_clients.split_at(other_clients.len() / 2);
     let mut tasks = vec![
         Task::Fault(Moment::Usual),
         Task::Command("begin"),
-        Task::Clients(first.to_vec(), Given::Both),
+        Task::RestartClients(first_half.to_vec(), MasterSet::OldAndNext),
         Task::Fault(Moment::Usual),
-        Task::Clients(second.to_vec(), Given::Both),
+        Task::RestartClients(second_half.to_vec(), MasterSet::OldAndNext),
         Task::Command("close"),
         Task::Fault(Moment::Closed),
         Task::Command("open"),
-        Task::Clients(early.to_vec(), Given::Next),
+        Task::RestartClients(first_updated.to_vec(), MasterSet::Next),
         Task::Fault(Moment::Usual),
-        Task::Clients(rest.to_vec(), Given::Next),
+        Task::RestartClients(last_updated.to_vec(), MasterSet::Next),
         Task::Command("finish"),
-        Task::Clients(late, Given::Next),
+        Task::RestartClients(late_clients, MasterSet::Next),
         Task::Retire,
     ];
-    tasks.retain(|task| !matches!(task, Task::Clients(some, _) if some.is_empty()));
+    tasks.retain(|task| !matches!(task, Task::RestartClients(clients, _) if clients.is_empty()));
     tasks
 }
 
@@ -125,32 +127,37 @@ mod tests {
     #[test]
     fn plan_of_a_change_of_masters_contains_every_step() {
         for clients in 1..9 {
-            let tasks = plan(&Changes::at_once(3), clients, true);
-            let mut given: Vec<usize> = tasks
+            let tasks = tasks_of_change(&Changes::at_once(3), clients, true);
+            let mut updated: Vec<usize> = tasks
                 .iter()
                 .filter_map(|task| match task {
-                    Task::Clients(some, Given::Next) => Some(some.clone()),
+                    Task::RestartClients(clients, MasterSet::Next) => Some(clients.clone()),
                     _ => None,
                 })
                 .flatten()
                 .collect();
-            given.sort_unstable();
-            assert_eq!(given, (0..clients).collect::<Vec<_>>());
+            updated.sort_unstable();
+            assert_eq!(updated, (0..clients).collect::<Vec<_>>());
             for step in STEPS {
-                let taken = tasks.iter().any(|task| task.name() == step);
-                let nobody = clients == 1 && step == "clients of both";
+                let is_planned = tasks.iter().any(|task| task.name() == step);
+                let is_impossible = clients == 1 && step == "clients of both";
                 assert!(
-                    taken || nobody,
+                    is_planned || is_impossible,
                     "the plan for {clients} clients must contain the step {step}"
                 );
             }
         }
-        let place = |tasks: &[Task], what: &Task| tasks.iter().position(|task| task == what);
-        let tasks = plan(&Changes::at_once(3), 5, true);
-        let closed = place(&tasks, &Task::Fault(Moment::Closed));
-        assert!(place(&tasks, &Task::Command("close")) < closed);
-        assert!(closed < place(&tasks, &Task::Command("open")));
-        let calm = plan(&Changes::at_once(3), 5, false);
-        assert!(!calm.iter().any(|task| matches!(task, Task::Fault(_))));
+        let position_of =
+            |tasks: &[Task], task: &Task| tasks.iter().position(|other| other == task);
+        let tasks = tasks_of_change(&Changes::at_once(3), 5, true);
+        let closed_moment = position_of(&tasks, &Task::Fault(Moment::Closed));
+        assert!(position_of(&tasks, &Task::Command("close")) < closed_moment);
+        assert!(closed_moment < position_of(&tasks, &Task::Command("open")));
+        let without_faults = tasks_of_change(&Changes::at_once(3), 5, false);
+        assert!(
+            !without_faults
+                .iter()
+                .any(|task| matches!(task, Task::Fault(_)))
+        );
     }
 }

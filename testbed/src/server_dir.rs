@@ -15,52 +15,54 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 use tempfile::TempDir;
 
 /// The folder whose files Linux keeps in memory.
-const MEMORY: &str = "/dev/shm";
+const MEMORY_FOLDER: &str = "/dev/shm";
 /// The free memory that the folder must have before each start of a server. A MariaDB server needs about 50 MB.
-const ROOM: u64 = 512 << 20;
+const MIN_FREE_BYTES: u64 = 512 << 20;
 /// The beginning of the name of every directory.
 const PREFIX: &str = "quorate-testbed-";
 /// The file in each directory that its process keeps locked.
 const LOCK: &str = "lock";
 /// Younger directories without a lock are not removed: their processes may be about to lock them.
-const YOUNG: Duration = Duration::from_secs(60);
+const MIN_AGE: Duration = Duration::from_secs(60);
 
 /// Abandoned directories are removed once per process.
-static ONCE: Once = Once::new();
+static REMOVE_ONCE: Once = Once::new();
 
 /// A temporary directory, which is removed when this value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping the directory removes it"]
-pub struct Home {
+pub struct ServerDir {
     dir: TempDir,
     /// The lock shows other processes that this directory is in use. It ends with this process.
     _lock: File,
 }
 
-impl Home {
-    /// Creates a directory in the folder `home`. If `home` is `None`, uses the folder that `QUORATE_SERVER_DATA` names;
+impl ServerDir {
+    /// Creates a directory in the folder `folder`. If `folder` is `None`, uses the folder that `QUORATE_SERVER_DATA` names;
     /// otherwise `/dev/shm`, if it has enough room; otherwise the folder for temporary files.
     ///
     /// # Errors
     ///
     /// The error of the operating system.
-    pub fn create(home: Option<&Path>) -> io::Result<Self> {
-        let named = std::env::var_os("QUORATE_SERVER_DATA").filter(|name| !name.is_empty());
-        let home = home.map(Path::to_path_buf).or(named.map(PathBuf::from));
-        if let Some(home) = home {
-            return Self::within(&home);
+    pub fn create(folder: Option<&Path>) -> io::Result<Self> {
+        let configured = std::env::var_os("QUORATE_SERVER_DATA").filter(|name| !name.is_empty());
+        let folder = folder
+            .map(Path::to_path_buf)
+            .or(configured.map(PathBuf::from));
+        if let Some(folder) = folder {
+            return Self::create_in(&folder);
         }
-        let memory = Path::new(MEMORY);
-        if room(memory) < ROOM {
-            return Self::within(&std::env::temp_dir());
+        let memory_folder = Path::new(MEMORY_FOLDER);
+        if free_bytes(memory_folder) < MIN_FREE_BYTES {
+            return Self::create_in(&std::env::temp_dir());
         }
-        ONCE.call_once(|| remove_abandoned(memory));
-        Self::within(memory).or_else(|_| Self::within(&std::env::temp_dir()))
+        REMOVE_ONCE.call_once(|| remove_abandoned(memory_folder));
+        Self::create_in(memory_folder).or_else(|_| Self::create_in(&std::env::temp_dir()))
     }
 
     /// Creates a directory in this folder. If the path of the folder is longer than 70 bytes, uses `/tmp`, because a
     /// Unix socket needs a short path.
-    fn within(folder: &Path) -> io::Result<Self> {
+    fn create_in(folder: &Path) -> io::Result<Self> {
         let folder = if folder.as_os_str().len() > 70 {
             Path::new("/tmp")
         } else {
@@ -79,8 +81,10 @@ impl Home {
 }
 
 /// The free space of a folder, in bytes; 0 if there is no such folder.
-fn room(folder: &Path) -> u64 {
-    statvfs(folder).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
+fn free_bytes(folder: &Path) -> u64 {
+    statvfs(folder).map_or(0, |filesystem| {
+        filesystem.f_bavail.saturating_mul(filesystem.f_frsize)
+    })
 }
 
 /// Removes the directories of processes that were killed, because they would occupy memory until the machine restarts.
@@ -106,8 +110,8 @@ fn is_abandoned(dir: &Path) -> bool {
         return false;
     };
     let age = fs::metadata(dir).and_then(|meta| meta.modified());
-    let age = age.map(|at| at.elapsed().unwrap_or_default());
-    age.is_ok_and(|age| age > YOUNG)
+    let age = age.map(|modified_at| modified_at.elapsed().unwrap_or_default());
+    age.is_ok_and(|age| age > MIN_AGE)
         && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
@@ -118,31 +122,31 @@ mod tests {
     #[test]
     fn directory_of_a_process_that_was_killed_is_removed_and_others_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let old = std::time::SystemTime::now() - 2 * YOUNG;
-        let age = |dir: &Path| File::open(dir).unwrap().set_modified(old).unwrap();
-        let used = Home::within(folder.path()).unwrap();
-        let abandoned = Home::within(folder.path()).unwrap();
-        let young = Home::within(folder.path()).unwrap();
+        let old_time = std::time::SystemTime::now() - 2 * MIN_AGE;
+        let make_old = |dir: &Path| File::open(dir).unwrap().set_modified(old_time).unwrap();
+        let used = ServerDir::create_in(folder.path()).unwrap();
+        let abandoned = ServerDir::create_in(folder.path()).unwrap();
+        let young = ServerDir::create_in(folder.path()).unwrap();
         let foreign = folder.path().join("foreign");
         fs::create_dir(&foreign).unwrap();
         // As when a process is killed: the lock ends, and the directory stays.
-        let keep = |home: Home| home.dir.keep();
-        let (abandoned, young) = (keep(abandoned), keep(young));
+        let abandon = |dir: ServerDir| dir.dir.keep();
+        let (abandoned, young) = (abandon(abandoned), abandon(young));
         for dir in [used.path(), &abandoned, &foreign] {
-            age(dir);
+            make_old(dir);
         }
         // A process that another test starts at this moment may have the lock for an instant, until it is executed.
         let started = std::time::Instant::now();
         while abandoned.exists() && started.elapsed() < Duration::from_secs(20) {
             remove_abandoned(folder.path());
         }
-        let left = [used.path(), &abandoned, &young, &foreign].map(Path::exists);
-        assert_eq!(left, [true, false, true, true]);
+        let exists = [used.path(), &abandoned, &young, &foreign].map(Path::exists);
+        assert_eq!(exists, [true, false, true, true]);
     }
 
     #[test]
     fn folder_without_enough_room_counts_as_full() {
-        assert_eq!(room(Path::new("/no/such/folder")), 0);
-        assert!(room(&std::env::temp_dir()) > 0);
+        assert_eq!(free_bytes(Path::new("/no/such/folder")), 0);
+        assert!(free_bytes(&std::env::temp_dir()) > 0);
     }
 }

@@ -8,41 +8,44 @@ use quorate_testbed::{Fault, Injected, Proxy};
 
 /// A proxy in front of each server of one master, for one client.
 #[derive(Debug)]
-pub struct Road {
-    doors: Vec<Proxy>,
+pub struct ProxiedPath {
+    proxies: Vec<Proxy>,
 }
 
-impl Road {
+impl ProxiedPath {
     /// Starts a proxy to each of these addresses.
     ///
     /// # Errors
     ///
     /// If a proxy does not start.
-    pub fn open(targets: &[SocketAddr], seed: u64) -> io::Result<Self> {
-        let doors = targets.iter().map(|target| Proxy::seeded(*target, seed));
-        let doors = doors.collect::<io::Result<_>>()?;
-        Ok(Self { doors })
+    pub fn start(targets: &[SocketAddr], seed: u64) -> io::Result<Self> {
+        let proxies = targets.iter().map(|target| Proxy::seeded(*target, seed));
+        let proxies = proxies.collect::<io::Result<_>>()?;
+        Ok(Self { proxies })
     }
 
     /// The addresses that the client connects to, one per server.
     pub fn addrs(&self) -> Vec<SocketAddr> {
-        self.doors.iter().map(Proxy::addr).collect()
+        self.proxies.iter().map(Proxy::addr).collect()
     }
 
     /// The address that the client connects to for the first server.
-    pub fn first(&self) -> SocketAddr {
-        self.doors[0].addr()
+    pub fn first_addr(&self) -> SocketAddr {
+        self.proxies[0].addr()
     }
 
     /// Injects a fault into all proxies of this path.
     pub fn inject(&self, fault: &Fault) -> Vec<Injected> {
-        self.doors.iter().map(|door| fault.inject(door)).collect()
+        self.proxies
+            .iter()
+            .map(|proxy| fault.inject(proxy))
+            .collect()
     }
 
     /// Resets every existing connection of this path.
     pub fn reset_all(&self) {
-        for door in &self.doors {
-            door.reset_all();
+        for proxy in &self.proxies {
+            proxy.reset_all();
         }
     }
 }

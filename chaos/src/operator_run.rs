@@ -1,7 +1,7 @@
 //! Carries out the tasks of an operator that changes masters (see [`walk`]): runs the real command `quorate masters`,
 //! restarts clients with other masters, and stops servers.
 //!
-//! [`Walker::go_on`] never waits, so the driver can inject faults between two calls.
+//! [`OperatorRun::advance`] never waits, so the driver can inject faults between two calls.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use anyhow::Context;
 
 use crate::changes::Changes;
 use crate::event::Event;
+use crate::operator_tasks::{self, MasterSet, Moment, Task};
 use crate::recorder::Recorder;
 use crate::scenario::Scenario;
-use crate::walk::{self, Given, Moment, Task};
 use crate::world::World;
 
 /// The time limit for one task. A step that fails is tried again within this limit.
@@ -24,18 +24,18 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// The action that the driver must take next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Now {
-    /// Nothing; call [`Walker::go_on`] again.
-    Goes,
-    /// Inject a fault that is allowed at this moment of the change of masters. Then call [`Walker::went_wrong`].
-    Wants(Moment),
+pub enum NextAction {
+    /// Nothing; call [`OperatorRun::advance`] again.
+    Continue,
+    /// Inject a fault that is allowed at this moment of the change of masters. Then call [`OperatorRun::fault_injected`].
+    InjectFault(Moment),
     /// Stop calling the walker: all tasks are done, or a task failed.
-    Over,
+    Finished,
 }
 
 /// The masters and clients that faults affect now.
 #[derive(Debug, Default)]
-pub struct Busy {
+pub struct AffectedTargets {
     /// The affected masters, by index.
     pub masters: Vec<usize>,
     /// The affected clients, by index.
@@ -44,7 +44,7 @@ pub struct Busy {
 
 /// An operator in the middle of a change of masters.
 #[derive(Debug)]
-pub struct Walker {
+pub struct OperatorRun {
     changes: Changes,
     clients: usize,
     has_faults: bool,
@@ -55,30 +55,30 @@ pub struct Walker {
     tasks: VecDeque<Task>,
     /// When the current task began: the nanoseconds since the start of the run, and the same time as an `Instant`.
     /// `None` if the task has not begun.
-    begun: Option<(u64, Instant)>,
-    running: Option<Child>,
+    task_begun_at: Option<(u64, Instant)>,
+    child: Option<Child>,
     /// The commands to run before a failed step is tried again. Each command drops a damaged quota or once-only job
     /// that the failed step has reported.
-    lost: VecDeque<Vec<String>>,
-    /// True if the process `running` drops a damaged quota or once-only job, false if it is a step of `quorate
+    drop_commands: VecDeque<Vec<String>>,
+    /// True if the process `child` drops a damaged quota or once-only job, false if it is a step of `quorate
     /// masters`.
     is_dropping: bool,
-    again: Option<Instant>,
-    rolling: Rolling,
+    retry_at: Option<Instant>,
+    rolling_restart: RollingRestart,
 }
 
 /// Clients that are being restarted with a different set of masters.
 #[derive(Debug, Default)]
-struct Rolling {
+struct RollingRestart {
     waiting: VecDeque<usize>,
     leaving: Vec<usize>,
     arriving: Vec<usize>,
 }
 
-impl Walker {
+impl OperatorRun {
     /// An operator that has not begun its first task. Its commands are run in the folder `dir`.
     pub fn new(scenario: &Scenario, changes: &Changes, quorate: &Path, dir: &Path) -> Self {
-        let mut walker = Self {
+        let mut run = Self {
             changes: changes.clone(),
             clients: scenario.clients,
             has_faults: !scenario.faults.is_empty(),
@@ -87,23 +87,23 @@ impl Walker {
             dir: dir.to_owned(),
             change: 0,
             tasks: VecDeque::new(),
-            begun: None,
-            running: None,
-            lost: VecDeque::new(),
+            task_begun_at: None,
+            child: None,
+            drop_commands: VecDeque::new(),
             is_dropping: false,
-            again: None,
-            rolling: Rolling::default(),
+            retry_at: None,
+            rolling_restart: RollingRestart::default(),
         };
-        walker.tasks = walker.plan();
-        walker
+        run.tasks = run.plan();
+        run
     }
 
     fn plan(&self) -> VecDeque<Task> {
-        walk::plan(&self.changes, self.clients, self.has_faults).into()
+        operator_tasks::tasks_of_change(&self.changes, self.clients, self.has_faults).into()
     }
 
     /// The number of the current change and the name of the current task, as text for the terminal.
-    pub fn place(&self) -> String {
+    pub fn progress_text(&self) -> String {
         let task = self.tasks.front().map_or("done", Task::name);
         format!(
             "change {} of {}, {task}",
@@ -113,7 +113,7 @@ impl Walker {
     }
 
     /// The current masters and the masters that replace them, by index.
-    pub fn sets(&self) -> [&[usize]; 2] {
+    pub fn current_sets(&self) -> [&[usize]; 2] {
         let next = (self.change + 1).min(self.changes.count());
         [
             &self.changes.sets[self.change.min(next)],
@@ -122,10 +122,10 @@ impl Walker {
     }
 
     /// The clients that are being restarted. The driver must inject no fault into them.
-    pub fn moving(&self) -> Vec<usize> {
-        let Rolling {
+    pub fn restarting_clients(&self) -> Vec<usize> {
+        let RollingRestart {
             leaving, arriving, ..
-        } = &self.rolling;
+        } = &self.rolling_restart;
         leaving.iter().chain(arriving).copied().collect()
     }
 
@@ -135,71 +135,77 @@ impl Walker {
     /// # Errors
     ///
     /// If a process cannot be started or checked.
-    pub fn go_on(
+    pub fn advance(
         &mut self,
         world: &mut World,
         recorder: &Recorder,
-        busy: &Busy,
-    ) -> anyhow::Result<Now> {
+        affected: &AffectedTargets,
+    ) -> anyhow::Result<NextAction> {
         let Some(task) = self.tasks.front().cloned() else {
             return Ok(self.next_change());
         };
         if let Task::Fault(moment) = task {
-            return Ok(Now::Wants(moment));
+            return Ok(NextAction::InjectFault(moment));
         }
         let clock = recorder.clock();
-        let (since, at) = *self.begun.get_or_insert((clock.now(), Instant::now()));
-        let ended = match &task {
-            Task::Command(step) => self.take(step, world)?,
-            Task::Clients(some, given) => self.tell(some, *given, world, busy)?,
-            Task::Retire => self.retire(world, recorder, busy)?,
-            Task::Marks => self.mark_by_hand(world)?.map(Ok),
-            Task::Rest => (at.elapsed() > 2 * self.max_ttl).then(|| Ok(String::new())),
+        let (since, started_at) = *self
+            .task_begun_at
+            .get_or_insert((clock.now(), Instant::now()));
+        let outcome = match &task {
+            Task::Command(step) => self.run_step(step, world)?,
+            Task::RestartClients(clients, master_set) => {
+                self.restart_clients(clients, *master_set, world, affected)?
+            }
+            Task::Retire => self.retire_servers(world, recorder, affected)?,
+            Task::WriteMarker => self.write_marker_by_hand(world)?.map(Ok),
+            Task::WaitTwiceMaxTtl => {
+                (started_at.elapsed() > 2 * self.max_ttl).then(|| Ok(String::new()))
+            }
             Task::Fault(_) => None,
         };
-        let is_late = at.elapsed() > PATIENCE;
-        let (done, said) = match ended {
-            Some(Ok(said)) => (true, said),
+        let is_late = started_at.elapsed() > PATIENCE;
+        let (succeeded, output) = match outcome {
+            Some(Ok(output)) => (true, output),
             Some(Err(why)) => (false, why),
             None if is_late => (false, "the step was not completed in time".to_owned()),
-            None => return Ok(Now::Goes),
+            None => return Ok(NextAction::Continue),
         };
         let (change, step) = (self.change, task.name().to_owned());
-        recorder.note(
+        recorder.record(
             "chaos",
             Event::Step {
                 change,
                 step,
                 since,
-                done,
-                said,
+                succeeded,
+                output,
             },
         );
-        self.begun = self.begun.filter(|_| !done);
-        if done {
+        self.task_begun_at = self.task_begun_at.filter(|_| !succeeded);
+        if succeeded {
             self.tasks.pop_front();
         } else if is_late {
             // The remaining tasks depend on the failed one, so skip all of them.
             self.tasks.clear();
             self.change = self.changes.count();
         }
-        Ok(Now::Goes)
+        Ok(NextAction::Continue)
     }
 
-    /// Continues with the next task. The driver must call this after it has injected the fault that [`Now::Wants`]
+    /// Continues with the next task. The driver must call this after it has injected the fault that [`NextAction::InjectFault`]
     /// requested.
-    pub fn went_wrong(&mut self) {
+    pub fn fault_injected(&mut self) {
         self.tasks.pop_front();
     }
 
-    fn next_change(&mut self) -> Now {
+    fn next_change(&mut self) -> NextAction {
         self.change += 1;
         if self.change >= self.changes.count() {
             self.change = self.changes.count();
-            return Now::Over;
+            return NextAction::Finished;
         }
         self.tasks = self.plan();
-        Now::Goes
+        NextAction::Continue
     }
 
     /// Takes a step with `quorate masters`. Returns:
@@ -207,51 +213,55 @@ impl Walker {
     /// - `None` while the step has no result yet
     /// - `Ok` with the output of the command if the step succeeded
     /// - `Err` with the output if the step failed, so that it must be tried again
-    fn take(
+    fn run_step(
         &mut self,
         step: &str,
         world: &World,
     ) -> anyhow::Result<Option<Result<String, String>>> {
-        let Some(child) = &mut self.running else {
-            if self.again.is_none_or(|again| again <= Instant::now()) {
-                let drops = self.lost.pop_front();
-                self.is_dropping = drops.is_some();
-                let words = drops.unwrap_or_else(|| vec!["masters".to_owned(), step.to_owned()]);
-                let mut command = self.command(&words, world);
-                self.running = Some(command.spawn().context("cannot start quorate")?);
+        let Some(running_child) = &mut self.child else {
+            if self
+                .retry_at
+                .is_none_or(|retry_at| retry_at <= Instant::now())
+            {
+                let drop_arguments = self.drop_commands.pop_front();
+                self.is_dropping = drop_arguments.is_some();
+                let arguments =
+                    drop_arguments.unwrap_or_else(|| vec!["masters".to_owned(), step.to_owned()]);
+                let mut command = self.command(&arguments, world);
+                self.child = Some(command.spawn().context("cannot start quorate")?);
             }
             return Ok(None);
         };
-        if child.try_wait()?.is_none() {
+        if running_child.try_wait()?.is_none() {
             return Ok(None);
         }
-        let Some(child) = self.running.take() else {
+        let Some(running_child) = self.child.take() else {
             return Ok(None);
         };
-        self.again = Some(Instant::now() + PAUSE);
-        let output = child.wait_with_output()?;
+        self.retry_at = Some(Instant::now() + PAUSE);
+        let output = running_child.wait_with_output()?;
         if self.is_dropping {
             // This command has only dropped a damaged value. The next call tries the step again.
             return Ok(None);
         }
-        let text = |bytes: &[u8]| {
+        let trimmed_lines = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes);
             text.lines().map(str::trim).collect::<Vec<_>>().join("\n")
         };
-        let said = [text(&output.stdout), text(&output.stderr)].join("\n");
+        let text = [trimmed_lines(&output.stdout), trimmed_lines(&output.stderr)].join("\n");
         Ok(Some(if output.status.success() {
-            Ok(said)
+            Ok(text)
         } else {
-            self.lost = said.lines().filter_map(dropping).collect();
-            Err(format!("{}: {said}", output.status))
+            self.drop_commands = text.lines().filter_map(drop_command).collect();
+            Err(format!("{}: {text}", output.status))
         }))
     }
 
-    fn command(&self, words: &[String], world: &World) -> Command {
-        let [old, next] = self.sets();
+    fn command(&self, arguments: &[String], world: &World) -> Command {
+        let [old, next] = self.current_sets();
         let mut command = Command::new(&self.quorate);
         command
-            .args(words)
+            .args(arguments)
             .args(["--masters", &world.urls_of(0, old).join(",")])
             .args(["--next-masters", &world.urls_of(0, next).join(",")])
             .args(["--masters-generation", &self.change.to_string()])
@@ -261,71 +271,78 @@ impl Walker {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let own = std::env::vars_os().map(|(name, _)| name);
-        for name in own.filter(|name| name.to_string_lossy().starts_with("QUORATE_")) {
+        let own_variables = std::env::vars_os().map(|(name, _)| name);
+        for name in own_variables.filter(|name| name.to_string_lossy().starts_with("QUORATE_")) {
             command.env_remove(name);
         }
         command
     }
 
-    /// Ends these clients, a few at a time, and starts each of them again with the masters that `given` names. Returns
+    /// Ends these clients, a few at a time, and starts each of them again with the masters that `master_set` names. Returns
     /// the names of the clients when all of them are ready again.
-    fn tell(
+    fn restart_clients(
         &mut self,
-        some: &[usize],
-        given: Given,
+        clients: &[usize],
+        master_set: MasterSet,
         world: &mut World,
-        busy: &Busy,
+        affected: &AffectedTargets,
     ) -> anyhow::Result<Option<Result<String, String>>> {
-        let rolling = &mut self.rolling;
-        if rolling.waiting.is_empty() && rolling.leaving.is_empty() && rolling.arriving.is_empty() {
-            rolling.waiting = some.iter().copied().collect();
+        let restart = &mut self.rolling_restart;
+        if restart.waiting.is_empty() && restart.leaving.is_empty() && restart.arriving.is_empty() {
+            restart.waiting = clients.iter().copied().collect();
         }
-        rolling
+        restart
             .arriving
             .retain(|client| !world.clients.is_ready(*client));
-        let (leaving, mut ended) = (std::mem::take(&mut rolling.leaving), Vec::new());
+        let (leaving, mut ended_clients) = (std::mem::take(&mut restart.leaving), Vec::new());
         for client in leaving {
             if world.clients.has_ended(client)? {
-                ended.push(client);
+                ended_clients.push(client);
             } else {
-                rolling.leaving.push(client);
+                restart.leaving.push(client);
             }
         }
-        rolling.arriving.extend(&ended);
-        let at_once = (self.clients / 4).max(1);
-        if rolling.leaving.len() + rolling.arriving.len() < at_once {
-            let free = |client: &usize| !busy.clients.contains(client);
-            if let Some(place) = rolling.waiting.iter().position(free) {
-                rolling.leaving.extend(rolling.waiting.remove(place));
+        restart.arriving.extend(&ended_clients);
+        let max_at_once = (self.clients / 4).max(1);
+        if restart.leaving.len() + restart.arriving.len() < max_at_once {
+            let is_unaffected = |client: &usize| !affected.clients.contains(client);
+            if let Some(progress_text) = restart.waiting.iter().position(is_unaffected) {
+                restart
+                    .leaving
+                    .extend(restart.waiting.remove(progress_text));
                 // Ignore an error here: it means that the client has already ended.
-                let _ = rolling
+                let _ = restart
                     .leaving
                     .last()
                     .map(|client| world.clients.dismiss(*client));
             }
         }
-        let over =
-            rolling.waiting.is_empty() && rolling.leaving.is_empty() && rolling.arriving.is_empty();
-        for client in ended {
-            self.send(client, given, world)?;
+        let is_over =
+            restart.waiting.is_empty() && restart.leaving.is_empty() && restart.arriving.is_empty();
+        for client in ended_clients {
+            self.start_client(client, master_set, world)?;
         }
-        let names: Vec<String> = some
+        let names: Vec<String> = clients
             .iter()
             .map(|client| format!("c{}", client + 1))
             .collect();
-        Ok(over.then(|| Ok(names.join(", "))))
+        Ok(is_over.then(|| Ok(names.join(", "))))
     }
 
-    fn send(&self, client: usize, given: Given, world: &mut World) -> anyhow::Result<()> {
-        let [old, next] = self.sets();
+    fn start_client(
+        &self,
+        client: usize,
+        master_set: MasterSet,
+        world: &mut World,
+    ) -> anyhow::Result<()> {
+        let [old, next] = self.current_sets();
         let next = world.urls_of(client, next);
-        let (masters, next_masters, generation) = match given {
-            Given::Both => (world.urls_of(client, old), next, self.change),
-            Given::Next => (next, Vec::new(), self.change + 1),
-            Given::NextAsFirst => (next, Vec::new(), 0),
+        let (masters, next_masters, generation) = match master_set {
+            MasterSet::OldAndNext => (world.urls_of(client, old), next, self.change),
+            MasterSet::Next => (next, Vec::new(), self.change + 1),
+            MasterSet::NextAsFirst => (next, Vec::new(), 0),
         };
-        world.clients.send(client, |settings| {
+        world.clients.start_again(client, |settings| {
             settings.masters = masters;
             settings.next_masters = next_masters;
             settings.generation = generation as u64;
@@ -334,21 +351,24 @@ impl Walker {
 
     /// Kills the servers that the change has removed from the masters, as soon as no fault affects them. Returns `None`
     /// while a fault affects one of them.
-    fn retire(
+    fn retire_servers(
         &self,
         world: &World,
         recorder: &Recorder,
-        busy: &Busy,
+        affected: &AffectedTargets,
     ) -> anyhow::Result<Option<Result<String, String>>> {
-        let left = self.changes.left_over(self.change);
-        if left.iter().any(|master| busy.masters.contains(master)) {
+        let removed = self.changes.removed_masters(self.change);
+        if removed
+            .iter()
+            .any(|master| affected.masters.contains(master))
+        {
             return Ok(None);
         }
         let mut names = Vec::new();
-        for master in left {
+        for master in removed {
             world.masters[master].kill()?;
             names.push(format!("m{}", master + 1));
-            recorder.note(format!("m{}", master + 1), Event::Retired);
+            recorder.record(format!("m{}", master + 1), Event::Retired);
         }
         Ok(Some(Ok(names.join(", "))))
     }
@@ -358,41 +378,44 @@ impl Walker {
     ///
     /// Copies the fingerprint in the value from the connection name of a client that uses both sets of masters. `None`
     /// if a new master has no connection from such a client.
-    fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
-        let [_, next] = self.sets();
-        let mut mark = String::new();
+    fn write_marker_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
+        let [_, next] = self.current_sets();
+        let mut marker = String::new();
         for &master in next {
             let server = world.redis(master)?;
-            let clients = server.command(&["CLIENT", "LIST"])?;
-            let clients = clients.text().unwrap_or_default().into_owned();
-            let tag = format!("name=quorate/{}/", 2 * self.change + 1);
-            let Some(named) = clients.split(&tag).nth(1) else {
+            let client_list = server.command(&["CLIENT", "LIST"])?;
+            let client_list = client_list.text().unwrap_or_default().into_owned();
+            let connection_prefix = format!("name=quorate/{}/", 2 * self.change + 1);
+            let Some(connection_name) = client_list.split(&connection_prefix).nth(1) else {
                 return Ok(None);
             };
-            let print: String = named.chars().take_while(char::is_ascii_hexdigit).collect();
-            mark = format!("{} {print}", 4 * self.change + 2);
-            server.command(&["SET", "quorate:masters", &mark])?;
+            let fingerprint: String = connection_name
+                .chars()
+                .take_while(char::is_ascii_hexdigit)
+                .collect();
+            marker = format!("{} {fingerprint}", 4 * self.change + 2);
+            server.command(&["SET", "quorate:masters", &marker])?;
         }
-        Ok(Some(mark))
+        Ok(Some(marker))
     }
 }
 
 /// If this line of output reports a damaged stored value, returns the arguments of the command that drops the value.
 /// Otherwise, returns `None`.
-fn dropping(line: &str) -> Option<Vec<String>> {
-    let (before, shown) = line.split_once(": lost, or only partly created or removed")?;
-    let name = before.split('"').nth(1)?;
-    let words = if shown.contains("\"once ") {
+fn drop_command(line: &str) -> Option<Vec<String>> {
+    let (subject, rest) = line.split_once(": lost, or only partly created or removed")?;
+    let name = subject.split('"').nth(1)?;
+    let arguments = if rest.contains("\"once ") {
         vec!["once", "--drop", "--yes", name]
     } else {
         vec!["quota", "drop", name, "--yes"]
     };
-    Some(words.into_iter().map(str::to_owned).collect())
+    Some(arguments.into_iter().map(str::to_owned).collect())
 }
 
-impl Drop for Walker {
+impl Drop for OperatorRun {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.running {
+        if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
         }

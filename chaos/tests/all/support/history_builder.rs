@@ -11,12 +11,12 @@ pub(crate) const MS: u64 = 1_000_000;
 
 /// A history under construction; times are in milliseconds.
 #[derive(Clone, Default)]
-pub(crate) struct Tale(pub(crate) Vec<Entry>);
+pub(crate) struct HistoryBuilder(pub(crate) Vec<Entry>);
 
-impl Tale {
-    pub(crate) fn at(mut self, ms: u64, who: &str, what: Event) -> Self {
-        let (t, who) = (ms * MS, who.to_owned());
-        self.0.push(Entry { t, who, what });
+impl HistoryBuilder {
+    pub(crate) fn at(mut self, ms: u64, process: &str, event: Event) -> Self {
+        let (t, process) = (ms * MS, process.to_owned());
+        self.0.push(Entry { t, process, event });
         self
     }
 
@@ -27,22 +27,20 @@ impl Tale {
             kind: kind.to_owned(),
             targets: vec![master.to_owned()],
         };
-        let landed = Event::Landed {
+        let landed_count = Event::Landed {
             fault: 0,
-            seen: "yes".into(),
+            effect: "yes".into(),
         };
-        self.at(from, "chaos", inject).at(from, "chaos", landed).at(
-            to,
-            "chaos",
-            Event::Healed { fault: 0 },
-        )
+        self.at(from, "chaos", inject)
+            .at(from, "chaos", landed_count)
+            .at(to, "chaos", Event::Healed { fault: 0 })
     }
 
     /// The verdict of a checker, and the number of violations that it finds.
-    pub(crate) fn found_by(self, checker: &str, scenario: &Scenario) -> (Verdict, usize) {
+    pub(crate) fn checker_verdict(self, checker: &str, scenario: &Scenario) -> (Verdict, usize) {
         let findings = check(scenario, &History::new(self.0));
         let finding = findings
-            .by(checker)
+            .of_checker(checker)
             .expect("a checker with this name must exist");
         (finding.verdict, finding.violations.len())
     }
@@ -53,9 +51,9 @@ pub(crate) fn wait(op: u64) -> Event {
     Event::Wait {
         op,
         resource: "file".into(),
-        also: Vec::new(),
+        further_resources: Vec::new(),
         claim: Claim::Alone,
-        goes_on: None,
+        continued_hold: None,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::spawn::spawn;
 
 /// One server process, which may die and be started again. It is killed when this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct ServerProcess {
     child: Mutex<Option<Child>>,
     /// The path of the server's log file. All starts of the server write to this file.
     log: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct Life {
     patience: Duration,
 }
 
-impl Life {
+impl ServerProcess {
     /// The life cycle of a server process that has not been started yet.
     pub(crate) fn new(log: PathBuf, patience: Duration) -> Self {
         Self {
@@ -38,17 +38,17 @@ impl Life {
     }
 
     /// Starts the server in a process group of its own, with its output in the log.
-    pub(crate) fn begin(&self, mut command: Command) -> Result<(), Error> {
+    pub(crate) fn start(&self, mut command: Command) -> Result<(), Error> {
         let log = File::options().create(true).append(true).open(&self.log);
         let log = log.map_err(Error::io("open the server's log"))?;
-        let err = log
+        let error_log = log
             .try_clone()
             .map_err(Error::io("duplicate the handle of the server's log"))?;
         {
             use std::os::unix::process::CommandExt;
             command.process_group(0);
         }
-        command.stdin(Stdio::null()).stdout(log).stderr(err);
+        command.stdin(Stdio::null()).stdout(log).stderr(error_log);
         *self.child() = Some(spawn(command).map_err(Error::io("start the server program"))?);
         Ok(())
     }
@@ -70,21 +70,27 @@ impl Life {
     ) -> Result<(), Error> {
         let started = Instant::now();
         loop {
-            let ended = self
+            let exit_status = self
                 .child()
                 .as_mut()
                 .ok_or(Error::NotRunning)?
                 .try_wait()
                 .map_err(Error::io("wait for the server process"))?;
-            if let Some(status) = ended {
+            if let Some(status) = exit_status {
                 let log = self.log_tail();
                 return Err(Error::Exited { status, log });
             }
-            let Some(last) = probe() else { return Ok(()) };
+            let Some(last_refusal) = probe() else {
+                return Ok(());
+            };
             let waited = started.elapsed();
             if waited >= patience {
                 let log = self.log_tail();
-                return Err(Error::NotReady { waited, last, log });
+                return Err(Error::NotReady {
+                    waited,
+                    last: last_refusal,
+                    log,
+                });
             }
             thread::sleep(pause);
         }
@@ -102,10 +108,10 @@ impl Life {
         if process.try_wait().map_err(waiting)?.is_none() {
             signal_group(process, signal)?;
         }
-        let dead = within(self.patience, || {
+        let is_dead = within(self.patience, || {
             matches!(process.try_wait(), Ok(Some(_))) && refuses()
         });
-        if !dead {
+        if !is_dead {
             return Err(self.unverified("dead"));
         }
         *child = None;
@@ -136,9 +142,13 @@ impl Life {
         }
     }
 
-    fn await_state(&self, wanted: &'static str, is: impl Fn(char) -> bool) -> Result<(), Error> {
+    fn await_state(
+        &self,
+        wanted: &'static str,
+        is_wanted: impl Fn(char) -> bool,
+    ) -> Result<(), Error> {
         let pid = self.pid().ok_or(Error::NotRunning)?;
-        if within(self.patience, || process_state(pid).is_some_and(&is)) {
+        if within(self.patience, || process_state(pid).is_some_and(&is_wanted)) {
             Ok(())
         } else {
             Err(self.unverified(wanted))
@@ -159,7 +169,7 @@ impl Life {
     }
 }
 
-impl Drop for Life {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         if let Some(mut process) = self.child().take()
             && matches!(process.try_wait(), Ok(None))
