@@ -44,7 +44,7 @@ const UNSYNCED: [&str; 2] = [
 #[must_use = "options do nothing until they are handed to MariaDb::start"]
 pub struct MariaDbOptions {
     flush: u8,
-    home: Option<PathBuf>,
+    folder: Option<PathBuf>,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     /// Directories that the server uses and that must not be removed before it ends.
@@ -55,7 +55,7 @@ impl Default for MariaDbOptions {
     fn default() -> Self {
         Self {
             flush: 1,
-            home: None,
+            folder: None,
             args: Vec::new(),
             env: Vec::new(),
             used_dirs: Vec::new(),
@@ -79,7 +79,7 @@ impl MariaDbOptions {
     /// Sets the folder in which the server's directory is created. Default: `/dev/shm` if it has enough room, otherwise
     /// the folder for temporary files.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.home = Some(folder.into());
+        self.folder = Some(folder.into());
         self
     }
 
@@ -191,7 +191,7 @@ impl MariaDb {
         let template_dir = template(programs)?;
         let mut tries = 1;
         loop {
-            let dir = ServerDir::create(options.home.as_deref())
+            let dir = ServerDir::create(options.folder.as_deref())
                 .map_err(Error::io("create a temporary directory"))?;
             let server = Self {
                 options: options.clone(),

@@ -25,7 +25,7 @@ use crate::shim;
 /// let names = Names::build()?;
 /// names.set("m1.test", LookupAnswer::Address([127, 0, 0, 1].into()))?;
 /// Command::new("my-client").arg("redis://m1.test:6379").envs(names.env()).spawn()?;
-/// names.set("m1.test", LookupAnswer::ToSilence)?;
+/// names.set("m1.test", LookupAnswer::Silence)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug)]

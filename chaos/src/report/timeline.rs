@@ -34,8 +34,8 @@ struct Page<'a> {
     marks: Vec<Mark>,
     /// The number of locks obtained in each second; empty if masters were not changed.
     pace: Vec<usize>,
-    step_bands: Vec<StepBand>,
-    process_bands: Vec<LifeBand>,
+    steps: Vec<StepBand>,
+    lives: Vec<LifeBand>,
     violations: Vec<ViolationBand<'a>>,
     hidden: usize,
 }
@@ -105,10 +105,10 @@ pub(super) fn page(
     history: &History,
     findings: &Findings,
 ) -> anyhow::Result<String> {
-    let page_data = serde_json::to_string(&page_data(summary, history, findings))?;
+    let json = serde_json::to_string(&page_data(summary, history, findings))?;
     // Escape `</`, so that no text can end the script element.
-    let page_data = page_data.replace("</", "<\\/");
-    Ok(include_str!("timeline.html").replacen("/*DATA*/", &page_data, 1))
+    let json = json.replace("</", "<\\/");
+    Ok(include_str!("timeline.html").replacen("/*DATA*/", &json, 1))
 }
 
 fn page_data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Page<'a> {
@@ -151,8 +151,8 @@ fn page_data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -
             }
             None => Vec::new(),
         },
-        step_bands: step_bands(history),
-        process_bands: match summary.scenario.changes {
+        steps: step_bands(history),
+        lives: match summary.scenario.changes {
             Some(_) => process_bands(history, lane_of),
             None => Vec::new(),
         },

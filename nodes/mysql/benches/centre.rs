@@ -52,7 +52,7 @@ async fn main() {
 }
 
 async fn start_mariadb() -> MariaDb {
-    let options = MariaDbOptions::new().flush(0).home("/dev/shm");
+    let options = MariaDbOptions::new().flush(0).folder("/dev/shm");
     let server = tokio::task::spawn_blocking(|| MariaDb::start(options));
     let server = server.await.expect("no panic").expect("a MariaDB");
     prepare(&server.url("locks")).await.expect("prepared");

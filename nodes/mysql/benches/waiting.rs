@@ -47,7 +47,7 @@ async fn main() {
 }
 
 async fn start_mariadb() -> MariaDb {
-    let options = MariaDbOptions::new().flush(0).home("/dev/shm");
+    let options = MariaDbOptions::new().flush(0).folder("/dev/shm");
     let options = options.max_connections(300);
     let options = options.arg("--log-bin").arg("--binlog-format=ROW");
     let server = tokio::task::spawn_blocking(|| MariaDb::start(options));
