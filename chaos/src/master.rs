@@ -55,8 +55,8 @@ impl Master {
         })
     }
 
-    /// The URL of a MariaDB or ZooKeeper master at the addresses `addresses`, e.g. the addresses of proxies. `None` for a
-    /// Redis master.
+    /// The URL of a MariaDB or ZooKeeper master at the addresses `addresses`, e.g. the addresses of proxies. `None` for
+    /// a Redis master.
     pub fn store_url(
         &self,
         addresses: &[SocketAddr],

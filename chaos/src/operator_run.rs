@@ -27,7 +27,8 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub enum NextAction {
     /// Nothing; call [`OperatorRun::advance`] again.
     Continue,
-    /// Inject a fault that is allowed at this moment of the change of masters. Then call [`OperatorRun::fault_injected`].
+    /// Inject a fault that is allowed at this moment of the change of masters. Then call
+    /// [`OperatorRun::fault_injected`].
     InjectFault(Moment),
     /// Stop calling the walker: all tasks are done, or a task failed.
     Finished,
@@ -192,8 +193,8 @@ impl OperatorRun {
         Ok(NextAction::Continue)
     }
 
-    /// Continues with the next task. The driver must call this after it has injected the fault that [`NextAction::InjectFault`]
-    /// requested.
+    /// Continues with the next task. The driver must call this after it has injected the fault that
+    /// [`NextAction::InjectFault`] requested.
     pub fn fault_injected(&mut self) {
         self.tasks.pop_front();
     }
@@ -278,8 +279,8 @@ impl OperatorRun {
         command
     }
 
-    /// Ends these clients, a few at a time, and starts each of them again with the masters that `master_set` names. Returns
-    /// the names of the clients when all of them are ready again.
+    /// Ends these clients, a few at a time, and starts each of them again with the masters that `master_set` names.
+    /// Returns the names of the clients when all of them are ready again.
     fn restart_clients(
         &mut self,
         clients: &[usize],

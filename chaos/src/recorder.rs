@@ -171,8 +171,8 @@ impl State {
     }
 }
 
-/// Returns the index of the client whose process is named `process`. Indices begin at 0, so the process `c3` has the index
-/// 2. So has `c3.2`, a later process of the same client. `None` if `process` is not the name of a client process.
+/// Returns the index of the client whose process is named `process`. Indices begin at 0, so the process `c3` has the
+/// index 2. So has `c3.2`, a later process of the same client. `None` if `process` is not the name of a client process.
 pub fn client_index(process: &str) -> Option<usize> {
     let number = process.strip_prefix('c')?;
     let number = number.split('.').next()?;

@@ -48,8 +48,8 @@ pub struct RunResult {
     pub out: PathBuf,
 }
 
-/// Runs the scenario and writes the report to `report_dir`. If `stop` becomes true, the run ends early, and the report covers
-/// the events up to then.
+/// Runs the scenario and writes the report to `report_dir`. If `stop` becomes true, the run ends early, and the report
+/// covers the events up to then.
 ///
 /// # Errors
 ///

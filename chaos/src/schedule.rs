@@ -115,7 +115,8 @@ impl<'a> Scheduler<'a> {
         };
         match kind.reach {
             Reach::One => {
-                // If faults affect `max_affected` masters already, affect another master only with a probability of 10 %.
+                // If faults affect `max_affected` masters already, affect another master only with a probability of 10
+                // %.
                 let max_affected = (scenario.masters - scenario.majority()).max(1);
                 if affected_count >= max_affected && !self.rng.random_bool(0.1) {
                     return None;

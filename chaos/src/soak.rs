@@ -23,8 +23,8 @@ const SLACK_HANDLES: u64 = 12;
 
 /// The number of held locks in a soak whose masters are all Redis.
 const HELD_LOCKS: usize = 1_000;
-/// The number of held locks in a soak if some masters are not Redis. It is smaller than [`HELD_LOCKS`], because such masters
-/// write each renewal to disk.
+/// The number of held locks in a soak if some masters are not Redis. It is smaller than [`HELD_LOCKS`], because such
+/// masters write each renewal to disk.
 const HELD_LOCKS_ON_DISK: usize = 200;
 
 /// The scenario of a soak of this length. The clients hold 1,000 locks, or 200 if a master is not a Redis.

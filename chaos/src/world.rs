@@ -266,7 +266,8 @@ impl World {
                 continue;
             }
             if key.starts_with("quorate:value:") || key.starts_with("quorate:masters") {
-                // Quotas, the generation marker and the age record have no expiry by design. Their presence is no fault.
+                // Quotas, the generation marker and the age record have no expiry by design. Their presence is no
+                // fault.
                 continue;
             }
             let ttl = connection.command(&["PTTL", &key])?.int().unwrap_or(-2);

@@ -445,8 +445,8 @@ impl ScriptedConnection {
         }
     }
 
-    /// Forwards complete commands to the real server, and manipulates them according to `tampering`. Returns `Break` if the
-    /// caller must close the connection.
+    /// Forwards complete commands to the real server, and manipulates them according to `tampering`. Returns `Break` if
+    /// the caller must close the connection.
     async fn forward_commands(
         &mut self,
         tampering: &Tampering,

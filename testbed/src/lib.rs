@@ -35,9 +35,10 @@
 //!
 //! # Where servers keep their files
 //!
-//! Tests do not wait for a disk. Each server has a directory of its own in `/dev/shm`, which is in memory, if there are at
-//! least 512 MiB free, and otherwise in the folder for temporary files. `QUORATE_SERVER_DATA` names another folder. MariaDB,
-//! PostgreSQL and ZooKeeper do not sync their files. The written data of a server survives [`Server::kill`] in both places.
+//! Tests do not wait for a disk. Each server has a directory of its own in `/dev/shm`, which is in memory, if there are
+//! at least 512 MiB free, and otherwise in the folder for temporary files. `QUORATE_SERVER_DATA` names another folder.
+//! MariaDB, PostgreSQL and ZooKeeper do not sync their files. The written data of a server survives [`Server::kill`] in
+//! both places.
 //!
 //! # Non-goals
 //!

@@ -22,7 +22,8 @@ fn receive_packet(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 
 /// The first packet of a MariaDB server.
 fn greeting() -> Vec<u8> {
-    // CLIENT_PROTOCOL_41, CLIENT_SECURE_CONNECTION, CLIENT_PLUGIN_AUTH, CLIENT_CONNECT_WITH_DB, CLIENT_MULTI_STATEMENTS.
+    // CLIENT_PROTOCOL_41, CLIENT_SECURE_CONNECTION, CLIENT_PLUGIN_AUTH, CLIENT_CONNECT_WITH_DB,
+    // CLIENT_MULTI_STATEMENTS.
     let capabilities: u32 = 1 << 9 | 1 << 15 | 1 << 19 | 1 << 3 | 1 << 16 | 1 << 17;
     let [a, b, c, d] = capabilities.to_le_bytes();
     [
@@ -56,8 +57,8 @@ fn serve_login(stream: &mut TcpStream, plugin: &str, nonce: &[u8; 32]) -> io::Re
     Ok(answer)
 }
 
-/// Starts a server on a free port of 127.0.0.1 that demands `plugin` with this `nonce` at each login, and then refuses the
-/// login (error 1045). Returns its address, and the answers of clients to the plugin.
+/// Starts a server on a free port of 127.0.0.1 that demands `plugin` with this `nonce` at each login, and then refuses
+/// the login (error 1045). Returns its address, and the answers of clients to the plugin.
 ///
 /// The server runs until the test program ends.
 ///

@@ -1,7 +1,8 @@
 //! One temporary MariaDB server: a real process on loopback with its data in a temporary directory.
 //!
-//! The server never waits for the disk ([`UNSYNCED`]). To save time, each server gets a copy of a template directory, which is created once per user and server version.
-//! Creating a data directory takes half a second, copying one takes a tenth of a second.
+//! The server never waits for the disk ([`UNSYNCED`]). To save time, each server gets a copy of a template directory,
+//! which is created once per user and server version. Creating a data directory takes half a second, copying one takes
+//! a tenth of a second.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -59,8 +59,8 @@ impl Names {
         Ok(Self { library, dir })
     }
 
-    /// Changes the answer to lookups of the host name `name`. Lookups that still wait because of [`LookupAnswer::Silence`]
-    /// get the new answer as well.
+    /// Changes the answer to lookups of the host name `name`. Lookups that still wait because of
+    /// [`LookupAnswer::Silence`] get the new answer as well.
     ///
     /// # Errors
     ///

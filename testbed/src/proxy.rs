@@ -204,7 +204,8 @@ struct Acceptor {
 impl Acceptor {
     /// Accepts connections until the proxy is dropped.
     async fn run(mut self) {
-        // Use two handles for the listening socket: `async_listener` waits for a connection, `self.listener` never waits.
+        // Use two handles for the listening socket: `async_listener` waits for a connection, `self.listener` never
+        // waits.
         let Ok(async_listener) = self
             .listener
             .try_clone()

@@ -1,8 +1,8 @@
 //! The directory of one server, with all its files.
 //!
-//! The directory is in memory if possible, so that tests do not wait for a disk. The files survive SIGKILL of the server
-//! nevertheless, as they would survive in the system's cache of a disk. They do not survive a crash of the machine, which
-//! no test can cause.
+//! The directory is in memory if possible, so that tests do not wait for a disk. The files survive SIGKILL of the
+//! server nevertheless, as they would survive in the system's cache of a disk. They do not survive a crash of the
+//! machine, which no test can cause.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -38,8 +38,8 @@ pub struct ServerDir {
 }
 
 impl ServerDir {
-    /// Creates a directory in the folder `folder`. If `folder` is `None`, uses the folder that `QUORATE_SERVER_DATA` names;
-    /// otherwise `/dev/shm`, if it has enough room; otherwise the folder for temporary files.
+    /// Creates a directory in the folder `folder`. If `folder` is `None`, uses the folder that `QUORATE_SERVER_DATA`
+    /// names; otherwise `/dev/shm`, if it has enough room; otherwise the folder for temporary files.
     ///
     /// # Errors
     ///

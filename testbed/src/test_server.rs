@@ -37,8 +37,8 @@ pub trait TestServer: Any + fmt::Debug + Send + Sync {
         self.addrs()[0].port()
     }
 
-    /// The URL for clients whose data is in `location`: the name of a database, or the path of a znode. Redis has no such
-    /// place.
+    /// The URL for clients whose data is in `location`: the name of a database, or the path of a znode. Redis has no
+    /// such place.
     fn url(&self, location: &str) -> String;
 
     /// Kills the server with SIGKILL, as a crash would. Does nothing if the server is dead.
@@ -55,8 +55,8 @@ pub trait TestServer: Any + fmt::Debug + Send + Sync {
     /// If the server does not start.
     fn restart(&self) -> Result<(), Error>;
 
-    /// Starts the server again after a crash that is as bad as this kind permits: a Redis server has then lost its data,
-    /// even if it stores data on disk. All other servers have the data on their disks.
+    /// Starts the server again after a crash that is as bad as this kind permits: a Redis server has then lost its
+    /// data, even if it stores data on disk. All other servers have the data on their disks.
     ///
     /// # Errors
     ///

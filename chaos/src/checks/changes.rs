@@ -120,7 +120,8 @@ fn changes_without_fault(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> 
 /// number of all refused attempts, including the attempts of clients with outdated masters.
 fn check_refusals(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let processes = change_statistics::client_processes(case.history);
-    // Returns when the masters begin to refuse clients with the configuration number `step_number` (see `Settings::step`):
+    // Returns when the masters begin to refuse clients with the configuration number `step_number` (see
+    // `Settings::step`):
     //
     // - If `step_number` is even, the clients know one set of masters. Masters refuse them from the start of the step `close`.
     // - If `step_number` is odd, the clients know the old and the new set. Masters refuse them from the start of `finish`.

@@ -69,8 +69,8 @@ impl AttemptSpec {
         }
     }
 
-    /// The attempt that continues this writer's hold as a reader. `op` is the number of the writer's attempt. `written_text` is
-    /// the content of the file `readers-1`.
+    /// The attempt that continues this writer's hold as a reader. `op` is the number of the writer's attempt.
+    /// `written_text` is the content of the file `readers-1`.
     pub(super) fn as_reader(&self, op: u64, written_text: String) -> Self {
         Self {
             claim: Claim::Reader,

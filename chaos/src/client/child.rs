@@ -149,8 +149,8 @@ fn parse_line(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
     Some((t, events))
 }
 
-/// The main function of the child process. Reads the file `state`, prints lines for the time `work_time`, and then writes
-/// the file.
+/// The main function of the child process. Reads the file `state`, prints lines for the time `work_time`, and then
+/// writes the file.
 ///
 /// # Errors
 ///

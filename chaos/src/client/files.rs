@@ -28,8 +28,8 @@ pub(super) fn write(
     }
 }
 
-/// Writes `content`, padded to 32 bytes, to the start of the file, but only while the lock is valid. Returns whether the
-/// text was written.
+/// Writes `content`, padded to 32 bytes, to the start of the file, but only while the lock is valid. Returns whether
+/// the text was written.
 pub(super) fn write_if_valid(ctx: &Ctx, file: &File, hold: &Hold, content: &str) -> bool {
     hold.is_valid(ctx)
         && file

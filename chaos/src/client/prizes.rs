@@ -45,8 +45,8 @@ pub(super) async fn create_quotas(ctx: Ctx) {
     }
 }
 
-/// Creates a quota with the number `first_number`, or with the next number that is not used yet. The creation succeeds only if
-/// every master answers.
+/// Creates a quota with the number `first_number`, or with the next number that is not used yet. The creation succeeds
+/// only if every master answers.
 async fn create_quota(ctx: &Ctx, first_number: usize) {
     for number in first_number.. {
         let (name, units) = (quota_name(number), units_of(number));

@@ -51,11 +51,11 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Compares two readings of how long each thread has waited for a CPU: `earlier` at the time `earlier_at`, and `current` at
-/// the time `now`.
+/// Compares two readings of how long each thread has waited for a CPU: `earlier` at the time `earlier_at`, and
+/// `current` at the time `now`.
 ///
-/// `None` if all threads together waited at most [`MIN_TOTAL_WAIT`] between the readings. Otherwise returns the estimated time
-/// at which the waits began, and the sum of their lengths in nanoseconds.
+/// `None` if all threads together waited at most [`MIN_TOTAL_WAIT`] between the readings. Otherwise returns the
+/// estimated time at which the waits began, and the sum of their lengths in nanoseconds.
 ///
 /// Waits can begin before `earlier_at`, because the kernel counts a wait only when the wait ends.
 fn waits_between(

@@ -80,7 +80,8 @@ fn offset_file(index: usize, world: &World) -> anyhow::Result<OffsetFile> {
     offset_file.context("this master's clock cannot be changed")
 }
 
-/// Checks that the master's clock is wrong by at least `min_difference` milliseconds, and returns the observed difference.
+/// Checks that the master's clock is wrong by at least `min_difference` milliseconds, and returns the observed
+/// difference.
 fn check_offset(index: usize, world: &World, min_difference: u64) -> anyhow::Result<String> {
     let difference = clock_difference(world.redis(index)?)?;
     ensure!(
@@ -90,8 +91,8 @@ fn check_offset(index: usize, world: &World, min_difference: u64) -> anyhow::Res
     Ok(format!("the clock is off by {difference} ms"))
 }
 
-/// Calls the function `observe` until it returns no error, but not for longer than `patience`. Returns the result of the
-/// last call.
+/// Calls the function `observe` until it returns no error, but not for longer than `patience`. Returns the result of
+/// the last call.
 fn observe_until(
     patience: Duration,
     mut observe: impl FnMut() -> anyhow::Result<String>,

@@ -177,7 +177,8 @@ fn replace_by_impostor(
 }
 
 /// Checks with a probe when the hostile server hangs up. After the handshake, the server must answer the requests
-/// before number `last_request`, and must hang up at request `last_request`. If `last_request` is 0, it must hang up without any request.
+/// before number `last_request`, and must hang up at request `last_request`. If `last_request` is 0, it must hang up
+/// without any request.
 fn check_hang_up(hostile: &Hostile, last_request: usize) -> anyhow::Result<String> {
     let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
     let info = probe.command(&["INFO", "server"])?;

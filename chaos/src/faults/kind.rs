@@ -247,8 +247,8 @@ impl Kind {
         }
     }
 
-    /// Whether the fault can be injected into a master of this kind. For a Redis master, `persistence` is the persistence with
-    /// which it was started; for other masters, it has no meaning.
+    /// Whether the fault can be injected into a master of this kind. For a Redis master, `persistence` is the
+    /// persistence with which it was started; for other masters, it has no meaning.
     pub fn suits(self, node: NodeKind, persistence: Persistence) -> bool {
         let is_persistence_suitable = match self.disk {
             RequiredPersistence::Any => true,

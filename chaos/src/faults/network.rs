@@ -201,8 +201,8 @@ fn check_effect(
     match network_fault {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault, not `network_fault`, has ended the connection of the probe. Probe a new connection, which `network_fault` must
-            // block as well.
+            // Another fault, not `network_fault`, has ended the connection of the probe. Probe a new connection, which
+            // `network_fault` must block as well.
             Err(_) if *network_fault != Fault::HalfOpen => describe_silence(connect(SILENCE)),
             Err(error) => Ok(format!(
                 "no reply: the connection of the probe ended with: {}",

@@ -162,7 +162,8 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
 }
 
 /// Creates the fault "killed server", which a restart heals. The key `MARKER` was written just before the kill. After
-/// the restart, the server must still have this key if `must_exist` is true, and must have lost it if `must_exist` is false.
+/// the restart, the server must still have this key if `must_exist` is true, and must have lost it if `must_exist` is
+/// false.
 fn restart_checking_marker(index: usize, must_exist: bool) -> Landed {
     Landed::new(DEAD_EFFECT, move |world| {
         let server = world.redis(index)?;

@@ -139,8 +139,8 @@ impl ServerChange {
         }
     }
 
-    /// Injects the fault by sending the command `break_command` to the master. The fault counts as injected when `observe` observes
-    /// a refusal, and as healed when `observe` observes no refusal.
+    /// Injects the fault by sending the command `break_command` to the master. The fault counts as injected when
+    /// `observe` observes a refusal, and as healed when `observe` observes no refusal.
     fn inject(
         self,
         index: usize,

@@ -233,8 +233,8 @@ impl ChangeReport {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// Counts the client processes that used the configuration `step` (see [`ClientProcess::step`]) at the time `to`. Returns a
-    /// space for 0, one base-36 digit for 1 to 35, or `+` for more.
+    /// Counts the client processes that used the configuration `step` (see [`ClientProcess::step`]) at the time `to`.
+    /// Returns a space for 0, one base-36 digit for 1 to 35, or `+` for more.
     fn clients_at_step(&self, step: u64, _: u64, to: u64) -> char {
         let instant = to.min(self.end);
         let processes = self

@@ -56,8 +56,8 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Draws the marks of all attempts. If there are more than [`MAX_MARKS`] marks, leaves out the oldest attempts, but no
-    /// attempts near a violation. `is_near_violation` returns whether a time interval is near a violation.
+    /// Draws the marks of all attempts. If there are more than [`MAX_MARKS`] marks, leaves out the oldest attempts, but
+    /// no attempts near a violation. `is_near_violation` returns whether a time interval is near a violation.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],

@@ -13,8 +13,8 @@ use quorate_chaos::operator_tasks::STEPS;
 use quorate_chaos::scenario::{Scenario, Workload};
 
 impl HistoryBuilder {
-    /// Adds all [`STEPS`] of replacing the masters, except the step `omitted_step`. Each step lasts one second: for example, the
-    /// step `close` lasts from 2 s to 3 s.
+    /// Adds all [`STEPS`] of replacing the masters, except the step `omitted_step`. Each step lasts one second: for
+    /// example, the step `close` lasts from 2 s to 3 s.
     fn with_steps(self, omitted_step: &str) -> Self {
         let steps = STEPS
             .iter()
@@ -37,8 +37,8 @@ impl HistoryBuilder {
         self.fault("kill", "m2", at, at + 100)
     }
 
-    /// Adds a lock that the client `who` obtains and releases. The times are `requested_at` (the request), `granted_at` (the grant)
-    /// and `released_at` (the release), in milliseconds.
+    /// Adds a lock that the client `who` obtains and releases. The times are `requested_at` (the request), `granted_at`
+    /// (the grant) and `released_at` (the release), in milliseconds.
     fn with_waited_hold(
         self,
         who: &str,

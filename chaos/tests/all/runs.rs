@@ -36,8 +36,8 @@ fn lock_keeps_its_promises_under_mixed_faults_for_forty_seconds() {
     assert!(recheck.status.success(), "{}", text(&recheck));
 }
 
-/// Opens the timeline page in a headless browser, and panics if the page draws `min_elements` elements or fewer. Does nothing
-/// if no browser is installed.
+/// Opens the timeline page in a headless browser, and panics if the page draws `min_elements` elements or fewer. Does
+/// nothing if no browser is installed.
 fn check_page(page: &Path, min_elements: usize) {
     let profile = page.with_file_name("browser");
     let browser = ["chromium", "chromium-browser", "google-chrome"]
@@ -321,7 +321,8 @@ fn checkers_catch_the_known_bad_clients_of_plain_locks() {
     }
 }
 
-/// Runs the known-bad client `locker` with the workload `workload`. Panics unless one run shows a violation for each pair in
+/// Runs the known-bad client `locker` with the workload `workload`. Panics unless one run shows a violation for each
+/// pair in
 /// `expected`.
 ///
 /// - `expected`: pairs of a checker and a text that a violation of this checker contains
