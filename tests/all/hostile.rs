@@ -16,7 +16,9 @@ use crate::support::listener::Listener;
 use crate::support::{eventually, masters, ms, secs, settings, take};
 use futures::future::{join, join_all};
 use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, StatusVerdict, TryAcquire, Wait};
-use quorate_testbed::{Fault as Harm, Hostile, Proxy, Script, Server, Tampering, AfterHandshake, Way, AnswerBytes};
+use quorate_testbed::{
+    AfterHandshake, AnswerBytes, Fault as Harm, Hostile, Proxy, Script, Server, Tampering, Way,
+};
 
 /// The node timeout. It exceeds the default of 50 ms, because a good server on a busy machine sometimes needs more.
 const NODE_TIMEOUT: Duration = ms(200);
@@ -59,7 +61,10 @@ fn start(script: Script) -> Hostile {
 
 fn relay(server: &Server, harm: Tampering) -> Script {
     let target = server.addr();
-    Script::Relay { target, tampering: harm }
+    Script::Relay {
+        target,
+        tampering: harm,
+    }
 }
 
 fn after_handshake(words: &str) -> Script {
@@ -450,14 +455,20 @@ async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
         Script::Greet(AfterHandshake::HangUpAfter { commands, words })
     };
     let scripts = vec![
-        ("hangs up after the handshake", Script::Greet(AfterHandshake::HangUp)),
+        (
+            "hangs up after the handshake",
+            Script::Greet(AfterHandshake::HangUp),
+        ),
         ("hangs up at the first request", answers(0)),
         ("hangs up after three answers", answers(3)),
         (
             "says nonsense",
             Script::Greet(AfterHandshake::Say(AnswerBytes::Garbage(600))),
         ),
-        ("says nonsense at once", Script::Say(AnswerBytes::Garbage(600))),
+        (
+            "says nonsense at once",
+            Script::Say(AnswerBytes::Garbage(600)),
+        ),
         ("hangs up at once", Script::Dismiss("".into())),
         ("floods", flood("", "*1\r\n")),
     ];

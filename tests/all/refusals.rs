@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{self, PATIENCE, ms, secs};
 use quorate::{AcquireError, Redlock, RestartGuard, Wait};
-use quorate_testbed::{Hostile, Masters, Script, ServerOptions, AfterHandshake};
+use quorate_testbed::{AfterHandshake, Hostile, Masters, Script, ServerOptions};
 
 /// A client of one master that waits for a lock without end.
 fn waiter(url: &str) -> Redlock {
