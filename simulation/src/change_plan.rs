@@ -18,25 +18,25 @@ pub struct ChangePlan {
     pub sets: Vec<u16>,
     /// The number in the generation markers at the beginning of the run; `None` if no master has a marker.
     ///
-    /// Each change raises this number by 4. So the run begins in the change with the index `begins / 4` (at most the
+    /// Each change raises this number by 4. So the run begins in the change with the index `initial_number / 4` (at most the
     /// index of the last change). At the beginning, only the old and the new masters of this change have markers.
-    pub begins: Option<u64>,
+    pub initial_number: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,
     /// The number of operators, which are the clients with the lowest numbers. Operators take no locks.
     pub operators: u8,
     /// The longest pause of an operator between two steps of a change, in nanoseconds.
-    pub pause: u64,
+    pub longest_pause: u64,
     /// For each client, its first and its last step. The top of this file explains the steps.
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters are ahead of the masters' clocks at the beginning, in microseconds; `None` if the
     /// masters have no counters.
     ///
     /// The old masters have counters. The new masters have counters only if the run begins in the second half of a
-    /// change (`begins % 4` is 2 or 3).
-    pub ahead: Option<u64>,
+    /// change (`initial_number % 4` is 2 or 3).
+    pub counters_ahead_us: Option<u64>,
     /// Whether masters that have been replaced are stopped for the rest of the run.
-    pub retires: bool,
+    pub stops_replaced: bool,
 }
 
 /// The old and the new set of masters (bit n is master n). If a client uses only one set, the two sets are equal.
@@ -44,91 +44,95 @@ pub(crate) type Sets = [u16; 2];
 
 /// Whether the masters in `masters` (bit n is master n) are a majority of each set.
 pub(crate) fn is_majority(masters: u16, sets: Sets) -> bool {
-    let most = |set: u16| (masters & set).count_ones() > set.count_ones() / 2;
-    sets.into_iter().all(most)
+    let has_majority_of = |set: u16| (masters & set).count_ones() > set.count_ones() / 2;
+    sets.into_iter().all(has_majority_of)
 }
 
 /// Returns the masters of a set, in ascending order.
-fn listed(set: u16) -> impl Iterator<Item = usize> {
+fn masters_of_set(set: u16) -> impl Iterator<Item = usize> {
     (0..16).filter(move |master| set >> master & 1 == 1)
 }
 
-/// Whether a master whose generation marker has the number `mark` votes for clients at this step.
-pub(crate) fn admits(mark: u64, step: u8) -> bool {
+/// Whether a master whose generation marker has the number `marker_number` votes for clients at this step.
+pub(crate) fn admits_step(marker_number: u64, step: u8) -> bool {
     let step = u64::from(step);
-    (2 * step).saturating_sub(2) <= mark && mark <= 2 * step
+    (2 * step).saturating_sub(2) <= marker_number && marker_number <= 2 * step
 }
 
 /// The masters with which a client is configured, and their generation.
 #[derive(Clone, Debug)]
-pub(crate) struct Named {
-    old: Vec<usize>,
-    next: Vec<usize>,
+pub(crate) struct ClientMasters {
+    old_masters: Vec<usize>,
+    next_masters: Vec<usize>,
     generation: u64,
 }
 
 /// The names of the masters, by number.
-pub(crate) const NAMES: [&str; 9] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
+pub(crate) const MASTER_NAMES: [&str; 9] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
 
-impl Named {
+impl ClientMasters {
     /// The configuration of a client whose masters, number 0 to `masters - 1`, are never replaced.
-    pub(crate) fn all(masters: usize) -> Self {
+    pub(crate) fn never_replaced(masters: usize) -> Self {
         Self {
-            old: (0..masters).collect(),
-            next: Vec::new(),
+            old_masters: (0..masters).collect(),
+            next_masters: Vec::new(),
             generation: 0,
         }
     }
 
     /// The configuration of a client that uses only the masters of `set`. The generation is 0, as if no masters were
     /// ever replaced.
-    pub(crate) fn unmarked(set: u16) -> Self {
+    pub(crate) fn of_one_set(set: u16) -> Self {
         Self {
-            old: listed(set).collect(),
-            next: Vec::new(),
+            old_masters: masters_of_set(set).collect(),
+            next_masters: Vec::new(),
             generation: 0,
         }
     }
 
     /// Returns the masters that the client asks: first the old masters, then the new masters that are not in the old
     /// set.
-    pub(crate) fn asked(&self) -> Vec<usize> {
-        let new = self.next.iter().filter(|master| !self.old.contains(master));
-        self.old.iter().chain(new).copied().collect()
+    pub(crate) fn all_masters(&self) -> Vec<usize> {
+        let added = self
+            .next_masters
+            .iter()
+            .filter(|master| !self.old_masters.contains(master));
+        self.old_masters.iter().chain(added).copied().collect()
     }
 
     /// Returns the old and the new set of masters of this client. The client needs a majority of each set.
     pub(crate) fn sets(&self) -> Sets {
-        let bits = |all: &[usize]| all.iter().fold(0, |bits, master| bits | 1 << master);
-        let old = bits(&self.old);
-        if self.next.is_empty() {
-            [old, old]
+        let set_of = |masters: &[usize]| masters.iter().fold(0, |set, master| set | 1 << master);
+        let old_set = set_of(&self.old_masters);
+        if self.next_masters.is_empty() {
+            [old_set, old_set]
         } else {
-            [old, bits(&self.next)]
+            [old_set, set_of(&self.next_masters)]
         }
     }
 
     /// Sets these masters and their generation in the settings of a client.
-    pub(crate) fn in_settings(&self, settings: RedlockBuilder) -> RedlockBuilder {
-        let urls = |all: &[usize]| -> Vec<String> {
-            let url = |master: &usize| format!("redis://{}", NAMES[*master]);
-            all.iter().map(url).collect()
+    pub(crate) fn configure(&self, settings: RedlockBuilder) -> RedlockBuilder {
+        let urls = |masters: &[usize]| -> Vec<String> {
+            let url = |master: &usize| format!("redis://{}", MASTER_NAMES[*master]);
+            masters.iter().map(url).collect()
         };
-        let settings = settings.masters(urls(&self.old));
-        let settings = settings.next_masters(urls(&self.next));
-        settings.masters_generation(self.generation)
+        settings
+            .masters(urls(&self.old_masters))
+            .next_masters(urls(&self.next_masters))
+            .masters_generation(self.generation)
     }
 }
 
 impl ChangePlan {
     /// Returns the masters in the configuration of a client at `step`. The top of this file explains the steps.
-    pub(crate) fn named(&self, step: u8) -> Named {
-        let set = |index: usize| listed(self.sets[index]).collect();
-        let at = usize::from(step / 2);
-        Named {
-            old: set(at),
-            next: if step % 2 == 1 {
-                set(at + 1)
+    pub(crate) fn masters_at(&self, step: u8) -> ClientMasters {
+        let masters_of = |index: usize| masters_of_set(self.sets[index]).collect();
+        let index = usize::from(step / 2);
+        ClientMasters {
+            old_masters: masters_of(index),
+            next_masters: if step % 2 == 1 {
+                masters_of(index + 1)
             } else {
                 Vec::new()
             },

@@ -4,7 +4,7 @@
 mod observing;
 mod values;
 
-pub(crate) use values::failed;
+pub(crate) use values::result_of_error;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,37 +17,37 @@ use quorate::Instant;
 use quorate::node::Token;
 use quorate::runtime::Runtime;
 
-use crate::clock::{BEGIN, MS};
-use crate::facts::{Believer, Call, Fact, Why};
+use crate::clock::{MS, RUN_START};
+use crate::facts::{Believer, Call, EndReason, Fact};
 use crate::kind::{Kind, ValueStep};
-use crate::locker::{Hold, Locker, Miss, Order, place_of_slot};
+use crate::locker::{AcquireArgs, AcquireFailure, Hold, Locker, slot_place};
 use crate::process::Process;
 use crate::scenario::{COUNTED_WAIT, Step};
-use crate::seeded_bugs::{AsItStands, Flaw, counted_place};
+use crate::seeded_bugs::{Flaw, FrozenHold, place_of_counted_permit};
 
 /// Runs one task of a client. All tasks of the client share the steps of the plan. If the client's previous process was
 /// killed, the tasks continue with the next step. Only the task with `first` set takes the client's last lock.
-pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: bool) {
+pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, is_first: bool) {
     let client = Client { process, locker };
     while let Some(step) = client.next_step() {
         client.sleep(step.think).await;
-        if client.process.shared.world().healed() {
+        if client.process.shared.world().faults_have_ended() {
             break;
         }
-        client.step(&step).await;
-        client.may_end().await;
+        client.run_step(&step).await;
+        client.end_if_brief().await;
     }
-    let heal_at = BEGIN + client.process.shared.world().scenario.heal_at;
+    let heal_at = RUN_START + client.process.shared.world().scenario.heal_at;
     client
         .sleep(heal_at.saturating_sub(client.process.shared.now()))
         .await;
-    if first {
-        client.last_one().await;
+    if is_first {
+        client.acquire_last_lock().await;
     }
     let mut world = client.process.shared.world();
     let process = &mut world.processes[client.process.client];
-    process.tasks -= 1;
-    process.done = process.tasks == 0;
+    process.running_tasks -= 1;
+    process.is_done = process.running_tasks == 0;
 }
 
 struct Client {
@@ -60,57 +60,62 @@ impl Client {
         let mut world = self.process.shared.world();
         let client = self.process.client;
         let process = &mut world.processes[client];
-        process.step += 1;
-        let index = process.step - 1;
+        process.next_step_index += 1;
+        let index = process.next_step_index - 1;
         world.scenario.clients[client].steps.get(index).copied()
     }
 
     async fn sleep(&self, nanos: u64) {
-        let at = self.process.now() + Duration::from_nanos(nanos);
-        self.process.sleep_until(at).await;
+        let wakes_at = self.process.now() + Duration::from_nanos(nanos);
+        self.process.sleep_until(wakes_at).await;
     }
 
-    fn say(&self, line: impl FnOnce(usize) -> String) {
+    fn trace(&self, line_for: impl FnOnce(usize) -> String) {
         let client = self.process.client;
-        self.process.shared.world().say(|| line(client));
+        self.process.shared.world().trace_line(|| line_for(client));
     }
 
     /// Takes the client's last lock. The faults have ended by then, so every live waiter must get its lock.
-    async fn last_one(&self) {
-        while !self.process.shared.world().may_lock(self.process.client) {
-            // Wait until the operators have replaced the masters. `may_lock` then restarts the client with the new
+    async fn acquire_last_lock(&self) {
+        while !self
+            .process
+            .shared
+            .world()
+            .may_take_last_lock(self.process.client)
+        {
+            // Wait until the operators have replaced the masters. `may_take_last_lock` then restarts the client with the new
             // masters if the masters reject its present configuration.
             self.sleep(100 * MS).await;
         }
-        while !self.has_last_one().await {
+        while !self.try_last_lock().await {
             self.sleep(20 * MS).await;
-            self.may_end().await;
+            self.end_if_brief().await;
         }
     }
 
     /// Acquires and releases the client's last lock. Returns false if the acquire failed and the caller must try again.
-    async fn has_last_one(&self) -> bool {
-        let kind = self.last_kind();
+    async fn try_last_lock(&self) -> bool {
+        let kind = self.kind_of_last_lock();
         let brief = self.process.shared.world().scenario.brief;
-        let order = Order {
+        let args = AcquireArgs {
             resource: 0,
             wait: brief.then_some(Duration::ZERO),
             renew: true,
             kind,
         };
-        let call = self.call(Call::Acquire {
+        let call = self.begin_call(Call::Acquire {
             resource: kind.place(0).into(),
             wait: brief.then_some(0),
         });
-        let hold = self.locker.acquire(order).await;
-        if let Ok(hold) = hold {
-            let id = self.obtained(0, (kind, true), hold.clone());
-            call.over();
+        let outcome = self.locker.acquire(args).await;
+        if let Ok(hold) = outcome {
+            let id = self.record_hold(0, (kind, true), hold.clone());
+            call.returned();
             self.sleep(2 * MS).await;
-            self.retire(id, Why::Released);
+            self.retire(id, EndReason::Released);
             hold.release().await;
             let mut world = self.process.shared.world();
-            world.watch.coverage.waited_after_healing += 1;
+            world.observer.coverage.waited_after_healing += 1;
             return true;
         }
         let world = self.process.shared.world();
@@ -118,19 +123,25 @@ impl Client {
     }
 
     /// If client processes take only one step, ends this process. A new process takes the next step.
-    async fn may_end(&self) {
+    async fn end_if_brief(&self) {
         let slowest = {
             let world = self.process.shared.world();
-            world.scenario.brief.then(|| world.scenario.slowest())
+            world
+                .scenario
+                .brief
+                .then(|| world.scenario.slowest_answer())
         };
         let Some(slowest) = slowest else { return };
         // Like the command `quorate`, the process waits until its releases are delivered. The pauses of the clients
         // differ, so that their next tries do not meet again.
-        let drawn = u64::from(self.process.shared.world().processes[self.process.client].life);
+        let lives = u64::from(self.process.shared.world().processes[self.process.client].starts);
         let client = self.process.client as u64;
-        let pause = 2 * slowest * (1 + (drawn * 7 + client * 3) % 5);
+        let pause = 2 * slowest * (1 + (lives * 7 + client * 3) % 5);
         self.sleep(pause).await;
-        self.process.shared.world().ends(self.process.client);
+        self.process
+            .shared
+            .world()
+            .schedule_process_end(self.process.client);
         std::future::pending::<()>().await;
     }
 
@@ -138,105 +149,117 @@ impl Client {
     ///
     /// - If the last step downgrades a lock, uses a value, leaves a note, or concerns an election, the last lock is
     ///   exclusive.
-    /// - If the last step takes an owner's lock that the tasks of the process share ([`Kind::Counted`]), the last lock
+    /// - If the last step takes an owner's lock that the tasks of the process share ([`Kind::OwnerOfProcess`]), the last lock
     ///   is an owner's lock that they do not share ([`Kind::Owner`]).
-    fn last_kind(&self) -> Kind {
+    fn kind_of_last_lock(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
         match steps.last().map_or(Kind::Exclusive, |step| step.kind) {
-            Kind::Downgraded | Kind::Value(_) | Kind::Noted(_) | Kind::Lead(_) | Kind::Observe => {
-                Kind::Exclusive
-            }
-            Kind::Counted(id) => Kind::Owner(id),
+            Kind::Downgraded
+            | Kind::Value(_)
+            | Kind::WithNote(_)
+            | Kind::Leader(_)
+            | Kind::Observe => Kind::Exclusive,
+            Kind::OwnerOfProcess(id) => Kind::Owner(id),
             kind => kind,
         }
     }
 
-    async fn step(&self, step: &Step) {
+    async fn run_step(&self, step: &Step) {
         if let Kind::Value(verb) = step.kind
-            && verb != ValueStep::Turn
+            && verb != ValueStep::SeparateCalls
         {
-            return self.value(step, verb).await;
+            return self.run_value_step(step, verb).await;
         }
         if step.kind == Kind::Observe {
-            return self.observe(step).await;
+            return self.observe_election(step).await;
         }
-        self.lock(step).await;
+        self.hold_lock(step).await;
     }
 
-    async fn lock(&self, step: &Step) {
+    async fn hold_lock(&self, step: &Step) {
         let (wait, renew) = match step.kind {
             // This kind ignores `step.wait` and `step.renew`. It uses the default wait and always renews.
-            Kind::Counted(_) => (COUNTED_WAIT, true),
-            Kind::Lead(_) => (step.wait, true),
+            Kind::OwnerOfProcess(_) => (COUNTED_WAIT, true),
+            Kind::Leader(_) => (step.wait, true),
             _ => (step.wait, step.renew),
         };
-        let order = Order {
+        let args = AcquireArgs {
             resource: step.resource,
             wait: Some(Duration::from_nanos(wait)),
             renew,
             kind: step.kind,
         };
-        let call = self.call(Call::Acquire {
+        let call = self.begin_call(Call::Acquire {
             resource: step.kind.place(step.resource).into(),
             wait: Some(wait),
         });
-        let attempt = self.locker.acquire(order);
+        let acquire = self.locker.acquire(args);
         let outcome = match step.cut {
-            Some(polls) => Cut::after(attempt, polls).await,
-            None => Some(attempt.await),
+            Some(polls) => PollLimit::new(acquire, polls).await,
+            None => Some(acquire.await),
         };
         let hold = match outcome {
             Some(Ok(hold)) => hold,
-            Some(Err(miss)) => {
-                call.over();
-                return self.missed(miss);
+            Some(Err(failure)) => {
+                call.returned();
+                return self.record_failure(failure);
             }
             None => {
-                call.over();
-                self.say(|client| {
+                call.returned();
+                self.trace(|client| {
                     format!("client {client} drops the future of its call to acquire before the future is ready")
                 });
-                self.process.shared.world().watch.coverage.cut += 1;
+                self.process
+                    .shared
+                    .world()
+                    .observer
+                    .coverage
+                    .dropped_acquires += 1;
                 return;
             }
         };
-        self.says(step, hold.value());
-        let mut id = self.obtained(step.resource, (step.kind, renew), hold.clone());
-        call.over();
+        self.report_note(step, hold.value());
+        let mut id = self.record_hold(step.resource, (step.kind, renew), hold.clone());
+        call.returned();
         let mut hold = hold;
         if step.kind == Kind::Downgraded {
-            match self.downgraded(step, id, hold).await {
+            match self.downgrade_hold(step, id, hold).await {
                 Some(reader) => (id, hold) = reader,
                 None => return,
             }
         }
-        if self.is_lost(&hold, self.work(step, &hold)).await {
-            return self.lost(id, hold);
+        if self.is_lost_during(&hold, self.work(step, &hold)).await {
+            return self.drop_lost_hold(id, hold);
         }
         if step.drop {
-            self.retire(id, Why::Dropped);
+            self.retire(id, EndReason::Dropped);
             return drop(hold);
         }
-        self.retire(id, Why::Released);
-        let call = self.call(Call::Release);
+        self.retire(id, EndReason::Released);
+        let call = self.begin_call(Call::Release);
         let release = hold.release();
         match step.cut_release {
             None => release.await,
             Some(polls) => {
-                if Cut::after(release, polls).await.is_none() {
-                    self.process.shared.world().watch.coverage.cut_releases += 1;
+                if PollLimit::new(release, polls).await.is_none() {
+                    self.process
+                        .shared
+                        .world()
+                        .observer
+                        .coverage
+                        .dropped_releases += 1;
                 }
             }
         }
-        call.over();
+        call.returned();
     }
 
     /// Reports to the checkers which note the holder leaves. `value` is the lock value of the holder.
-    fn says(&self, step: &Step, value: Token) {
+    fn report_note(&self, step: &Step, value: Token) {
         if let Some(note) = step.kind.note() {
             let resource = step.resource.into();
-            self.tell(|_| Fact::Says {
+            self.report_fact(|_| Fact::HolderNote {
                 resource,
                 value,
                 note: &note,
@@ -245,51 +268,51 @@ impl Client {
     }
 
     /// Reports to the checkers that a call begins.
-    fn call(&self, call: Call) -> UnderWay<'_> {
+    fn begin_call(&self, call: Call) -> RunningCall<'_> {
         if let Call::Acquire { resource, wait } = call {
-            self.tell(|task| Fact::Asked {
+            self.report_fact(|task| Fact::AcquireStarted {
                 task,
                 resource,
                 wait,
             });
         }
-        UnderWay {
+        RunningCall {
             client: self,
             call,
-            began: self.process.shared.now(),
+            began_at: self.process.shared.now(),
         }
     }
 
     /// Reports a fact about this task to the checkers.
-    fn tell<'a>(&self, fact: impl FnOnce(usize) -> Fact<'a>) {
+    fn report_fact<'a>(&self, fact: impl FnOnce(usize) -> Fact<'a>) {
         let mut world = self.process.shared.world();
-        let (now, task) = (world.now, world.task);
-        world.watch.fact(now, &fact(task));
+        let (now, task) = (world.now, world.polled_task);
+        world.observer.report_fact(now, &fact(task));
     }
 
     /// Does `work` while the client holds the lock. Returns true if the holder is notified of a loss before the work is
     /// done.
-    async fn is_lost(&self, hold: &Arc<dyn Hold>, work: impl Future<Output = ()>) -> bool {
-        let lost = hold.lost();
+    async fn is_lost_during(&self, hold: &Arc<dyn Hold>, work: impl Future<Output = ()>) -> bool {
+        let loss = hold.lost();
         let work = std::pin::pin!(work);
-        matches!(select(work, lost).await, Either::Right(_))
+        matches!(select(work, loss).await, Either::Right(_))
     }
 
-    fn lost(&self, id: u64, hold: Arc<dyn Hold>) {
-        self.retire(id, Why::Lost);
-        self.process.shared.world().watch.coverage.lost += 1;
+    fn drop_lost_hold(&self, id: u64, hold: Arc<dyn Hold>) {
+        self.retire(id, EndReason::Lost);
+        self.process.shared.world().observer.coverage.lost_locks += 1;
         drop(hold);
     }
 
     async fn work(&self, step: &Step, hold: &Arc<dyn Hold>) {
         self.sleep(step.hold / 2).await;
         if let Some(ttl) = step.extend {
-            let call = self.call(Call::Extend);
+            let call = self.begin_call(Call::Extend);
             hold.clone().extend(Duration::from_nanos(ttl)).await;
-            call.over();
+            call.returned();
         }
-        if step.kind == Kind::Value(ValueStep::Turn) {
-            return self.turn(step, hold).await;
+        if step.kind == Kind::Value(ValueStep::SeparateCalls) {
+            return self.read_work_and_write(step, hold).await;
         }
         self.sleep(step.hold / 2).await;
     }
@@ -298,37 +321,37 @@ impl Client {
     /// reader's hold and its id; `None` if the lock was lost or the downgrade was not completed.
     ///
     /// Just before the client sends the downgrade, the checkers stop counting it as a writer.
-    async fn downgraded(
+    async fn downgrade_hold(
         &self,
         step: &Step,
         id: u64,
         hold: Arc<dyn Hold>,
     ) -> Option<(u64, Arc<dyn Hold>)> {
-        if self.is_lost(&hold, self.sleep(step.hold / 2)).await {
-            self.lost(id, hold);
+        if self.is_lost_during(&hold, self.sleep(step.hold / 2)).await {
+            self.drop_lost_hold(id, hold);
             return None;
         }
-        let writes_on = self.process.shared.world().flaw == Some(Flaw::DowngradeWritesOn);
-        if writes_on {
-            self.believe_on(id, &hold);
+        let stays_writer = self.process.shared.world().flaw == Some(Flaw::DowngradeWritesOn);
+        if stays_writer {
+            self.keep_believing(id, &hold);
         } else {
-            self.retire(id, Why::Downgraded);
+            self.retire(id, EndReason::Downgraded);
         }
-        let call = self.call(Call::Downgrade);
-        let downgrade = hold.downgrade();
+        let call = self.begin_call(Call::Downgrade);
+        let reader_future = hold.downgrade();
         let reader = match step.cut_release {
-            Some(polls) => Cut::after(downgrade, polls).await.flatten(),
-            None => downgrade.await,
+            Some(polls) => PollLimit::new(reader_future, polls).await.flatten(),
+            None => reader_future.await,
         };
         let reader = reader.map(|reader| {
-            let id = self.obtained(step.resource, (Kind::Shared, step.renew), reader.clone());
+            let id = self.record_hold(step.resource, (Kind::Shared, step.renew), reader.clone());
             (id, reader)
         });
-        call.over();
-        if writes_on {
-            self.retire(id, Why::Downgraded);
+        call.returned();
+        if stays_writer {
+            self.retire(id, EndReason::Downgraded);
         }
-        let coverage = &mut self.process.shared.world().watch.coverage;
+        let coverage = &mut self.process.shared.world().observer.coverage;
         match reader {
             Some(_) => coverage.downgraded += 1,
             None => coverage.not_downgraded += 1,
@@ -337,83 +360,87 @@ impl Client {
     }
 
     /// For the seeded bug `DowngradeWritesOn`: the checkers count the client as a writer until the downgrade has ended.
-    fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
-        let as_it_stands = Arc::new(AsItStands::of(&**hold));
+    fn keep_believing(&self, id: u64, hold: &Arc<dyn Hold>) {
+        let frozen_hold = Arc::new(FrozenHold::copy_of(&**hold));
         let mut world = self.process.shared.world();
-        let of = |believer: &&mut Believer| believer.id == id;
-        let believer = world.watch.believers.iter_mut().find(of);
-        let real = believer.map(|one| std::mem::replace(&mut one.hold, as_it_stands));
+        let is_this_hold = |believer: &&mut Believer| believer.id == id;
+        let believer = world.observer.believers.iter_mut().find(is_this_hold);
+        let real_hold = believer.map(|believer| std::mem::replace(&mut believer.hold, frozen_hold));
         drop(world);
-        drop(real);
+        drop(real_hold);
     }
 
-    fn missed(&self, miss: Miss) {
-        self.say(|client| format!("client {client} gets no lock: {miss:?}"));
-        let coverage = &mut self.process.shared.world().watch.coverage;
-        match miss {
-            Miss::HeldByOther => coverage.held_by_other += 1,
-            Miss::NoQuorum => coverage.no_quorum += 1,
-            Miss::TooLate => coverage.too_late += 1,
+    fn record_failure(&self, failure: AcquireFailure) {
+        self.trace(|client| format!("client {client} gets no lock: {failure:?}"));
+        let coverage = &mut self.process.shared.world().observer.coverage;
+        match failure {
+            AcquireFailure::HeldByOther => coverage.held_by_other += 1,
+            AcquireFailure::NoQuorum => coverage.no_quorum += 1,
+            AcquireFailure::TooLate => coverage.too_late += 1,
         }
     }
 
-    fn obtained(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<dyn Hold>) -> u64 {
-        let until = hold.end_of_validity().map_or(0, Instant::as_nanos);
+    fn record_hold(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<dyn Hold>) -> u64 {
+        let valid_until = hold.end_of_validity().map_or(0, Instant::as_nanos);
         let slot = hold.slot();
-        let mut place = slot.map_or(resource, |slot| place_of_slot(resource, slot));
+        let mut place = slot.map_or(resource, |slot| slot_place(resource, slot));
         let mut world = self.process.shared.world();
         if world.flaw == Some(Flaw::CountToK) {
-            place = counted_place(&world.watch.believers, kind, place);
+            place = place_of_counted_permit(&world.observer.believers, kind, place);
         }
         let believer = Believer {
             id: 0,
             client: self.process.client,
-            task: world.task,
-            renewed,
+            task: world.polled_task,
+            is_renewed: renewed,
             kind,
-            sets: world.sets(self.process.client),
+            sets: world.sets_of_new_hold(self.process.client),
             resource: place.into(),
             scope: kind.scope(place),
             value: hold.value(),
-            fencing: hold.fencing(),
-            since: 0,
-            obtained: world.now,
-            until,
-            ends: self.process.clock.when(until).unwrap_or(u64::MAX),
-            over: false,
+            fencing_token: hold.fencing(),
+            obtained_event: 0,
+            obtained_at: world.now,
+            valid_until,
+            ends_at: self
+                .process
+                .clock
+                .time_of_reading(valid_until)
+                .unwrap_or(u64::MAX),
+            is_over: false,
             clock: self.process.clock,
             hold,
         };
         let now = world.now;
-        world.watch.obtained(now, believer)
+        world.observer.begin_belief(now, believer)
     }
 
-    fn retire(&self, id: u64, why: Why) {
+    fn retire(&self, id: u64, reason: EndReason) {
         let mut world = self.process.shared.world();
         let now = world.now;
-        let hold = world.watch.retire(now, id, why);
+        let hold = world.observer.end_belief(now, id, reason);
         drop(world);
         drop(hold);
     }
 }
 
 /// A call of the library that has not returned yet. The rule "calls end" limits its duration.
-struct UnderWay<'a> {
+struct RunningCall<'a> {
     client: &'a Client,
     call: Call,
-    began: u64,
+    began_at: u64,
 }
 
-impl UnderWay<'_> {
-    fn over(self) {
-        let (call, began) = (self.call, self.began);
+impl RunningCall<'_> {
+    fn returned(self) {
+        let (call, began_at) = (self.call, self.began_at);
         let client = self.client.process.client;
         let first_request = self.client.process.shared.world().processes[client].first_request;
-        self.client.tell(|task| Fact::Returned {
+        self.client.report_fact(|task| Fact::CallReturned {
             client,
             task,
             call,
-            began,
+            began_at,
             first_request,
         });
     }
@@ -421,27 +448,27 @@ impl UnderWay<'_> {
 
 /// A future that polls an inner future at most `polls` times. If the inner future is not ready by then, it is dropped,
 /// and the result is `None`.
-struct Cut<F> {
+struct PollLimit<F> {
     future: Option<Pin<Box<F>>>,
     polls: u8,
 }
 
-impl<F: Future> Cut<F> {
-    fn after(future: F, polls: u8) -> Self {
+impl<F: Future> PollLimit<F> {
+    fn new(future: F, polls: u8) -> Self {
         let future = Some(Box::pin(future));
         Self { future, polls }
     }
 }
 
-impl<F: Future> Future for Cut<F> {
+impl<F: Future> Future for PollLimit<F> {
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(future) = &mut self.future else {
             return Poll::Ready(None);
         };
-        if let Poll::Ready(done) = future.as_mut().poll(cx) {
-            return Poll::Ready(Some(done));
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
         }
         self.polls -= 1;
         if self.polls == 0 {

@@ -2,9 +2,9 @@
 
 /// The true time at the beginning of a run, in nanoseconds. It is larger than zero, so that a clock that is behind the
 /// true time shows no negative time.
-pub(crate) const BEGIN: u64 = 1_000_000_000_000;
+pub(crate) const RUN_START: u64 = 1_000_000_000_000;
 
-/// The reading of the wall clock at [`BEGIN`], in microseconds since 1970.
+/// The reading of the wall clock at [`RUN_START`], in microseconds since 1970.
 pub(crate) const EPOCH_US: u64 = 1_790_000_000_000_000;
 
 /// One millisecond of simulated time, in nanoseconds.
@@ -20,37 +20,37 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Creates a clock that shows `begins` (nanoseconds) at [`BEGIN`] and gains `ppm` parts per million.
-    pub(crate) fn new(begins: u64, ppm: i64) -> Self {
+    /// Creates a clock that shows `begins` (nanoseconds) at [`RUN_START`] and gains `ppm` parts per million.
+    pub(crate) fn new(first_reading: u64, ppm: i64) -> Self {
         Self {
-            set_at: BEGIN,
-            set_to: begins,
+            set_at: RUN_START,
+            set_to: first_reading,
             ppm,
         }
     }
 
     /// Returns the reading at the true time `now`; both in nanoseconds.
     pub(crate) fn read(&self, now: u64) -> u64 {
-        let passed = now.saturating_sub(self.set_at);
-        let gained = passed as i64 / 1000 * self.ppm / 1000;
+        let elapsed = now.saturating_sub(self.set_at);
+        let gained = elapsed as i64 / 1000 * self.ppm / 1000;
         self.set_to
-            .saturating_add(passed)
+            .saturating_add(elapsed)
             .saturating_add_signed(gained)
     }
 
     /// Returns the first true time at which the clock shows `reading` or more; both in nanoseconds. `None` if the
     /// reading is too large to be reached.
-    pub(crate) fn when(&self, reading: u64) -> Option<u64> {
-        let wanted = reading.saturating_sub(self.set_to);
-        if wanted > u64::MAX / 4 {
+    pub(crate) fn time_of_reading(&self, reading: u64) -> Option<u64> {
+        let clock_advance = reading.saturating_sub(self.set_to);
+        if clock_advance > u64::MAX / 4 {
             return None;
         }
         let rate = (1_000_000 + self.ppm) as u128;
-        let mut at = self.set_at + (u128::from(wanted) * 1_000_000 / rate) as u64;
-        while self.read(at) < reading {
-            at += (reading - self.read(at)).max(1);
+        let mut time = self.set_at + (u128::from(clock_advance) * 1_000_000 / rate) as u64;
+        while self.read(time) < reading {
+            time += (reading - self.read(time)).max(1);
         }
-        Some(at)
+        Some(time)
     }
 
     /// Moves the clock by `by` nanoseconds at the true time `now`; backwards if `by` is negative.
@@ -67,16 +67,16 @@ mod tests {
     #[test]
     fn fast_clock_gains_time_and_slow_clock_loses_time() {
         let (fast, slow) = (Clock::new(50, 4_000), Clock::new(50, -4_000));
-        let at = BEGIN + 1000 * MS;
-        assert_eq!(fast.read(at), 50 + 1004 * MS);
-        assert_eq!(slow.read(at), 50 + 996 * MS);
+        let one_second_later = RUN_START + 1000 * MS;
+        assert_eq!(fast.read(one_second_later), 50 + 1004 * MS);
+        assert_eq!(slow.read(one_second_later), 50 + 996 * MS);
         for clock in [fast, slow] {
-            let there = clock
-                .when(50 + 777 * MS)
+            let reached_at = clock
+                .time_of_reading(50 + 777 * MS)
                 .expect("the clock must reach 777 ms");
-            assert!(clock.read(there) >= 50 + 777 * MS);
-            assert!(clock.read(there - 1_000) < 50 + 777 * MS);
+            assert!(clock.read(reached_at) >= 50 + 777 * MS);
+            assert!(clock.read(reached_at - 1_000) < 50 + 777 * MS);
         }
-        assert_eq!(fast.when(u64::MAX), None);
+        assert_eq!(fast.time_of_reading(u64::MAX), None);
     }
 }

@@ -3,11 +3,11 @@
 use std::fmt;
 
 /// The group of counted events that happen only if some masters are stores (databases or ZooKeeper).
-const STORES: &str = "stores";
+const STORE_EVENTS: &str = "stores";
 /// The group of counted events that happen only if masters are replaced.
-const CHANGES: &str = "changes of masters";
+const CHANGE_EVENTS: &str = "changes of masters";
 /// The group of counted events that happen only if each client process takes only one step.
-const TRIES: &str = "short processes";
+const SHORT_PROCESS_EVENTS: &str = "short processes";
 
 macro_rules! counted {
     ($($group:literal { $($name:ident: $text:literal,)* })*) => {
@@ -24,19 +24,19 @@ macro_rules! counted {
             }
 
             /// Whether the events of this group can happen in the counted runs.
-            fn may(&self, group: &str) -> bool {
+            fn is_possible(&self, group: &str) -> bool {
                 match group {
-                    STORES => self.sessions > 0,
-                    CHANGES => self.reconfigured > 0,
-                    TRIES => self.ended_processes > 0,
+                    STORE_EVENTS => self.sessions > 0,
+                    CHANGE_EVENTS => self.reconfigured > 0,
+                    SHORT_PROCESS_EVENTS => self.ended_processes > 0,
                     _ => true,
                 }
             }
 
             /// Returns the names of all events that could have happened in the counted runs but never did.
-            pub fn missing(&self) -> Vec<&'static str> {
+            pub fn events_that_never_happened(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
-                $($(if self.$name == 0 && self.may($group) { missing.push($text); })*)*
+                $($(if self.$name == 0 && self.is_possible($group) { missing.push($text); })*)*
                 missing
             }
         }
@@ -45,7 +45,7 @@ macro_rules! counted {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 $(
                     writeln!(f, "{}", $group)?;
-                    $(writeln!(f, "  {:<42}{:>14}", $text, grouped(self.$name))?;)*
+                    $(writeln!(f, "  {:<42}{:>14}", $text, format_grouped(self.$name))?;)*
                 )*
                 Ok(())
             }
@@ -59,44 +59,44 @@ counted! {
         held_by_other: "refusals: another client holds the lock",
         no_quorum: "refusals: no quorum",
         too_late: "refusals: too late",
-        cut: "acquires dropped midway",
-        cut_releases: "releases dropped midway",
+        dropped_acquires: "acquires dropped midway",
+        dropped_releases: "releases dropped midway",
         hand_overs: "locks handed over to another client",
         confirms: "confirmations of fencing tokens sent",
         renewed: "validity extended",
         restored: "lock keys restored by extensions",
-        lost: "lost locks reported to their holders",
-        lined_up: "lock requests of queued waiters",
+        lost_locks: "lost locks reported to their holders",
+        queued_requests: "lock requests of queued waiters",
         batches: "renewals of several locks in one request",
         acquired_together: "lock requests sent in batches",
         released_together: "releases sent in batches",
         deletions: "releases with the command DELIFEQ",
         deletions_refused: "DELIFEQ commands refused",
-        woken: "waiters woken",
+        woken_waiters: "waiters woken",
         groups: "requests for shared locks or several keys",
-        several: "holds of several resources",
-        shared: "holds of readers",
-        owned: "holds of owners",
+        holds_of_several: "holds of several resources",
+        reader_holds: "holds of readers",
+        owner_holds: "holds of owners",
         permits: "holds of permits",
         shared_holders: "further holders of a shared lock",
         downgraded: "writers downgraded to readers",
         not_downgraded: "write locks lost during a downgrade",
-        noted: "holders' notes sent to masters",
-        announced: "new leaders announced to observers",
+        notes_sent: "holders' notes sent to masters",
+        leaders_announced: "new leaders announced to observers",
         leaders_seen: "leaders reported with their notes",
         unnamed_seen: "leaders reported without a note",
         nobody_seen: "reports that there is no leader",
         named_refusals: "refusals that contain the holder's note",
-        created: "values created",
-        removed: "values removed",
-        taken: "units taken",
+        values_created: "values created",
+        values_removed: "values removed",
+        units_taken: "units taken",
         units_left: "reports of the number of units left",
-        due: "jobs of `once` done",
-        done_at_least: "jobs of `once` done, then recorded",
-        not_recorded: "jobs of `once` done, perhaps not recorded",
-        done_before: "jobs of `once` skipped: already done",
+        once_jobs_done: "jobs of `once` done",
+        jobs_done_then_recorded: "jobs of `once` done, then recorded",
+        jobs_not_recorded: "jobs of `once` done, perhaps not recorded",
+        jobs_skipped: "jobs of `once` skipped: already done",
         values_lost: "calls that found a value lost or missing",
-        unknown: "writes with an unknown result",
+        unknown_writes: "writes with an unknown result",
         values_cut: "quota and `once` calls dropped midway",
         waited_after_healing: "locks acquired after all faults ended",
     }
@@ -108,12 +108,12 @@ counted! {
         stalls: "stalls",
         jumps: "clock jumps",
         refusals: "requests refused: BUSY, OOM and the like",
-        full: "requests refused: OOM for some keys only",
+        out_of_memory_refusals: "requests refused: OOM for some keys only",
         forgotten_scripts: "calls of scripts that were not loaded",
         garbage: "malformed replies",
         foreign_keys: "lock keys written by another program",
-        breaks: "locks force-released",
-        skips: "jumps of all clocks by several days",
+        force_releases: "locks force-released",
+        skipped_days: "jumps of all clocks by several days",
     }
     "network" {
         partitions: "partitions",
@@ -123,7 +123,7 @@ counted! {
         resets: "connections reset",
         reconnects: "connections made",
         half_open: "connections dead on one side only",
-        kicked: "old connections closed with CLIENT KILL",
+        killed_connections: "old connections closed with CLIENT KILL",
         pings: "pings on connections",
         pending_releases: "connections that first send a release",
     }
@@ -135,35 +135,35 @@ counted! {
         stale_commits: "commits refused: the record had changed",
         late_commits: "late commits of abandoned sessions",
         late_stale: "late commits refused as outdated",
-        stuck: "commits that the server delayed",
-        words: "wake-up messages to listeners",
+        delayed_commits: "commits that the server delayed",
+        store_wake_ups: "wake-up messages to listeners",
     }
     "changes of masters" {
         reconfigured: "clients reconfigured",
-        begun: "markers written by `masters begin`",
-        closed: "masters closed",
-        opened: "masters opened",
-        finished: "markers written by `masters finish`",
-        ended: "connections of outdated clients closed",
-        carried: "fencing counters raised by `masters open`",
-        retired: "masters stopped for good",
-        unanswered: "operator commands without an answer",
-        not_yet: "operator steps that failed",
+        begin_markers: "markers written by `masters begin`",
+        closed_masters: "masters closed",
+        opened_masters: "masters opened",
+        finish_markers: "markers written by `masters finish`",
+        closed_outdated: "connections of outdated clients closed",
+        carried_counters: "fencing counters raised by `masters open`",
+        retired_masters: "masters stopped for good",
+        unanswered_commands: "operator commands without an answer",
+        failed_operator_steps: "operator steps that failed",
         refused_by_mark: "votes refused by a generation marker",
-        given_again: "generation markers restored by clients",
-        aged: "age records raised or started by clients",
-        fallen: "masters restarted with an older marker",
-        mended: "markers restored by the administrator",
-        split: "runs in which a majority lost its markers",
-        dates: "jumps of clients' wall clocks",
-        joint: "holds that need two majorities of masters",
-        later: "holds on new masters after a replacement",
+        restored_markers: "generation markers restored by clients",
+        written_age_records: "age records raised or started by clients",
+        restarts_with_older_marker: "masters restarted with an older marker",
+        markers_written_by_hand: "markers restored by the administrator",
+        lost_marker_majorities: "runs in which a majority lost its markers",
+        wall_clock_jumps: "jumps of clients' wall clocks",
+        joint_holds: "holds that need two majorities of masters",
+        holds_after_replacement: "holds on new masters after a replacement",
     }
     "clients" {
         pauses: "processes paused",
         kills: "processes killed",
-        dozes: "tasks delayed at an await point",
-        preempted: "tasks preempted before reading a clock",
+        task_delays: "tasks delayed at an await point",
+        preemptions: "tasks preempted before reading a clock",
     }
     "short processes" {
         ended_processes: "processes that took only one step",
@@ -177,7 +177,7 @@ counted! {
 }
 
 /// Formats a number with its digits in groups of three.
-pub fn grouped(number: u64) -> String {
+pub fn format_grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::checks::Moment;
-use crate::coverage::grouped;
+use crate::coverage::format_grouped;
 use crate::facts::{Fact, ValueResult};
 use crate::happening::Happening;
 use crate::kind::{Kind, ValueStep};
@@ -13,12 +13,12 @@ use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 /// The rows of the table: the kinds of locks, then the kinds of values under locks.
-pub const HELD: [&str; 9] = [
+pub const LOCK_OR_VALUE_KINDS: [&str; 9] = [
     "plain", "several", "reader", "permit", "owner", "leader", "quota", "once", "register",
 ];
 
-/// The index of the first row of values in [`HELD`].
-const VALUES: usize = 6;
+/// The index of the first row of values in [`LOCK_OR_VALUE_KINDS`].
+const FIRST_VALUE_ROW: usize = 6;
 
 /// The kinds of masters in a scenario. There is a separate table for each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ impl Masters {
         }
     }
 
-    pub(crate) fn of(scenario: &Scenario) -> Self {
-        match (scenario.stores(), scenario.has_clockless()) {
+    pub(crate) fn from_scenario(scenario: &Scenario) -> Self {
+        match (scenario.store_masters(), scenario.has_clockless()) {
             (0, _) => Self::Redis,
             (_, false) => Self::Clocked,
             (_, true) => Self::Clockless,
@@ -55,7 +55,7 @@ impl Masters {
 
 /// One table. A cell counts how often a lock or value of one kind (the row) was checked after an event of one kind (the
 /// column).
-type Table = [[u64; Happening::ALL.len()]; HELD.len()];
+type Table = [[u64; Happening::ALL.len()]; LOCK_OR_VALUE_KINDS.len()];
 
 /// One table for each kind of masters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,10 +76,13 @@ impl Crossings {
             .into_iter()
             .zip(&self.0)
             .flat_map(|(masters, table)| {
-                HELD.into_iter().zip(table).flat_map(move |(held, row)| {
-                    let cells = Happening::ALL.into_iter().zip(row);
-                    cells.map(move |(happening, count)| (masters, held, happening, *count))
-                })
+                LOCK_OR_VALUE_KINDS
+                    .into_iter()
+                    .zip(table)
+                    .flat_map(move |(held, row)| {
+                        let cells = Happening::ALL.into_iter().zip(row);
+                        cells.map(move |(happening, count)| (masters, held, happening, *count))
+                    })
             })
     }
 }
@@ -95,10 +98,10 @@ impl fmt::Display for Crossings {
                 write!(f, "{:>11}", happening.name())?;
             }
             writeln!(f)?;
-            for (held, row) in HELD.into_iter().zip(table) {
+            for (held, row) in LOCK_OR_VALUE_KINDS.into_iter().zip(table) {
                 write!(f, "  {held:<38}")?;
                 for count in row {
-                    write!(f, "{:>11}", grouped(*count))?;
+                    write!(f, "{:>11}", format_grouped(*count))?;
                 }
                 writeln!(f)?;
             }
@@ -114,123 +117,126 @@ type Columns = u16;
 ///
 /// - For a lock: events while the lock is held, or between two holds of the same resource.
 /// - For a value: events between two uses of the value.
-pub(crate) struct Watched {
+pub(crate) struct CrossingCounter {
     masters: Masters,
     pub(crate) crossings: Crossings,
     /// For each resource: the happenings since a lock on this resource was last obtained.
-    since_held: [Columns; PLACES],
-    /// For each resource and each kind of value (each row from [`VALUES`] on): the happenings since a value of this
+    columns_since_hold: [Columns; PLACES],
+    /// For each resource and each kind of value (each row from [`FIRST_VALUE_ROW`] on): the happenings since a value of this
     /// kind was last used under the lock of this resource.
-    since_used: [[Columns; HELD.len() - VALUES]; PLACES],
+    columns_since_use: [[Columns; LOCK_OR_VALUE_KINDS.len() - FIRST_VALUE_ROW]; PLACES],
     /// For each task: the row of the table for the value that the task is using.
-    asks: HashMap<usize, usize>,
+    value_rows: HashMap<usize, usize>,
 }
 
-impl Watched {
+impl CrossingCounter {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            masters: Masters::of(scenario),
+            masters: Masters::from_scenario(scenario),
             crossings: Crossings::default(),
-            since_held: [0; PLACES],
-            since_used: [[0; HELD.len() - VALUES]; PLACES],
-            asks: HashMap::new(),
+            columns_since_hold: [0; PLACES],
+            columns_since_use: [[0; LOCK_OR_VALUE_KINDS.len() - FIRST_VALUE_ROW]; PLACES],
+            value_rows: HashMap::new(),
         }
     }
 
-    pub(crate) fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) {
-        let ranks = at.promises.exclusion || at.promises.tokens;
+    pub(crate) fn count_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) {
+        let counts_holds = moment.promises.exclusion || moment.promises.tokens;
         match fact {
-            Fact::Restarted { forgot: true, .. } => self.happened(at, Happening::Empty, None, None),
+            Fact::MasterRestarted {
+                lost_data: true, ..
+            } => self.record_happening(moment, Happening::DataLost, None, None),
             Fact::Happened {
-                what,
+                happening,
                 client,
                 resource,
-            } => self.happened(at, *what, *client, *resource),
-            Fact::Obtained { believer } => {
+            } => self.record_happening(moment, *happening, *client, *resource),
+            Fact::LockObtained { believer } => {
                 for resource in believer.scope.resources() {
-                    let columns = std::mem::take(&mut self.since_held[resource]);
-                    if ranks {
-                        self.count(row_of_lock(believer.kind), columns);
+                    let columns = std::mem::take(&mut self.columns_since_hold[resource]);
+                    if counts_holds {
+                        self.add_columns(row_of_lock(believer.kind), columns);
                     }
                 }
             }
-            Fact::Asks { task, verb, .. } => {
-                self.asks.insert(*task, row_of(*verb));
+            Fact::ValueCallStarted { task, verb, .. } => {
+                self.value_rows.insert(*task, row_of_value(*verb));
             }
-            Fact::ValueReturned {
+            Fact::ValueCallReturned {
                 task,
                 resource,
                 result,
                 ..
-            } if at.promises.stock && *result != ValueResult::Nothing => {
-                if let Some(row) = self.asks.remove(task) {
-                    let since = &mut self.since_used[*resource][row - VALUES];
-                    let columns = std::mem::take(since);
-                    self.count(row, columns);
+            } if moment.promises.stock && *result != ValueResult::NotChanged => {
+                if let Some(row) = self.value_rows.remove(task) {
+                    let columns_since =
+                        &mut self.columns_since_use[*resource][row - FIRST_VALUE_ROW];
+                    let columns = std::mem::take(columns_since);
+                    self.add_columns(row, columns);
                 }
             }
             _ => {}
         }
     }
 
-    fn happened(
+    fn record_happening(
         &mut self,
-        at: &Moment<'_>,
-        what: Happening,
+        moment: &Moment<'_>,
+        happening: Happening,
         client: Option<usize>,
         resource: Option<usize>,
     ) {
-        let column: Columns = 1 << what as u32;
+        let column: Columns = 1 << happening as u32;
         for place in (0..PLACES).filter(|place| resource.is_none_or(|only| only == *place)) {
             // An event that concerns only one client affects only the locks that this client holds now. The loop over
-            // `at.believers` counts it.
+            // `moment.believers` counts it.
             if client.is_none() {
-                self.since_held[place] |= column;
+                self.columns_since_hold[place] |= column;
             }
-            for since in &mut self.since_used[place] {
-                *since |= column;
+            for columns_since in &mut self.columns_since_use[place] {
+                *columns_since |= column;
             }
         }
-        if !at.promises.exclusion && !at.promises.tokens {
+        if !moment.promises.exclusion && !moment.promises.tokens {
             return;
         }
-        for believer in at.believers {
+        for believer in moment.believers {
             let mut resources = believer.scope.resources();
-            let concerned = client.is_none_or(|only| only == believer.client)
-                && resource.is_none_or(|only| resources.any(|one| one == only));
-            if concerned {
-                self.count(row_of_lock(believer.kind), column);
+            let is_concerned = client.is_none_or(|only| only == believer.client)
+                && resource.is_none_or(|only| resources.any(|resource| resource == only));
+            if is_concerned {
+                self.add_columns(row_of_lock(believer.kind), column);
             }
         }
     }
 
-    fn count(&mut self, row: usize, columns: Columns) {
-        let row = &mut self.crossings.0[self.masters as usize][row];
-        for (column, count) in row.iter_mut().enumerate() {
+    fn add_columns(&mut self, row: usize, columns: Columns) {
+        let row_cells = &mut self.crossings.0[self.masters as usize][row];
+        for (column, count) in row_cells.iter_mut().enumerate() {
             *count += u64::from(columns >> column & 1);
         }
     }
 }
 
-fn row_of(verb: ValueStep) -> usize {
-    VALUES
+fn row_of_value(verb: ValueStep) -> usize {
+    FIRST_VALUE_ROW
         + match verb {
-            ValueStep::Take(_) | ValueStep::Left => 0,
+            ValueStep::Take(_) | ValueStep::ReadRemaining => 0,
             ValueStep::Create(units) => usize::from(units == 0),
             ValueStep::Remove { record } => usize::from(record),
-            ValueStep::Once | ValueStep::AtLeast => 1,
-            ValueStep::Turn => 2,
+            ValueStep::AtMostOnce | ValueStep::AtLeastOnce => 1,
+            ValueStep::SeparateCalls => 2,
         }
 }
 
 fn row_of_lock(kind: Kind) -> usize {
     match kind {
-        Kind::Exclusive | Kind::Downgraded | Kind::Noted(_) | Kind::Observe => 0,
+        Kind::Exclusive | Kind::Downgraded | Kind::WithNote(_) | Kind::Observe => 0,
         Kind::Several(_) => 1,
         Kind::Shared => 2,
         Kind::Permit(_) => 3,
-        Kind::Owner(_) | Kind::Counted(_) => 4,
-        Kind::Lead(_) => 5,
+        Kind::Owner(_) | Kind::OwnerOfProcess(_) => 4,
+        Kind::Leader(_) => 5,
         Kind::Value(_) => 8,
     }
 }

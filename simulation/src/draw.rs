@@ -14,7 +14,7 @@ mod values;
 
 use crate::clock::MS;
 use crate::kind::Kind;
-use crate::locker::{PERMITS, SEMAPHORES, place_of_slot};
+use crate::locker::{PERMITS, SEMAPHORES, slot_place};
 use crate::rng::Rng;
 use crate::scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, PERIOD, Refusal, Scenario, Settings, Step,
@@ -24,59 +24,59 @@ use crate::scenario::{
 impl Scenario {
     /// Draws the scenario of this seed.
     pub fn draw(seed: u64) -> Self {
-        Self::furnished(seed, None, true)
+        Self::draw_with_kinds(seed, None, true)
     }
 
     /// Draws a scenario with this number of masters; `None` draws this number as well. If `days` is true, some scenarios
     /// have unused days.
-    fn furnished(seed: u64, masters: Option<u8>, days: bool) -> Self {
-        let (mut scenario, resources) = Self::drawn(seed, masters);
+    fn draw_with_kinds(seed: u64, masters: Option<u8>, days: bool) -> Self {
+        let (mut scenario, resources) = Self::draw_base(seed, masters);
         if scenario.settings.fencing {
-            scenario.mix(&mut Rng::stream(seed, 4), resources);
+            scenario.add_lock_kinds(&mut Rng::stream(seed, 4), resources);
             scenario.add_notes(&mut Rng::stream(seed, 6));
             scenario.add_values(&mut Rng::stream(seed, 5));
             scenario.add_removals(&mut Rng::stream(seed, 9));
-            scenario.permit(&mut Rng::stream(seed, 8));
+            scenario.add_permits(&mut Rng::stream(seed, 8));
         }
         scenario.add_foreign_keys(&mut Rng::stream(seed, 7), resources);
-        scenario.break_what_is_rare(&mut Rng::stream(seed, 14));
-        scenario.fill_for_one_lock(&mut Rng::stream(seed, 15));
+        scenario.force_release_rare_kinds(&mut Rng::stream(seed, 14));
+        scenario.exhaust_memory_for_one_lock(&mut Rng::stream(seed, 15));
         if days {
             scenario.idle_for_days(&mut Rng::stream(seed, 12), true);
         }
-        scenario.break_behind_partitions(&mut Rng::stream(seed, 17));
+        scenario.force_release_behind_partitions(&mut Rng::stream(seed, 17));
         scenario
     }
 
     /// Draws the parts that every scenario has: masters, clients with plain exclusive locks, a network and faults.
-    /// `asked` is the number of masters; `None` draws this number as well. Returns the scenario and the number of its
+    /// `fixed_masters` is the number of masters; `None` draws this number as well. Returns the scenario and the number of its
     /// resources.
-    fn drawn(seed: u64, asked: Option<u8>) -> (Self, u8) {
+    fn draw_base(seed: u64, fixed_masters: Option<u8>) -> (Self, u8) {
         let mut rng = Rng::stream(seed, 1);
         let rng = &mut rng;
-        let masters = rng.pick(&[1u8, 2, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7, 9]);
-        let masters = asked.unwrap_or(masters);
+        let drawn_masters = rng.pick(&[1u8, 2, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7, 9]);
+        let masters = fixed_masters.unwrap_or(drawn_masters);
         let clients = rng.range(2, 5) as u8;
         let resources = rng.pick(&[1u8, 1, 1, 2, 5, 20]);
         let tasks = rng.pick(&[1u8, 1, 1, 2, 3, 6]);
-        let on = Kinds::draw(rng);
+        let kinds = DrawnKinds::draw(rng);
         let settings = self::settings(rng);
         let heal_at = rng.range(2_000, 5_000) * MS;
-        let master_plans = (0..masters).map(|_| on.master(rng)).collect();
+        let master_plans = (0..masters).map(|_| kinds.master(rng)).collect();
         let steps = rng.range(4, 14) * (1 + u64::from(tasks) / 2);
-        let step = |rng: &mut Rng| on.step(rng, resources, settings.ttl);
+        let step = |rng: &mut Rng| kinds.step(rng, resources, settings.ttl);
         let client_plans = (0..clients)
-            .map(|_| on.client(rng, |rng| (0..steps).map(|_| step(rng)).collect()))
+            .map(|_| kinds.client(rng, |rng| (0..steps).map(|_| step(rng)).collect()))
             .collect();
-        let net = on.net(rng, settings.ttl);
+        let net = kinds.net(rng, settings.ttl);
         let mut faults = Faults {
             rng,
             heal_at,
             list: Vec::new(),
         };
-        on.of_masters(&mut faults, masters);
-        on.of_connections(&mut faults, masters);
-        on.of_clients(&mut faults, clients, resources, settings.ttl);
+        kinds.add_master_faults(&mut faults, masters);
+        kinds.add_connection_faults(&mut faults, masters);
+        kinds.add_client_faults(&mut faults, clients, resources, settings.ttl);
         let mut faults = faults.list;
         faults.sort_by_key(|fault| fault.at);
         let scenario = Self {
@@ -97,27 +97,28 @@ impl Scenario {
 
     /// Draws the kinds of locks. About every third scenario has other kinds in addition to plain exclusive locks. `rng`
     /// is a separate random stream, so these draws do not change the scenario's other draws.
-    fn mix(&mut self, rng: &mut Rng, resources: u8) {
-        let mut on = |ppm: u32| rng.chance(ppm);
-        if !on(350_000) {
+    fn add_lock_kinds(&mut self, rng: &mut Rng, resources: u8) {
+        let mut chance = |ppm: u32| rng.chance(ppm);
+        if !chance(350_000) {
             return;
         }
-        let several = on(500_000) && resources > 1;
-        let (shared, owned, downgraded) = (on(600_000), on(450_000), on(400_000));
+        let has_several = chance(500_000) && resources > 1;
+        let (has_readers, has_owners, has_downgrades) =
+            (chance(600_000), chance(450_000), chance(400_000));
         let owners = rng.range(1, 3);
         for client in &mut self.clients {
             for step in &mut client.steps {
-                let drawn = rng.below(9);
-                step.kind = match drawn {
-                    0 | 1 if several => {
+                let choice = rng.below(9);
+                step.kind = match choice {
+                    0 | 1 if has_several => {
                         let others = rng.range(1, 4);
-                        let one = |bits: u32, _| bits | 1 << rng.below(resources.into());
-                        Kind::Several((0..others).fold(0, one))
+                        let add_resource = |bits: u32, _| bits | 1 << rng.below(resources.into());
+                        Kind::Several((0..others).fold(0, add_resource))
                     }
-                    2 | 3 if shared => Kind::Shared,
-                    4 | 5 if owned => Kind::Owner(rng.below(owners) as u8),
-                    6 if owned => Kind::Counted(rng.below(owners) as u8),
-                    7 if downgraded => Kind::Downgraded,
+                    2 | 3 if has_readers => Kind::Shared,
+                    4 | 5 if has_owners => Kind::Owner(rng.below(owners) as u8),
+                    6 if has_owners => Kind::OwnerOfProcess(rng.below(owners) as u8),
+                    7 if has_downgrades => Kind::Downgraded,
                     _ => Kind::Exclusive,
                 };
             }
@@ -128,26 +129,32 @@ impl Scenario {
 impl Scenario {
     /// Lets some steps take a permit of a semaphore, in about every seventh scenario. In most of these scenarios, all
     /// clients configure the same number of permits.
-    fn permit(&mut self, rng: &mut Rng) {
+    fn add_permits(&mut self, rng: &mut Rng) {
         if !rng.chance(150_000) {
             return;
         }
-        let (share, agreed) = (rng.pick(&[2u64, 2, 4]), rng.chance(750_000));
-        let permits: Vec<u8> = (0..SEMAPHORES).map(|_| rng.pick(&[1, 2, 2, 3])).collect();
+        let (one_in, is_agreed) = (rng.pick(&[2u64, 2, 4]), rng.chance(750_000));
+        let permits_by_semaphore: Vec<u8> =
+            (0..SEMAPHORES).map(|_| rng.pick(&[1, 2, 2, 3])).collect();
         for client in &mut self.clients {
             for step in &mut client.steps {
-                let other = rng.range(1, PERMITS as u64) as u8;
-                if rng.below(share) == 0 {
-                    let all = permits[usize::from(step.resource) % SEMAPHORES];
-                    step.kind = Kind::Permit(if agreed { all } else { other });
+                let own_permits = rng.range(1, PERMITS as u64) as u8;
+                if rng.below(one_in) == 0 {
+                    let common_permits =
+                        permits_by_semaphore[usize::from(step.resource) % SEMAPHORES];
+                    step.kind = Kind::Permit(if is_agreed {
+                        common_permits
+                    } else {
+                        own_permits
+                    });
                 }
             }
         }
         for fault in &mut self.faults {
-            if let FaultKind::Break { resource, .. } = &mut fault.kind
+            if let FaultKind::ForceRelease { resource, .. } = &mut fault.kind
                 && rng.chance(400_000)
             {
-                *resource = place_of_slot(*resource, rng.below(2) as usize);
+                *resource = slot_place(*resource, rng.below(2) as usize);
             }
         }
     }
@@ -156,14 +163,14 @@ impl Scenario {
 impl Scenario {
     /// Adds force-releases to about a tenth of the scenarios that have faults, if clients use values or notes. Such
     /// scenarios are rare, so the other draws seldom force-release their locks.
-    fn break_what_is_rare(&mut self, rng: &mut Rng) {
-        let rare = self.has_values() || self.has_notes();
-        if self.faults.is_empty() || !rare || !rng.chance(100_000) {
+    fn force_release_rare_kinds(&mut self, rng: &mut Rng) {
+        let has_rare_kinds = self.has_values() || self.has_notes();
+        if self.faults.is_empty() || !has_rare_kinds || !rng.chance(100_000) {
             return;
         }
         for resource in 0..2 {
             let at = rng.below(self.heal_at - 10 * MS);
-            let kind = FaultKind::Break {
+            let kind = FaultKind::ForceRelease {
                 resource,
                 missed: 0,
             };
@@ -174,7 +181,7 @@ impl Scenario {
 
     /// Changes force-releases so that they miss some masters. Also adds force-releases to a fifth of the scenarios with
     /// faults: each happens while some clients have no link to one master, and the operator misses another master.
-    fn break_behind_partitions(&mut self, rng: &mut Rng) {
+    fn force_release_behind_partitions(&mut self, rng: &mut Rng) {
         let masters = self.masters.len() as u64;
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let resources: Vec<u8> = steps.map(|step| step.resource).collect();
@@ -182,35 +189,35 @@ impl Scenario {
             return;
         }
         for fault in &mut self.faults {
-            if let FaultKind::Break { missed, .. } = &mut fault.kind
+            if let FaultKind::ForceRelease { missed, .. } = &mut fault.kind
                 && rng.chance(300_000)
             {
                 *missed = 1 << rng.below(masters);
             }
         }
-        let times = if rng.chance(200_000) {
+        let count = if rng.chance(200_000) {
             rng.range(1, 5)
         } else {
             0
         };
-        for _ in 0..times {
+        for _ in 0..count {
             let at = rng.below(self.heal_at - 30 * MS);
-            let left = (self.heal_at - at) / MS;
-            let lasts = rng.range(20, self.settings.ttl / MS + 200).min(left);
-            let away = rng.below(masters);
+            let remaining = (self.heal_at - at) / MS;
+            let lasts_ms = rng.range(20, self.settings.ttl / MS + 200).min(remaining);
+            let cut_master = rng.below(masters);
             let kind = FaultKind::Partition {
                 clients: rng.draw() as u16,
-                masters: 1 << away,
+                masters: 1 << cut_master,
                 to: true,
                 from: true,
-                lasts: lasts * MS,
+                lasts: lasts_ms * MS,
             };
             self.faults.push(Fault { at, kind });
-            let kind = FaultKind::Break {
+            let kind = FaultKind::ForceRelease {
                 resource: rng.pick(&resources),
-                missed: 1 << ((away + rng.range(1, masters - 1)) % masters),
+                missed: 1 << ((cut_master + rng.range(1, masters - 1)) % masters),
             };
-            let at = at + rng.range(1, lasts) * MS;
+            let at = at + rng.range(1, lasts_ms) * MS;
             self.faults.push(Fault { at, kind });
         }
         self.faults.sort_by_key(|fault| fault.at);
@@ -218,7 +225,7 @@ impl Scenario {
 
     /// Adds periods in which a master has no memory left for the lock of one resource, to a tenth of the scenarios with
     /// faults.
-    fn fill_for_one_lock(&mut self, rng: &mut Rng) {
+    fn exhaust_memory_for_one_lock(&mut self, rng: &mut Rng) {
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let resources: Vec<u8> = steps.map(|step| step.resource).collect();
         if self.faults.is_empty() || resources.is_empty() || !rng.chance(100_000) {
@@ -226,11 +233,11 @@ impl Scenario {
         }
         for _ in 0..rng.range(1, 6) {
             let at = rng.below(self.heal_at - 10 * MS);
-            let left = (self.heal_at - at) / MS;
-            let kind = FaultKind::Fill {
+            let remaining = (self.heal_at - at) / MS;
+            let kind = FaultKind::OutOfMemory {
                 master: rng.below(self.masters.len() as u64) as u8,
                 resource: rng.pick(&resources),
-                lasts: rng.range(1, 1_500).min(left) * MS,
+                lasts: rng.range(1, 1_500).min(remaining) * MS,
             };
             self.faults.push(Fault { at, kind });
         }
@@ -245,11 +252,11 @@ impl Scenario {
         }
         for _ in 0..rng.range(1, 6) {
             let at = rng.below(self.heal_at - 10 * MS);
-            let left = (self.heal_at - at) / MS;
+            let remaining = (self.heal_at - at) / MS;
             let kind = FaultKind::ForeignKey {
                 master: rng.below(self.masters.len() as u64) as u8,
                 resource: rng.below(resources.into()) as u8,
-                lasts: rng.range(1, 1_500).min(left) * MS,
+                lasts: rng.range(1, 1_500).min(remaining) * MS,
             };
             self.faults.push(Fault { at, kind });
         }
@@ -258,65 +265,65 @@ impl Scenario {
 }
 
 /// The properties of a scenario. Most of them are kinds of faults that can occur in it.
-struct Kinds {
-    breaking: bool,
-    jumping: bool,
-    preempting: bool,
-    crashing: bool,
-    stalling: bool,
-    cutting: bool,
-    resetting: bool,
-    pausing: bool,
-    killing: bool,
-    losing: bool,
-    doubling: bool,
-    dozing: bool,
-    slow: bool,
-    drippy: bool,
-    forgetting: bool,
-    refusing: bool,
-    flushing: bool,
-    garbling: bool,
-    skewed: bool,
-    drifting: bool,
-    dropping: bool,
-    shuffle: bool,
-    leftovers: bool,
-    torn: bool,
+struct DrawnKinds {
+    force_releases: bool,
+    clock_jumps: bool,
+    preemptions: bool,
+    crashes: bool,
+    stalls: bool,
+    partitions: bool,
+    resets: bool,
+    pauses: bool,
+    kills: bool,
+    packet_losses: bool,
+    duplicates: bool,
+    task_delays: bool,
+    slow_network: bool,
+    resets_of_messages: bool,
+    half_open_connections: bool,
+    refusals: bool,
+    script_flushes: bool,
+    malformed_replies: bool,
+    skewed_clocks: bool,
+    drifting_clocks: bool,
+    dropped_futures: bool,
+    shuffled_tasks: bool,
+    leftover_packets: bool,
+    torn_writes: bool,
 }
 
-impl Kinds {
+impl DrawnKinds {
     fn draw(rng: &mut Rng) -> Self {
         // Some scenarios are calm (without faults), because the library promises more in calm scenarios. In the other
         // scenarios, each kind of fault occurs with its own probability, mostly between 10 and 40 %.
         let calm = rng.chance(120_000);
-        let breaking = rng.chance(if calm { 400_000 } else { 60_000 });
-        let mut on = |ppm: u32, harmless: bool| rng.chance(ppm) && (harmless || !calm);
+        let force_releases = rng.chance(if calm { 400_000 } else { 60_000 });
+        let mut is_drawn = |ppm: u32, harmless: bool| rng.chance(ppm) && (harmless || !calm);
         Self {
-            breaking,
-            jumping: on(80_000, false),
-            preempting: on(120_000, false),
-            crashing: on(350_000, false),
-            stalling: on(250_000, false),
-            cutting: on(350_000, false),
-            resetting: on(250_000, false),
-            pausing: on(350_000, false),
-            killing: on(250_000, false),
-            losing: on(250_000, false),
-            doubling: on(300_000, false),
-            dozing: on(200_000, false),
-            slow: on(250_000, false),
-            drippy: on(150_000, false),
-            forgetting: on(200_000, false),
-            refusing: on(250_000, false),
-            flushing: on(150_000, false),
-            garbling: on(200_000, false),
-            skewed: on(400_000, true),
-            drifting: on(400_000, true),
-            dropping: on(400_000, true),
-            shuffle: on(300_000, true),
-            leftovers: on(500_000, true),
-            torn: on(400_000, true),
+            force_releases,
+            clock_jumps: is_drawn(80_000, false),
+            preemptions: is_drawn(120_000, false),
+            crashes: is_drawn(350_000, false),
+            stalls: is_drawn(250_000, false),
+            partitions: is_drawn(350_000, false),
+            resets: is_drawn(250_000, false),
+            pauses: is_drawn(350_000, false),
+            kills: is_drawn(250_000, false),
+            packet_losses: is_drawn(250_000, false),
+            duplicates: is_drawn(300_000, false),
+            task_delays: is_drawn(200_000, false),
+            slow_network: is_drawn(250_000, false),
+            resets_of_messages: is_drawn(150_000, false),
+            half_open_connections: is_drawn(200_000, false),
+            refusals: is_drawn(250_000, false),
+            script_flushes: is_drawn(150_000, false),
+            malformed_replies: is_drawn(200_000, false),
+            skewed_clocks: is_drawn(400_000, true),
+            drifting_clocks: is_drawn(400_000, true),
+            dropped_futures: is_drawn(400_000, true),
+            shuffled_tasks: is_drawn(300_000, true),
+            leftover_packets: is_drawn(500_000, true),
+            torn_writes: is_drawn(400_000, true),
         }
     }
 
@@ -325,7 +332,7 @@ impl Kinds {
     /// returns zero.
     fn drift(&self, rng: &mut Rng) -> i64 {
         match rng.below(4) {
-            _ if !self.drifting => 0,
+            _ if !self.drifting_clocks => 0,
             0 => WORST_PPM,
             1 => -WORST_PPM,
             _ => rng.around(WORST_PPM),
@@ -334,24 +341,24 @@ impl Kinds {
 
     fn master(&self, rng: &mut Rng) -> MasterPlan {
         MasterPlan {
-            offset_us: rng.around(if self.skewed { 350_000 } else { 500 }),
+            offset_us: rng.around(if self.skewed_clocks { 350_000 } else { 500 }),
             ppm: self.drift(rng),
             disk: rng.pick(&[Disk::None, Disk::None, Disk::Stale, Disk::Always]),
             store: None,
         }
     }
 
-    fn client(&self, rng: &mut Rng, steps: impl FnOnce(&mut Rng) -> Vec<Step>) -> ClientPlan {
+    fn client(&self, rng: &mut Rng, draw_steps: impl FnOnce(&mut Rng) -> Vec<Step>) -> ClientPlan {
         ClientPlan {
             origin: rng.range(1, 1 << 50),
             ppm: self.drift(rng),
-            wall_us: rng.around(if self.skewed { 5_000_000 } else { 2_000 }),
-            steps: steps(rng),
+            wall_us: rng.around(if self.skewed_clocks { 5_000_000 } else { 2_000 }),
+            steps: draw_steps(rng),
         }
     }
 
     fn step(&self, rng: &mut Rng, resources: u8, ttl: u64) -> Step {
-        let long = rng.chance(150_000);
+        let is_long_hold = rng.chance(150_000);
         Step {
             think: rng.below(120 * MS),
             resource: rng.below(resources.into()) as u8,
@@ -360,101 +367,109 @@ impl Kinds {
             } else {
                 rng.range(10, 1_500) * MS
             },
-            hold: rng.below(if long { 2 * ttl } else { 60 * MS }),
+            hold: rng.below(if is_long_hold { 2 * ttl } else { 60 * MS }),
             renew: !rng.chance(300_000),
             extend: rng
                 .chance(150_000)
                 .then(|| ttl / MS * rng.range(5, 10) / 10 * MS),
-            cut: (self.dropping && rng.chance(250_000)).then(|| rng.range(1, 8) as u8),
+            cut: (self.dropped_futures && rng.chance(250_000)).then(|| rng.range(1, 8) as u8),
             drop: rng.chance(200_000),
-            cut_release: (self.dropping && rng.chance(150_000)).then_some(1),
+            cut_release: (self.dropped_futures && rng.chance(150_000)).then_some(1),
             kind: Kind::Exclusive,
         }
     }
 
     fn net(&self, rng: &mut Rng, ttl: u64) -> Net {
-        fn some(rng: &mut Rng, on: bool, low: u64, high: u64) -> u32 {
-            if on { rng.range(low, high) as u32 } else { 0 }
+        fn draw_ppm(rng: &mut Rng, is_drawn: bool, low: u64, high: u64) -> u32 {
+            if is_drawn {
+                rng.range(low, high) as u32
+            } else {
+                0
+            }
         }
         Net {
-            delay: rng.range(50_000, if self.slow { 8 * MS } else { MS }),
-            jitter: rng.range(10_000, if self.slow { 30 * MS } else { MS }),
-            loss_ppm: some(rng, self.losing, 1_000, 50_000),
+            delay: rng.range(50_000, if self.slow_network { 8 * MS } else { MS }),
+            jitter: rng.range(10_000, if self.slow_network { 30 * MS } else { MS }),
+            loss_ppm: draw_ppm(rng, self.packet_losses, 1_000, 50_000),
             again: rng.range(5, 200) * MS,
-            duplicate_ppm: some(rng, self.doubling, 1_000, 60_000),
+            duplicate_ppm: draw_ppm(rng, self.duplicates, 1_000, 60_000),
             duplicate_late: rng.range(1, 2 * ttl / MS) * MS,
-            reset_ppm: some(rng, self.drippy, 500, 10_000),
-            doze_ppm: some(rng, self.dozing, 1_000, 80_000),
+            reset_ppm: draw_ppm(rng, self.resets_of_messages, 500, 10_000),
+            doze_ppm: draw_ppm(rng, self.task_delays, 1_000, 80_000),
             doze: rng.range(1, 2 * ttl / MS) * MS,
-            preempt_ppm: some(rng, self.preempting, 300, 10_000),
+            preempt_ppm: draw_ppm(rng, self.preemptions, 300, 10_000),
             preempt: rng.range(1, 2 * ttl / MS) * MS,
-            cut_ppm: if self.torn { 300_000 } else { 0 },
-            leftover_ppm: if self.leftovers { 700_000 } else { 0 },
-            shuffle: self.shuffle,
+            cut_ppm: if self.torn_writes { 300_000 } else { 0 },
+            leftover_ppm: if self.leftover_packets { 700_000 } else { 0 },
+            shuffle: self.shuffled_tasks,
         }
     }
 
-    fn of_masters(&self, faults: &mut Faults<'_>, masters: u8) {
-        let any = |rng: &mut Rng| rng.below(masters.into()) as u8;
-        faults.add(self.crashing, 4, |rng, left| FaultKind::Crash {
-            master: any(rng),
-            down: rng.range(1, 1_500).min(left) * MS,
+    fn add_master_faults(&self, faults: &mut Faults<'_>, masters: u8) {
+        let draw_number = |rng: &mut Rng| rng.below(masters.into()) as u8;
+        faults.add(self.crashes, 4, |rng, remaining| FaultKind::Crash {
+            master: draw_number(rng),
+            down: rng.range(1, 1_500).min(remaining) * MS,
             age: rng.range(1, 1_000) * MS,
         });
-        faults.add(self.stalling, 5, |rng, left| FaultKind::Stall {
-            master: any(rng),
-            lasts: rng.range(1, 1_200).min(left) * MS,
+        faults.add(self.stalls, 5, |rng, remaining| FaultKind::Stall {
+            master: draw_number(rng),
+            lasts: rng.range(1, 1_200).min(remaining) * MS,
         });
-        faults.add(self.jumping, 3, |rng, _| FaultKind::Jump {
-            master: any(rng),
+        faults.add(self.clock_jumps, 3, |rng, _| FaultKind::ClockJump {
+            master: draw_number(rng),
             by_us: rng.around(2_000_000),
         });
     }
 
-    fn of_connections(&self, faults: &mut Faults<'_>, masters: u8) {
-        let any = |rng: &mut Rng| rng.below(masters.into()) as u8;
-        faults.add(self.cutting, 6, |rng, left| {
-            let way = rng.below(4);
+    fn add_connection_faults(&self, faults: &mut Faults<'_>, masters: u8) {
+        let draw_number = |rng: &mut Rng| rng.below(masters.into()) as u8;
+        faults.add(self.partitions, 6, |rng, remaining| {
+            let direction = rng.below(4);
             FaultKind::Partition {
                 clients: rng.draw() as u16,
                 masters: rng.draw() as u16,
-                to: way != 1,
-                from: way != 2,
-                lasts: rng.range(1, 1_500).min(left) * MS,
+                to: direction != 1,
+                from: direction != 2,
+                lasts: rng.range(1, 1_500).min(remaining) * MS,
             }
         });
-        faults.add(self.resetting, 8, |rng, _| FaultKind::Reset {
-            master: any(rng),
+        faults.add(self.resets, 8, |rng, _| FaultKind::ResetConnections {
+            master: draw_number(rng),
         });
-        faults.add(self.forgetting, 4, |rng, _| FaultKind::Forget {
-            master: any(rng),
+        faults.add(self.half_open_connections, 4, |rng, _| {
+            FaultKind::ForgetConnections {
+                master: draw_number(rng),
+            }
         });
-        faults.add(self.refusing, 5, |rng, left| FaultKind::Refuse {
-            master: any(rng),
+        faults.add(self.refusals, 5, |rng, remaining| FaultKind::Refuse {
+            master: draw_number(rng),
             how: rng.pick(&Refusal::ALL),
-            lasts: rng.range(1, 1_000).min(left) * MS,
+            lasts: rng.range(1, 1_000).min(remaining) * MS,
         });
-        faults.add(self.flushing, 4, |rng, _| FaultKind::Flush {
-            master: any(rng),
+        faults.add(self.script_flushes, 4, |rng, _| FaultKind::FlushScripts {
+            master: draw_number(rng),
         });
-        faults.add(self.garbling, 6, |rng, _| FaultKind::Garble {
-            master: any(rng),
+        faults.add(self.malformed_replies, 6, |rng, _| {
+            FaultKind::MalformReplies {
+                master: draw_number(rng),
+            }
         });
     }
 
-    fn of_clients(&self, faults: &mut Faults<'_>, clients: u8, resources: u8, ttl: u64) {
-        let any = |rng: &mut Rng| rng.below(clients.into()) as u8;
-        faults.add(self.breaking, 5, |rng, _| FaultKind::Break {
+    fn add_client_faults(&self, faults: &mut Faults<'_>, clients: u8, resources: u8, ttl: u64) {
+        let draw_number = |rng: &mut Rng| rng.below(clients.into()) as u8;
+        faults.add(self.force_releases, 5, |rng, _| FaultKind::ForceRelease {
             resource: rng.below(resources.into()) as u8,
             missed: 0,
         });
-        faults.add(self.pausing, 8, |rng, left| FaultKind::Pause {
-            client: any(rng),
-            lasts: rng.range(1, 3 * ttl / MS).min(left) * MS,
+        faults.add(self.pauses, 8, |rng, remaining| FaultKind::Pause {
+            client: draw_number(rng),
+            lasts: rng.range(1, 3 * ttl / MS).min(remaining) * MS,
         });
-        faults.add(self.killing, 4, |rng, left| FaultKind::Kill {
-            client: any(rng),
-            down: rng.range(1, 500).min(left) * MS,
+        faults.add(self.kills, 4, |rng, remaining| FaultKind::Kill {
+            client: draw_number(rng),
+            down: rng.range(1, 500).min(remaining) * MS,
         });
     }
 }
@@ -482,15 +497,15 @@ struct Faults<'a> {
 }
 
 impl Faults<'_> {
-    /// If `on`, adds between 1 and `most` faults at random times. `kind` draws each fault. Its second argument is the
+    /// If `is_drawn`, adds between 1 and `limit` faults at random times. `draw_kind` draws each fault. Its second argument is the
     /// time from this fault until the end of all faults, in milliseconds.
-    fn add(&mut self, on: bool, most: u64, kind: impl Fn(&mut Rng, u64) -> FaultKind) {
-        if !on {
+    fn add(&mut self, is_drawn: bool, limit: u64, draw_kind: impl Fn(&mut Rng, u64) -> FaultKind) {
+        if !is_drawn {
             return;
         }
-        for _ in 0..self.rng.range(1, most) {
+        for _ in 0..self.rng.range(1, limit) {
             let at = self.rng.below(self.heal_at - 10 * MS);
-            let kind = kind(self.rng, (self.heal_at - at) / MS);
+            let kind = draw_kind(self.rng, (self.heal_at - at) / MS);
             self.list.push(Fault { at, kind });
         }
     }

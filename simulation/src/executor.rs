@@ -14,12 +14,12 @@ use quorate::runtime::BoxFuture;
 
 use crate::world::{Event, Shared};
 
-type Ready = Arc<Mutex<VecDeque<usize>>>;
+type ReadyTasks = Arc<Mutex<VecDeque<usize>>>;
 
 struct TaskWaker {
-    ready: Ready,
+    ready: ReadyTasks,
     task: usize,
-    queued: AtomicBool,
+    is_queued: AtomicBool,
 }
 
 impl Wake for TaskWaker {
@@ -28,7 +28,7 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::Relaxed) {
+        if !self.is_queued.swap(true, Ordering::Relaxed) {
             let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
             ready.push_back(self.task);
         }
@@ -41,23 +41,23 @@ struct Task {
     state: Arc<TaskWaker>,
     waker: Waker,
     /// Whether the task has been delayed since its last wake-up. A task is delayed at most once after each wake-up.
-    dozed: bool,
+    was_delayed: bool,
 }
 
 /// If tasks are polled this number of times without an event in between, they are considered to be in an endless loop.
-const BUSY: usize = 100_000;
+const MOST_POLLS: usize = 100_000;
 
 /// The executor for the tasks of all processes.
 pub(crate) struct Executor {
     shared: Arc<Shared>,
-    ready: Ready,
+    ready: ReadyTasks,
     /// The tasks by index. An index is never reused, so a late wake-up cannot reach another task.
     tasks: Vec<Option<Task>>,
 }
 
 impl Executor {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let ready = shared.ready.clone();
+        let ready = shared.ready_tasks.clone();
         Self {
             shared,
             ready,
@@ -70,7 +70,7 @@ impl Executor {
         let state = Arc::new(TaskWaker {
             ready: self.ready.clone(),
             task,
-            queued: AtomicBool::new(false),
+            is_queued: AtomicBool::new(false),
         });
         let waker = Waker::from(state.clone());
         state.wake_by_ref();
@@ -79,23 +79,24 @@ impl Executor {
             future,
             state,
             waker,
-            dozed: false,
+            was_delayed: false,
         }));
     }
 
     /// Polls tasks until no task is ready. Returns false if a rule was broken, or if tasks seem to wake each other
     /// endlessly.
-    pub(crate) fn settle(&mut self) -> bool {
-        for _ in 0..BUSY {
-            let next = self.next_ready();
-            let Some(task) = next else { return true };
-            if !self.run(task) {
+    pub(crate) fn poll_ready_tasks(&mut self) -> bool {
+        for _ in 0..MOST_POLLS {
+            let Some(task) = self.next_ready() else {
+                return true;
+            };
+            if !self.poll_task(task) {
                 return false;
             }
         }
         let mut world = self.shared.world();
         let now = world.now;
-        world.watch.checkers.busy(now, BUSY);
+        world.observer.checkers.record_endless_loop(now, MOST_POLLS);
         false
     }
 
@@ -112,50 +113,53 @@ impl Executor {
         ready.pop_front()
     }
 
-    fn run(&mut self, index: usize) -> bool {
+    fn poll_task(&mut self, index: usize) -> bool {
         let Some(task) = self.tasks[index].as_mut() else {
             return true;
         };
         {
             let mut world = self.shared.world();
             let now = world.now;
-            world.task = index;
+            world.polled_task = index;
             let process = &mut world.processes[task.client];
             if process.paused_until > now {
-                process.parked_tasks.push(index);
+                process.postponed_tasks.push(index);
                 return true;
             }
             let net = world.scenario.net;
-            if net.doze_ppm > 0 && !task.dozed && !world.healed() && world.rng.chance(net.doze_ppm)
+            if net.doze_ppm > 0
+                && !task.was_delayed
+                && !world.faults_have_ended()
+                && world.rng.chance(net.doze_ppm)
             {
-                task.dozed = true;
-                let at = now + world.rng.below(net.doze);
-                world.watch.coverage.dozes += 1;
-                world.at(at, Event::Wake(index as u32));
+                task.was_delayed = true;
+                let wakes_at = now + world.rng.below(net.doze);
+                world.observer.coverage.task_delays += 1;
+                world.schedule(wakes_at, Event::TaskReady(index as u32));
                 return true;
             }
         }
-        task.dozed = false;
+        task.was_delayed = false;
         let client = task.client;
-        task.state.queued.store(false, Ordering::Relaxed);
-        let done = {
+        task.state.is_queued.store(false, Ordering::Relaxed);
+        let is_ready = {
             let mut cx = Context::from_waker(&task.waker);
-            self.shared.polls(true);
-            let done = Pin::new(&mut task.future).poll(&mut cx) == Poll::Ready(());
-            self.shared.polls(false);
-            done
+            self.shared.set_polling(true);
+            let is_ready = Pin::new(&mut task.future).poll(&mut cx) == Poll::Ready(());
+            self.shared.set_polling(false);
+            is_ready
         };
-        if done {
+        if is_ready {
             self.tasks[index] = None;
         }
         let spawned = {
             let mut world = self.shared.world();
             let now = world.now;
-            world.watch.after(now, Some(client));
-            if world.watch.checkers.violation.is_some() {
+            world.observer.check_after_event(now, Some(client));
+            if world.observer.checkers.violation.is_some() {
                 return false;
             }
-            std::mem::take(&mut world.spawned)
+            std::mem::take(&mut world.spawned_tasks)
         };
         for (client, future) in spawned {
             self.spawn(client, future);
@@ -171,14 +175,17 @@ impl Executor {
 
     /// Removes all tasks of a client process from the executor, and returns them. The caller must not drop them while
     /// it holds the mutex of the `World`: a task may lock this mutex when it is dropped.
-    pub(crate) fn take(&mut self, client: usize) -> impl Sized + use<> {
-        let of = |task: &mut Option<Task>| {
+    pub(crate) fn remove_tasks(&mut self, client: usize) -> impl Sized + use<> {
+        let take_if_of_client = |task: &mut Option<Task>| {
             if task.as_ref().is_some_and(|task| task.client == client) {
                 task.take()
             } else {
                 None
             }
         };
-        self.tasks.iter_mut().filter_map(of).collect::<Vec<_>>()
+        self.tasks
+            .iter_mut()
+            .filter_map(take_if_of_client)
+            .collect::<Vec<_>>()
     }
 }

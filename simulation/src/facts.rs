@@ -12,27 +12,27 @@ use crate::locker::Hold;
 
 /// The state of one lock on one master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct LockState {
     /// The value in the lock key; `None` if there is no key. For a shared lock, this is the marker of readers or of an
     /// owner, padded with zeros to 32 bytes.
     pub(crate) holder: Option<[u8; 32]>,
     /// When the lock key expires, in microseconds on the master's clock; zero if there is no key.
-    pub(crate) expires: u64,
+    pub(crate) expires_us: u64,
     pub(crate) counter: u64,
     /// When the key of the fencing counter expires, in microseconds on the master's clock; zero if there is no key.
-    pub(crate) counter_expires: u64,
+    pub(crate) counter_expires_us: u64,
 }
 
-impl Seen {
+impl LockState {
     /// Returns the state at `now_us` (microseconds on the master's clock), assuming that no message changes the lock
     /// until then. An expired lock key is removed from the state.
-    pub(crate) fn at(self, now_us: u64) -> Self {
-        if self.holder.is_some() && now_us < self.expires {
+    pub(crate) fn without_expired_lock(self, now_us: u64) -> Self {
+        if self.holder.is_some() && now_us < self.expires_us {
             return self;
         }
         Self {
             holder: None,
-            expires: 0,
+            expires_us: 0,
             ..self
         }
     }
@@ -44,27 +44,27 @@ pub(crate) struct Member {
     /// The random lock value of the hold's attempt.
     pub(crate) value: [u8; 32],
     /// The true time at which the hold expires, in nanoseconds.
-    pub(crate) until: u64,
+    pub(crate) expires_at: u64,
     /// When the hold expires, in milliseconds on the master's clock.
-    pub(crate) until_ms: u64,
+    pub(crate) expires_at_ms: u64,
 }
 
 /// Something that happened in the simulation and that a checker may need to know.
 pub(crate) enum Fact<'a> {
     /// A task starts an acquire with the timeout `wait`, in nanoseconds; `None` waits without a limit.
-    Asked {
+    AcquireStarted {
         task: usize,
         resource: usize,
         wait: Option<u64>,
     },
     /// A client has begun an attempt: it is about to send the first request of the attempt to a master.
-    Started {
+    AttemptStarted {
         client: usize,
         task: usize,
         claim: &'a Arc<Claim>,
     },
     /// A master has executed a message about one lock.
-    Applied {
+    RequestExecuted {
         master: usize,
         /// The time on the master's clock, in milliseconds.
         now_ms: u64,
@@ -76,56 +76,62 @@ pub(crate) enum Fact<'a> {
         answer: &'a Result<Answer, Fault>,
         /// The result of an extension for this lock; `None` for other messages, or if the master returned an error.
         extended: Option<Extended>,
-        before: Seen,
-        after: Seen,
+        before: LockState,
+        after: LockState,
         /// The true time at which the lock key expires, in nanoseconds, unless a later message changes the expiry.
-        expires: u64,
+        expires_at: u64,
         /// The holds of readers or of an owner that share the lock on this master after the message.
         members: &'a [Member],
     },
     /// A master has executed a message by which a waiter leaves the master's queue.
-    Left {
+    WaiterLeft {
         master: usize,
         claim: &'a Arc<Claim>,
     },
     /// A client has obtained a lock, and begins to believe that it holds this lock.
-    Obtained { believer: &'a Believer },
-    /// The validity of a hold was extended. `old` is the previous end of the validity, in nanoseconds on the client's
-    /// clock.
-    Extended { believer: &'a Believer, old: u64 },
+    LockObtained { believer: &'a Believer },
+    /// The validity of a hold was extended. `previous_end` is the previous end of the validity, in nanoseconds on the
+    /// client's clock.
+    ValidityExtended {
+        believer: &'a Believer,
+        previous_end: u64,
+    },
     /// The client's guard shows for the first time that the lock is no longer held. The notice of the loss may come
     /// later.
-    Over { believer: &'a Believer },
+    GuardEnded { believer: &'a Believer },
     /// A client has stopped believing that it holds a lock.
-    Retired { believer: &'a Believer, why: Why },
+    BeliefEnded {
+        believer: &'a Believer,
+        reason: EndReason,
+    },
     /// A call of the library has returned, or the future of the call was dropped.
-    Returned {
+    CallReturned {
         client: usize,
         task: usize,
         call: Call,
-        began: u64,
+        began_at: u64,
         /// The true time at which the client's process sent its first request and began to connect; `None` if it has
         /// sent none.
         first_request: Option<u64>,
     },
     /// A holder leaves this note. `value` is the holder's lock value.
-    Says {
+    HolderNote {
         resource: usize,
         value: Token,
         note: &'a str,
     },
     /// A waiter was refused. `holder` is the holder's lock value, and `note` is the holder's note. Each is `None` if
     /// the waiter did not receive it.
-    Refused {
+    WaiterRefused {
         resource: usize,
         holder: Option<&'a [u8]>,
         note: Option<&'a str>,
     },
     /// A task begins to observe an election.
-    Observes { task: usize },
+    ObservationStarted { task: usize },
     /// An observer received the current leader's term (fencing token) and note. If there is no leader, `leader` is
     /// `None`.
-    Observed {
+    LeaderObserved {
         task: usize,
         resource: usize,
         leader: Option<(u64, Option<&'a str>)>,
@@ -137,12 +143,12 @@ pub(crate) enum Fact<'a> {
         /// The note, and when it expires in microseconds on the master's clock; `None` if the master has no note.
         note: Option<(&'a [u8], u64)>,
         /// The state of the lock on this master.
-        lock: Seen,
+        lock: LockState,
         /// The true time at which the note expires, in nanoseconds.
-        until: u64,
+        expires_at: u64,
     },
     /// A client begins an operation on the value under a lock.
-    Asks {
+    ValueCallStarted {
         task: usize,
         resource: usize,
         verb: ValueStep,
@@ -150,20 +156,20 @@ pub(crate) enum Fact<'a> {
         step: u8,
     },
     /// A client's operation on the value under a lock has returned this result.
-    ValueReturned {
+    ValueCallReturned {
         client: usize,
         task: usize,
         resource: usize,
         result: ValueResult,
     },
     /// A master has read or written the value under a lock.
-    Valued {
+    ValueRequestExecuted {
         master: usize,
         resource: usize,
         request: &'a Request,
         answer: &'a Result<Answer, Fault>,
-        before: Seen,
-        after: Seen,
+        before: LockState,
+        after: LockState,
     },
     /// A client sends the first message that writes the value under a lock.
     WriteSent {
@@ -173,37 +179,37 @@ pub(crate) enum Fact<'a> {
         token: u64,
     },
     /// A client asks a store (a master that is a database or ZooKeeper) to write the value under a lock.
-    Writes {
+    StoreWriteSent {
         resource: usize,
         token: u64,
         bytes: &'a [u8],
     },
     /// A store confirms to a client that the client waits in the lock's queue.
-    Stood {
+    WaiterQueued {
         master: usize,
         claim: &'a Arc<Claim>,
     },
     /// A store has reported to a client that the client does not hold the lock.
-    Denied {
+    HoldDenied {
         master: usize,
         claim: &'a Arc<Claim>,
     },
     /// A store has reported to a client that the client's lock is released.
-    Released,
+    ReleaseReported,
     /// A store's record contains a lock value again, although the store had reported to a client that this lock is
     /// released.
-    WrittenAgain { master: usize, value: &'a [u8; 32] },
+    ReleasedValueWritten { master: usize, value: &'a [u8; 32] },
     /// Another program looks for the value that it has stored under the key of a lock.
-    ForeignKey {
+    ForeignKeyChecked {
         master: usize,
         resource: usize,
         /// Whether the foreign value is still there.
-        stands: bool,
+        is_unchanged: bool,
     },
     /// An event that may interfere with locks and values. `client` and `resource` are the client process and the
     /// resource that the event concerns; `None` means all client processes, or all resources.
     Happened {
-        what: Happening,
+        happening: Happening,
         client: Option<usize>,
         resource: Option<usize>,
     },
@@ -211,13 +217,13 @@ pub(crate) enum Fact<'a> {
     ClockJumps {
         master: usize,
         /// The reading of the clock just before the jump, in microseconds.
-        shown_us: u64,
+        reading_us: u64,
     },
     /// A master has restarted.
-    Restarted {
+    MasterRestarted {
         master: usize,
         /// Whether the master has lost some or all of its memory.
-        forgot: bool,
+        lost_data: bool,
     },
 }
 
@@ -269,23 +275,23 @@ pub(crate) enum ValueResult {
     /// Units were taken from the quota. The number is how many units are left in it afterwards.
     Taken(u64),
     /// The number of units that are left in the quota, after a call that took none.
-    Left(u64),
+    UnitsLeft(u64),
     /// Work that is done once per period: the caller must do the work of the current period. The number is the fencing
     /// token of the caller's lock.
-    Due(u64),
+    WorkDue(u64),
     /// Work that is done once per period: the work of the current period was done before this call.
-    Done,
+    AlreadyDone,
     /// The value does not exist, or the masters have lost it.
     Lost,
     /// The client does not know whether the call has written the value.
     Unknown,
     /// The call has failed, and has not changed the value.
-    Nothing,
+    NotChanged,
 }
 
 /// Why a client's belief that it holds a lock has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum EndReason {
     Released,
     Dropped,
     /// The lock was downgraded to a reader's lock.
@@ -296,13 +302,13 @@ pub(crate) enum Why {
     Killed,
 }
 
-/// A lock that a client believes it holds. [`Why`] lists the reasons why this belief ends.
+/// A lock that a client believes it holds. [`EndReason`] lists the reasons why this belief ends.
 pub(crate) struct Believer {
     pub(crate) id: u64,
     pub(crate) client: usize,
     pub(crate) task: usize,
     /// Whether the lock is renewed in the background.
-    pub(crate) renewed: bool,
+    pub(crate) is_renewed: bool,
     pub(crate) kind: Kind,
     /// The sets of masters; the client needs a majority of each set.
     pub(crate) sets: Sets,
@@ -312,22 +318,22 @@ pub(crate) struct Believer {
     /// The locked places (resources or slots), and the class of the holds that may share them.
     pub(crate) scope: Scope,
     pub(crate) value: Token,
-    pub(crate) fencing: Option<u64>,
+    pub(crate) fencing_token: Option<u64>,
     /// The number of the event at which the lock was obtained.
-    pub(crate) since: u64,
+    pub(crate) obtained_event: u64,
     /// The true time at which the lock was obtained, in nanoseconds.
-    pub(crate) obtained: u64,
+    pub(crate) obtained_at: u64,
     /// The end of the validity as the library last reported it, in nanoseconds on the client's clock.
-    pub(crate) until: u64,
-    /// The true time at which the validity ends, in nanoseconds: `until`, converted from the client's clock.
-    pub(crate) ends: u64,
+    pub(crate) valid_until: u64,
+    /// The true time at which the validity ends, in nanoseconds: `valid_until`, converted from the client's clock.
+    pub(crate) ends_at: u64,
     /// Whether the library has reported that the lock is no longer held.
-    pub(crate) over: bool,
+    pub(crate) is_over: bool,
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<dyn Hold>,
 }
 
 /// Returns the first six of the hex digits of a lock value, for traces.
-pub(crate) fn short(value: &[u8]) -> String {
+pub(crate) fn short_hex(value: &[u8]) -> String {
     String::from_utf8_lossy(&value[..value.len().min(6)]).into_owned()
 }

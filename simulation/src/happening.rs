@@ -7,51 +7,51 @@ use crate::scenario::{FaultKind, Refusal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happening {
     /// An operator takes a step of a replacement of masters on one master: it raises the master's generation marker.
-    Change,
+    MastersChanged,
     /// A master refuses requests because it has no memory left for them.
-    Full,
+    OutOfMemory,
     /// A master restarts and has lost some or all of its memory.
-    Empty,
+    DataLost,
     /// The clock of a master or of a client jumps.
-    Clock,
+    ClockJump,
     /// The process of a holder pauses.
     Pause,
     /// A master loses its cached Lua scripts.
-    Flush,
+    ScriptsFlushed,
     /// A master refuses requests because the client's user lacks a permission.
-    Denied,
+    PermissionDenied,
     /// A lock is force-released.
-    Break,
+    ForceRelease,
     /// Nobody uses the masters for days.
-    Unused,
+    UnusedDays,
 }
 
 impl Happening {
     /// All happenings, in the order of their columns in the table of `crossings.rs`.
     pub const ALL: [Self; 9] = [
-        Self::Change,
-        Self::Full,
-        Self::Empty,
-        Self::Clock,
+        Self::MastersChanged,
+        Self::OutOfMemory,
+        Self::DataLost,
+        Self::ClockJump,
         Self::Pause,
-        Self::Flush,
-        Self::Denied,
-        Self::Break,
-        Self::Unused,
+        Self::ScriptsFlushed,
+        Self::PermissionDenied,
+        Self::ForceRelease,
+        Self::UnusedDays,
     ];
 
     /// The name of the happening: the header of its column in the table of `crossings.rs`.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Change => "change",
-            Self::Full => "full",
-            Self::Empty => "empty",
-            Self::Clock => "clock",
+            Self::MastersChanged => "change",
+            Self::OutOfMemory => "full",
+            Self::DataLost => "empty",
+            Self::ClockJump => "clock",
             Self::Pause => "pause",
-            Self::Flush => "flush",
-            Self::Denied => "denied",
-            Self::Break => "break",
-            Self::Unused => "unused",
+            Self::ScriptsFlushed => "flush",
+            Self::PermissionDenied => "denied",
+            Self::ForceRelease => "break",
+            Self::UnusedDays => "unused",
         }
     }
 }
@@ -62,21 +62,27 @@ impl Happening {
     /// - the happening;
     /// - the client that the happening concerns; `None` for all clients;
     /// - the resource that the happening concerns; `None` for all resources.
-    pub(crate) fn of(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
+    pub(crate) fn from_fault(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
         Some(match fault {
-            FaultKind::Jump { .. } | FaultKind::Date { .. } => (Self::Clock, None, None),
-            FaultKind::Flush { .. } => (Self::Flush, None, None),
+            FaultKind::ClockJump { .. } | FaultKind::WallClockJump { .. } => {
+                (Self::ClockJump, None, None)
+            }
+            FaultKind::FlushScripts { .. } => (Self::ScriptsFlushed, None, None),
             FaultKind::Refuse {
                 how: Refusal::OutOfMemory,
                 ..
-            } => (Self::Full, None, None),
-            FaultKind::Fill { resource, .. } => (Self::Full, None, Some(resource.into())),
+            } => (Self::OutOfMemory, None, None),
+            FaultKind::OutOfMemory { resource, .. } => {
+                (Self::OutOfMemory, None, Some(resource.into()))
+            }
             FaultKind::Refuse {
                 how: Refusal::Denied,
                 ..
-            } => (Self::Denied, None, None),
+            } => (Self::PermissionDenied, None, None),
             FaultKind::Pause { client, .. } => (Self::Pause, Some(client.into()), None),
-            FaultKind::Break { resource, .. } => (Self::Break, None, Some(resource.into())),
+            FaultKind::ForceRelease { resource, .. } => {
+                (Self::ForceRelease, None, Some(resource.into()))
+            }
             _ => return None,
         })
     }

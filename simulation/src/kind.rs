@@ -1,6 +1,6 @@
 //! The kinds of locks, and which holds may share a resource.
 
-use crate::place::place_of_slot;
+use crate::place::slot_place;
 
 /// The kind of lock that a client takes in one step of its plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,13 +16,13 @@ pub enum Kind {
     /// A lock of the owner with this number. Other holds of the same owner may share the lock.
     Owner(u8),
     /// A lock of the owner with this number. All tasks of a client process share one hold of this lock.
-    Counted(u8),
+    OwnerOfProcess(u8),
     /// An exclusive lock. The client downgrades it to a reader's lock after half of `Step::hold`.
     Downgraded,
     /// An exclusive lock, whose holder stores a note for the waiters. The note contains this number.
-    Noted(u32),
+    WithNote(u32),
     /// The lock of an elected leader. The leader stores a note, which contains this number.
-    Lead(u32),
+    Leader(u32),
     /// No lock: the client observes the election for `Step::resource`.
     Observe,
     /// An exclusive lock, under which the client uses a value: a quota (units that clients take) or a once-per-period
@@ -40,19 +40,19 @@ pub enum ValueStep {
     /// Take this many units of the quota.
     Take(u8),
     /// Read how many units of the quota are left.
-    Left,
+    ReadRemaining,
     /// Remove the quota or the once-per-period record.
     Remove {
         /// True to remove a once-per-period record; false to remove a quota.
         record: bool,
     },
     /// Do the work of the current period at most once.
-    Once,
+    AtMostOnce,
     /// Do the work of the current period at least once. The work lasts half of the time `Step::hold`.
-    AtLeast,
-    /// The steps of `Once` as four separate calls: acquire the lock, read the record, write the record, release the
+    AtLeastOnce,
+    /// The steps of `AtMostOnce` as four separate calls: acquire the lock, read the record, write the record, release the
     /// lock.
-    Turn,
+    SeparateCalls,
 }
 
 impl ValueStep {
@@ -84,16 +84,16 @@ pub(crate) struct Scope {
 
 impl Scope {
     pub(crate) fn resources(self) -> impl Iterator<Item = usize> {
-        let mut left = self.resources;
+        let mut remaining = self.resources;
         std::iter::from_fn(move || {
-            let next = left.trailing_zeros() as usize;
-            left &= left.checked_sub(1)?;
-            Some(next)
+            let lowest = remaining.trailing_zeros() as usize;
+            remaining &= remaining.checked_sub(1)?;
+            Some(lowest)
         })
     }
 
     /// Whether the two scopes have a place (a resource or a slot) in common.
-    pub(crate) fn meets(self, other: Self) -> bool {
+    pub(crate) fn overlaps(self, other: Self) -> bool {
         self.resources & other.resources != 0
     }
 
@@ -107,7 +107,7 @@ impl Kind {
     /// Returns the note that the holder of a lock of this kind stores; `None` if the holder stores no note.
     pub(crate) fn note(self) -> Option<String> {
         match self {
-            Self::Noted(number) | Self::Lead(number) => Some(format!("note {number}")),
+            Self::WithNote(number) | Self::Leader(number) => Some(format!("note {number}")),
             _ => None,
         }
     }
@@ -116,7 +116,7 @@ impl Kind {
     /// first slot of the semaphore; otherwise it is `resource`.
     pub(crate) fn place(self, resource: u8) -> u8 {
         match self {
-            Self::Permit(_) => place_of_slot(resource, 0),
+            Self::Permit(_) => slot_place(resource, 0),
             _ => resource,
         }
     }
@@ -128,14 +128,14 @@ impl Kind {
         let (resources, class) = match self {
             Self::Exclusive
             | Self::Downgraded
-            | Self::Noted(_)
-            | Self::Lead(_)
+            | Self::WithNote(_)
+            | Self::Leader(_)
             | Self::Observe
             | Self::Value(_)
             | Self::Permit(_) => (first, None),
             Self::Several(others) => (first | others, None),
             Self::Shared => (first, Some(Class::Readers)),
-            Self::Owner(id) | Self::Counted(id) => (first, Some(Class::Owner(id))),
+            Self::Owner(id) | Self::OwnerOfProcess(id) => (first, Some(Class::Owner(id))),
         };
         Scope { resources, class }
     }

@@ -10,7 +10,7 @@
 //!
 //! - While faults happen, no lock may become unsafe.
 //! - After all faults have ended, every client asks for a lock once more. It must get the lock within
-//!   [`Scenario::bound`].
+//!   [`Scenario::healing_bound`].
 //!
 //! In some scenarios no faults happen. The checkers then also require:
 //!
@@ -109,10 +109,10 @@ mod library;
 mod locker;
 mod operator;
 mod place;
-mod play;
 mod process;
 mod rng;
 mod run;
+mod run_options;
 mod scenario;
 mod seeded_bugs;
 mod shrink;
@@ -122,14 +122,14 @@ mod sweep;
 mod world;
 
 pub use change_plan::ChangePlan;
-pub use checks::{HARM, Judged, Lateness, RULES, Violation};
-pub use coverage::{Coverage, grouped};
-pub use crossings::{Crossings, HELD, Masters};
+pub use checks::{HARMFUL_RULES, JudgedCases, Lateness, RULES, Violation};
+pub use coverage::{Coverage, format_grouped};
+pub use crossings::{Crossings, LOCK_OR_VALUE_KINDS, Masters};
 pub use happening::Happening;
 pub use kind::{Kind, ValueStep};
-pub use play::Play;
 pub use rng::Rng;
 pub use run::{RunResult, run};
+pub use run_options::RunOptions;
 pub use scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Refusal, Scenario, Settings,
     Step,
@@ -137,4 +137,4 @@ pub use scenario::{
 pub use seeded_bugs::Flaw;
 pub use shrink::shrink;
 pub use store_plan::StorePlan;
-pub use sweep::{Failure, Summary, Sweep, Worlds, first_caught};
+pub use sweep::{Failure, ScenarioFamily, Summary, Sweep, first_caught};

@@ -8,7 +8,7 @@ use quorate::{AcquireError, LockRequest, Note, Owner, Redlock, Waiting};
 
 use crate::facts::Fact;
 use crate::kind::Kind;
-use crate::locker::{Hold, Locker, Miss, Order, SEMAPHORES, name};
+use crate::locker::{AcquireArgs, AcquireFailure, Hold, Locker, SEMAPHORES, key_of_place};
 use crate::process::Process;
 use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 
@@ -18,13 +18,13 @@ pub(crate) struct Library {
     owners: Vec<Owner>,
     /// For the seeded bug `LocalCountAnswers`: the owners' holds in this process, which answer an acquire without
     /// asking the masters. `None` without this bug.
-    counted: Option<CountedHolds>,
+    counted_holds: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,
 }
 
 /// The number of different owners in a run.
-const OWNERS: u8 = 3;
+const OWNER_COUNT: u8 = 3;
 
 impl Library {
     pub(crate) fn new(
@@ -33,85 +33,98 @@ impl Library {
         process: Arc<Process>,
         flaw: Option<Flaw>,
     ) -> Self {
-        let id = |number| format!("owner-{number}");
-        let owner = |number| redlock.owner(id(number)).expect("the id must be valid");
+        let id_of = |number| format!("owner-{number}");
+        let owner = |number| redlock.owner(id_of(number)).expect("the id must be valid");
         Self {
-            owners: (0..OWNERS).map(owner).collect(),
-            counted: (flaw == Some(Flaw::LocalCountAnswers)).then(CountedHolds::default),
-            register: flaw.and_then(|flaw| WrongRegister::of(flaw, nodes)),
+            owners: (0..OWNER_COUNT).map(owner).collect(),
+            counted_holds: (flaw == Some(Flaw::LocalCountAnswers)).then(CountedHolds::default),
+            register: flaw.and_then(|flaw| WrongRegister::new(flaw, nodes)),
             process,
             redlock,
         }
     }
 
-    /// Acquires a lock for the owner with the number `id`. All tasks of this process share one hold of this lock.
-    async fn counted(&self, id: u8, resource: u8) -> Result<Arc<dyn Hold>, Miss> {
-        let place = (id, resource);
-        let counted = self.counted.as_ref();
-        if let Some(known) = counted.and_then(|counted| counted.join(place)) {
-            return Ok(known);
+    /// Acquires a lock for the owner with the number `number`. All tasks of this process share one hold of this lock.
+    async fn acquire_shared_by_tasks(
+        &self,
+        number: u8,
+        resource: u8,
+    ) -> Result<Arc<dyn Hold>, AcquireFailure> {
+        let owner_and_place = (number, resource);
+        let counted_holds = self.counted_holds.as_ref();
+        if let Some(hold) =
+            counted_holds.and_then(|counted_holds| counted_holds.join_existing(owner_and_place))
+        {
+            return Ok(hold);
         }
-        let owner = &self.owners[usize::from(id)];
-        let held = owner.acquire(name(resource)).await.map_err(miss)?;
-        let held: Arc<dyn Hold> = Arc::new(held);
-        Ok(match counted {
-            Some(counted) => counted.first(place, held),
+        let owner = &self.owners[usize::from(number)];
+        let guard = owner
+            .acquire(key_of_place(resource))
+            .await
+            .map_err(failure_of)?;
+        let held: Arc<dyn Hold> = Arc::new(guard);
+        Ok(match counted_holds {
+            Some(counted_holds) => counted_holds.add_first(owner_and_place, held),
             None => held,
         })
     }
 
     /// Waits until there is no leader, and then becomes the leader. The lock of a leader is always renewed.
-    async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
-        let election = self.redlock.election(name(order.resource));
-        let note = order.kind.note().unwrap_or_default();
-        let election = election.waiting(self.shown(order.resource));
-        let leads = election.wait(order.wait()).campaign(note).await;
-        leads
+    async fn lead(&self, args: &AcquireArgs) -> Result<Arc<dyn Hold>, AcquireFailure> {
+        let plain_election = self.redlock.election(key_of_place(args.resource));
+        let note = args.kind.note().unwrap_or_default();
+        let election = plain_election.waiting(self.on_waiting(args.resource));
+        let leadership = election.wait(args.wait()).campaign(note).await;
+        leadership
             .map(|leadership| Arc::new(leadership) as Arc<dyn Hold>)
-            .map_err(|error| self.missed(order.resource, error))
+            .map_err(|error| self.failure_with_note(args.resource, error))
     }
 
     /// Returns a callback for a waiting acquire. The callback reports the note of the present lock holder to the
     /// checkers.
-    fn shown(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
+    fn on_waiting(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
         let process = self.process.clone();
-        move |seen| {
-            if let Some(note) = &seen.note {
-                tell_refusal(&process, resource, seen.holder.as_deref(), note);
+        move |waiting| {
+            if let Some(note) = &waiting.note {
+                report_refusal(&process, resource, waiting.holder.as_deref(), note);
             }
         }
     }
 
-    fn missed(&self, resource: u8, error: AcquireError) -> Miss {
-        if let AcquireError::HeldByOther(missed) = &error
-            && let Some(note) = &missed.note
+    fn failure_with_note(&self, resource: u8, error: AcquireError) -> AcquireFailure {
+        if let AcquireError::HeldByOther(held) = &error
+            && let Some(note) = &held.note
         {
-            tell_refusal(&self.process, resource, None, note);
+            report_refusal(&self.process, resource, None, note);
         }
-        miss(error)
+        failure_of(error)
     }
 
-    fn request(&self, order: &Order) -> LockRequest {
-        let resource = name(order.resource);
-        match order.kind {
-            Kind::Noted(_) => {
-                let note = order.kind.note().unwrap_or_default();
+    fn request(&self, args: &AcquireArgs) -> LockRequest {
+        let resource = key_of_place(args.resource);
+        match args.kind {
+            Kind::WithNote(_) => {
+                let note = args.kind.note().unwrap_or_default();
                 self.redlock.lock(resource).note(note)
             }
-            Kind::Exclusive | Kind::Downgraded | Kind::Lead(_) | Kind::Observe | Kind::Value(_) => {
-                self.redlock.lock(resource)
-            }
+            Kind::Exclusive
+            | Kind::Downgraded
+            | Kind::Leader(_)
+            | Kind::Observe
+            | Kind::Value(_) => self.redlock.lock(resource),
             Kind::Several(_) => {
-                let all = order.kind.scope(order.resource).resources();
-                let others = all.filter(|other| *other != usize::from(order.resource));
-                // Put `order.resource` first, to test that the library accepts resources in any order.
-                let names = others.map(|other| name(other as u8));
+                let resources = args.kind.scope(args.resource).resources();
+                let others = resources.filter(|other| *other != usize::from(args.resource));
+                // Put `args.resource` first, to test that the library accepts resources in any order.
+                let names = others.map(|other| key_of_place(other as u8));
                 self.redlock.lock_all([resource].into_iter().chain(names))
             }
             Kind::Shared => self.redlock.lock(resource).shared(),
-            Kind::Owner(id) | Kind::Counted(id) => self.owners[usize::from(id)].lock(resource),
+            Kind::Owner(number) | Kind::OwnerOfProcess(number) => {
+                self.owners[usize::from(number)].lock(resource)
+            }
             Kind::Permit(permits) => {
-                let name = name(order.resource % SEMAPHORES as u8);
+                let name = key_of_place(args.resource % SEMAPHORES as u8);
                 self.redlock.semaphore(name, permits.into())
             }
         }
@@ -119,33 +132,34 @@ impl Library {
 }
 
 impl Locker for Arc<Library> {
-    fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>> {
+    fn acquire(&self, args: AcquireArgs) -> BoxFuture<Result<Arc<dyn Hold>, AcquireFailure>> {
         let library = self.clone();
         Box::pin(async move {
-            if let Kind::Counted(id) = order.kind {
-                return library.counted(id, order.resource).await;
+            if let Kind::OwnerOfProcess(number) = args.kind {
+                return library.acquire_shared_by_tasks(number, args.resource).await;
             }
-            if let Kind::Lead(_) = order.kind {
-                return library.leads(&order).await;
+            if let Kind::Leader(_) = args.kind {
+                return library.lead(&args).await;
             }
-            let mut request = library.request(&order);
-            if !order.renew {
+            let mut request = library.request(&args);
+            if !args.renew {
                 request = request.renewal(false);
             }
-            request = request.wait(order.wait());
-            let alone = order.kind.scope(order.resource).resources().count() == 1;
-            if alone {
-                request = request.waiting(library.shown(order.resource));
+            request = request.wait(args.wait());
+            let is_single_resource = args.kind.scope(args.resource).resources().count() == 1;
+            if is_single_resource {
+                request = request.waiting(library.on_waiting(args.resource));
             }
-            let held = request.acquire().await;
-            let held = held.map(|guard| Arc::new(guard) as Arc<dyn Hold>);
-            held.map_err(|error| {
-                if alone {
-                    library.missed(order.resource, error)
-                } else {
-                    miss(error)
-                }
-            })
+            let acquired = request.acquire().await;
+            acquired
+                .map(|guard| Arc::new(guard) as Arc<dyn Hold>)
+                .map_err(|error| {
+                    if is_single_resource {
+                        library.failure_with_note(args.resource, error)
+                    } else {
+                        failure_of(error)
+                    }
+                })
         })
     }
 
@@ -158,23 +172,23 @@ impl Locker for Arc<Library> {
     }
 }
 
-fn tell_refusal(process: &Process, resource: u8, holder: Option<&[u8]>, note: &Note) {
+fn report_refusal(process: &Process, resource: u8, holder: Option<&[u8]>, note: &Note) {
     let mut world = process.shared.world();
     let now = world.now;
-    world.watch.coverage.named_refusals += u64::from(note.text.is_some());
-    let refused = Fact::Refused {
+    world.observer.coverage.named_refusals += u64::from(note.text.is_some());
+    let fact = Fact::WaiterRefused {
         resource: resource.into(),
         holder,
         note: note.text.as_deref(),
     };
-    world.watch.fact(now, &refused);
+    world.observer.report_fact(now, &fact);
 }
 
-fn miss(error: AcquireError) -> Miss {
+fn failure_of(error: AcquireError) -> AcquireFailure {
     match error {
-        AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => Miss::HeldByOther,
-        AcquireError::NoQuorum(_) | AcquireError::OtherMasters(_) => Miss::NoQuorum,
-        AcquireError::TooLate(_) => Miss::TooLate,
+        AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => AcquireFailure::HeldByOther,
+        AcquireError::NoQuorum(_) | AcquireError::OtherMasters(_) => AcquireFailure::NoQuorum,
+        AcquireError::TooLate(_) => AcquireFailure::TooLate,
         error => panic!("the scenario must not contain invalid input: {error}"),
     }
 }

@@ -9,14 +9,14 @@ use quorate::{Instant, Leadership, LockGuard, OwnedGuard, Redlock, Wait};
 
 use crate::kind::Kind;
 pub(crate) use crate::place::{
-    PERMITS, PLACES, RESOURCES, SEMAPHORES, is_line, name, place_of_slot, resource_of,
-    semaphore_of, semaphore_of_key,
+    PERMITS, PLACES, RESOURCES, SEMAPHORES, is_semaphore_queue, key_of_place, place_of_key,
+    semaphore_of_key, semaphore_of_place, slot_place,
 };
 use crate::seeded_bugs::WrongRegister;
 
 /// The arguments with which a client acquires a lock.
 #[derive(Clone, Debug)]
-pub(crate) struct Order {
+pub(crate) struct AcquireArgs {
     pub(crate) resource: u8,
     /// The timeout of the acquire; `None` waits without a limit.
     pub(crate) wait: Option<Duration>,
@@ -24,7 +24,7 @@ pub(crate) struct Order {
     pub(crate) kind: Kind,
 }
 
-impl Order {
+impl AcquireArgs {
     pub(crate) fn wait(&self) -> Wait {
         match self.wait {
             Some(Duration::ZERO) => Wait::None,
@@ -36,7 +36,7 @@ impl Order {
 
 /// Why an acquire failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Miss {
+pub(crate) enum AcquireFailure {
     HeldByOther,
     NoQuorum,
     TooLate,
@@ -44,7 +44,7 @@ pub(crate) enum Miss {
 
 /// A lock implementation for one client process: the library, or the small client of a seeded bug.
 pub(crate) trait Locker: Send + Sync {
-    fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>>;
+    fn acquire(&self, args: AcquireArgs) -> BoxFuture<Result<Arc<dyn Hold>, AcquireFailure>>;
 
     /// The real library; `None` if this implementation does not use it.
     fn redlock(&self) -> Option<&Redlock> {

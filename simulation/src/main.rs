@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use quorate_simulation::{
-    Failure, Flaw, Play, RULES, Summary, Sweep, Worlds, first_caught, grouped, shrink,
+    Failure, Flaw, RULES, RunOptions, ScenarioFamily, Summary, Sweep, first_caught, format_grouped,
+    shrink,
 };
 
 const HELP: &str = "\
@@ -25,24 +26,24 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match options.what {
-        What::Sweep => sweep(&options),
-        What::Replay(seed) => replay(seed, options.worlds, Play::default()),
-        What::SeededBugs => seeded_bugs(&options),
-        What::SeededBug(flaw) => seeded_bug(flaw, &options),
+    match options.command {
+        Command::Sweep => run_sweep(&options),
+        Command::Replay(seed) => replay(seed, options.family, RunOptions::default()),
+        Command::SeededBugs => print_seeded_bugs(&options),
+        Command::SeededBug(flaw) => replay_seeded_bug(flaw, &options),
     }
 }
 
 struct Options {
-    what: What,
+    command: Command,
     seeds: u64,
     first: u64,
     threads: usize,
-    worlds: Worlds,
-    harm: bool,
+    family: ScenarioFamily,
+    harmful_only: bool,
 }
 
-enum What {
+enum Command {
     Sweep,
     Replay(u64),
     SeededBugs,
@@ -53,35 +54,35 @@ impl Options {
     fn read() -> Result<Self, String> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut options = Self {
-            what: What::Sweep,
+            command: Command::Sweep,
             seeds: 20_000,
             first: 0,
             threads: cores,
-            worlds: Worlds::default(),
-            harm: false,
+            family: ScenarioFamily::default(),
+            harmful_only: false,
         };
         if let Ok(seed) = std::env::var("QUORATE_SEED") {
-            options.what = What::Replay(number(&seed)?);
+            options.command = Command::Replay(parse_number(&seed)?);
         }
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or(format!("{arg} needs a value"));
             match arg.as_str() {
-                "--seeds" => options.seeds = number(&value()?)?,
-                "--first" => options.first = number(&value()?)?,
-                "--threads" => options.threads = number(&value()?)? as usize,
-                "--bench" => options.worlds = Worlds::Bench,
-                "--stores" => options.worlds = Worlds::Stores,
-                "--changes" => options.worlds = Worlds::Changes,
-                "--tries" => options.worlds = Worlds::Tries,
-                "--clocks" => options.worlds = Worlds::Clocks,
-                "--harm" => options.harm = true,
-                "--seeded-bugs" => options.what = What::SeededBugs,
+                "--seeds" => options.seeds = parse_number(&value()?)?,
+                "--first" => options.first = parse_number(&value()?)?,
+                "--threads" => options.threads = parse_number(&value()?)? as usize,
+                "--bench" => options.family = ScenarioFamily::Bench,
+                "--stores" => options.family = ScenarioFamily::Stores,
+                "--changes" => options.family = ScenarioFamily::Changes,
+                "--tries" => options.family = ScenarioFamily::Tries,
+                "--clocks" => options.family = ScenarioFamily::Clocks,
+                "--harm" => options.harmful_only = true,
+                "--seeded-bugs" => options.command = Command::SeededBugs,
                 "--seeded-bug" => {
                     let name = value()?;
                     let flaw = Flaw::by_name(&name)
                         .ok_or(format!("there is no seeded bug with the name {name}"))?;
-                    options.what = What::SeededBug(flaw);
+                    options.command = Command::SeededBug(flaw);
                 }
                 _ => return Err(format!("unknown argument {arg}")),
             }
@@ -90,7 +91,7 @@ impl Options {
     }
 }
 
-fn number(text: &str) -> Result<u64, String> {
+fn parse_number(text: &str) -> Result<u64, String> {
     let digits = text.replace('_', "");
     digits
         .parse()
@@ -98,50 +99,50 @@ fn number(text: &str) -> Result<u64, String> {
 }
 
 /// Plays many seeds with a progress bar and prints a table.
-fn sweep(options: &Options) -> ExitCode {
-    let bar = ProgressBar::new(options.seeds);
-    let style = "{bar:40} {human_pos}/{human_len} seeds  {per_sec}  {eta} left  {msg}";
+fn run_sweep(options: &Options) -> ExitCode {
+    let progress_bar = ProgressBar::new(options.seeds);
+    let style = "{progress_bar:40} {human_pos}/{human_len} seeds  {per_sec}  {eta} left  {msg}";
     if let Ok(style) = ProgressStyle::with_template(style) {
-        bar.set_style(style);
+        progress_bar.set_style(style);
     }
     let sweep = Sweep {
         first: options.first,
         seeds: options.seeds,
         threads: options.threads,
-        worlds: options.worlds,
+        family: options.family,
     };
-    let summary = sweep.run(|done, failed| {
-        bar.set_position(done);
+    let summary = sweep.run(|finished, failed| {
+        progress_bar.set_position(finished);
         if failed > 0 {
-            bar.set_message(format!("{failed} FAILED"));
+            progress_bar.set_message(format!("{failed} FAILED"));
         }
     });
-    bar.finish_and_clear();
-    table(options, &summary);
-    let Some(first) = summary.failures.first() else {
+    progress_bar.finish_and_clear();
+    print_summary(options, &summary);
+    let Some(first_failure) = summary.failures.first() else {
         return ExitCode::SUCCESS;
     };
     for Failure { seed, violation } in &summary.failures {
         println!("seed {seed}: {violation}");
     }
-    if options.worlds != Worlds::Bench {
-        replay(first.seed, options.worlds, Play::default());
+    if options.family != ScenarioFamily::Bench {
+        replay(first_failure.seed, options.family, RunOptions::default());
     }
     ExitCode::FAILURE
 }
 
-fn table(options: &Options, summary: &Summary) {
+fn print_summary(options: &Options, summary: &Summary) {
     print!("{}", summary.coverage);
     println!("number of cases that each rule checked");
-    for (rule, judged) in RULES.into_iter().zip(summary.judged) {
-        println!("  {rule:<42}{:>14}", grouped(judged));
+    for (rule, judged_cases) in RULES.into_iter().zip(summary.judged_cases) {
+        println!("  {rule:<42}{:>14}", format_grouped(judged_cases));
     }
     print!("{}", summary.crossings);
-    let seconds = summary.took.as_secs_f64();
+    let seconds = summary.elapsed.as_secs_f64();
     // The speed is in seeds per second of processor time, not of wall time, because other programs may run as well.
-    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
-    let per_core = summary.seeds as f64 / cpu;
+    let cpu_time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let cpu_seconds = cpu_time.tv_sec as f64 + cpu_time.tv_nsec as f64 / 1e9;
+    let per_core = summary.seeds as f64 / cpu_seconds;
     println!(
         "{} seeds, the first is {}: {seconds:.1} s on {} threads: {per_core:.0} seeds/s per core, {} failed",
         summary.seeds,
@@ -149,52 +150,52 @@ fn table(options: &Options, summary: &Summary) {
         options.threads,
         summary.failures.len()
     );
-    if let Some((seed, worst)) = &summary.worst {
-        println!("the call that came closest to its time limit: {worst} (seed {seed})");
+    if let Some((seed, latest_call)) = &summary.latest_call {
+        println!("the call that came closest to its time limit: {latest_call} (seed {seed})");
     }
-    let idle = summary.idle_rules();
-    if !idle.is_empty() && options.worlds != Worlds::Bench {
-        println!("rules that checked no case: {}", idle.join(", "));
+    let idle_rules = summary.idle_rules();
+    if !idle_rules.is_empty() && options.family != ScenarioFamily::Bench {
+        println!("rules that checked no case: {}", idle_rules.join(", "));
     }
-    let missing = summary.coverage.missing();
-    if !missing.is_empty() && options.worlds != Worlds::Bench {
-        println!("events that never happened: {}", missing.join(", "));
+    let missing_events = summary.coverage.events_that_never_happened();
+    if !missing_events.is_empty() && options.family != ScenarioFamily::Bench {
+        println!("events that never happened: {}", missing_events.join(", "));
     }
 }
 
 /// Replays one seed. If the run breaks no rule, prints its trace. Otherwise shrinks the scenario, and prints the
 /// violation and the trace of the smaller scenario.
-fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
-    let scenario = worlds.draw(seed);
-    let outcome = play.run(&scenario);
-    let Some(violation) = outcome.violation else {
-        let traced = Play {
+fn replay(seed: u64, family: ScenarioFamily, run_options: RunOptions) -> ExitCode {
+    let scenario = family.draw(seed);
+    let result = run_options.run(&scenario);
+    let Some(violation) = result.violation else {
+        let traced_result = RunOptions {
             trace: true,
-            ..play
+            ..run_options
         }
         .run(&scenario);
         println!(
             "{scenario}\n{}\nseed {seed} passes",
-            traced.trace.join("\n")
+            traced_result.trace.join("\n")
         );
         return ExitCode::SUCCESS;
     };
-    let small = shrink(&scenario, play, violation.rule);
-    let again = Play {
+    let smallest = shrink(&scenario, run_options, violation.rule);
+    let smallest_result = RunOptions {
         trace: true,
-        ..play
+        ..run_options
     }
-    .run(&small);
-    println!("seed {seed} FAILS: {violation}\n\nsmallest scenario that still fails:\n{small}\n");
-    println!("{}", again.trace.join("\n"));
-    if let Some(violation) = again.violation {
-        let stores = match worlds {
-            Worlds::Stores => " --stores",
-            Worlds::Changes => " --changes",
-            Worlds::Tries => " --tries",
+    .run(&smallest);
+    println!("seed {seed} FAILS: {violation}\n\nsmallest scenario that still fails:\n{smallest}\n");
+    println!("{}", smallest_result.trace.join("\n"));
+    if let Some(violation) = smallest_result.violation {
+        let family_option = match family {
+            ScenarioFamily::Stores => " --stores",
+            ScenarioFamily::Changes => " --changes",
+            ScenarioFamily::Tries => " --tries",
             _ => "",
         };
-        println!("\n{violation}\nQUORATE_SEED={seed} scripts/simulate{stores}");
+        println!("\n{violation}\nQUORATE_SEED={seed} scripts/simulate{family_option}");
     }
     ExitCode::FAILURE
 }
@@ -203,53 +204,58 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
 ///
 /// - the name of the bug;
 /// - the first seed that breaks any rule, and this rule;
-/// - the first seed that breaks a rule in `HARM` (the rules that protect users), and this rule.
-fn seeded_bugs(options: &Options) -> ExitCode {
-    let mut code = ExitCode::SUCCESS;
+/// - the first seed that breaks a rule in `HARMFUL_RULES` (the rules that protect users), and this rule.
+fn print_seeded_bugs(options: &Options) -> ExitCode {
+    let mut exit_code = ExitCode::SUCCESS;
     println!(
         "{:<24}{:>8}  {:<32}{:>12}  rule",
         "seeded bug", "seed", "rule", "harm at seed"
     );
-    let redis = Flaw::ALL.into_iter();
-    let others = Flaw::OF_STORES.into_iter().chain(Flaw::OF_TRIES);
-    let all = redis.chain(others).chain(Flaw::OF_CHANGES);
-    let all = all.chain(Flaw::OF_CLOCKS);
-    let asked = all.filter(|flaw| match options.worlds {
-        Worlds::Stores => flaw.is_of_stores(),
-        Worlds::Changes => flaw.is_of_changes(),
-        Worlds::Tries => flaw.is_of_tries(),
-        Worlds::Clocks => flaw.is_of_clocks(),
+    let redis_bugs = Flaw::REDIS_BUGS.into_iter();
+    let other_bugs = Flaw::STORE_BUGS.into_iter().chain(Flaw::SHORT_PROCESS_BUGS);
+    let bugs = redis_bugs
+        .chain(other_bugs)
+        .chain(Flaw::CHANGE_BUGS)
+        .chain(Flaw::CLOCK_BUGS);
+    let selected = bugs.filter(|flaw| match options.family {
+        ScenarioFamily::Stores => flaw.is_of_stores(),
+        ScenarioFamily::Changes => flaw.is_of_changes(),
+        ScenarioFamily::Tries => flaw.is_of_tries(),
+        ScenarioFamily::Clocks => flaw.is_of_clocks(),
         _ => true,
     });
-    for flaw in asked {
-        let caught = |harm| first_caught(flaw, harm, options.seeds, options.threads);
-        let (any, harm) = (caught(false), caught(true));
-        let show = |failure: Option<Failure>| match failure {
+    for flaw in selected {
+        let first_failure =
+            |harmful_only| first_caught(flaw, harmful_only, options.seeds, options.threads);
+        let (any_failure, harmful_failure) = (first_failure(false), first_failure(true));
+        let seed_and_rule = |failure: Option<Failure>| match failure {
             Some(failure) => (failure.seed.to_string(), failure.violation.rule),
             None => ("-".to_owned(), "not caught"),
         };
-        if any.is_none() {
-            code = ExitCode::FAILURE;
+        if any_failure.is_none() {
+            exit_code = ExitCode::FAILURE;
         }
-        let ((seed, rule), (harm_seed, harm_rule)) = (show(any), show(harm));
+        let ((seed, rule), (harm_seed, harm_rule)) =
+            (seed_and_rule(any_failure), seed_and_rule(harmful_failure));
         println!("{flaw:<24}{seed:>8}  {rule:<32}{harm_seed:>12}  {harm_rule}");
     }
-    code
+    exit_code
 }
 
-fn seeded_bug(flaw: Flaw, options: &Options) -> ExitCode {
-    let Some(caught) = first_caught(flaw, options.harm, options.seeds, options.threads) else {
+fn replay_seeded_bug(flaw: Flaw, options: &Options) -> ExitCode {
+    let Some(failure) = first_caught(flaw, options.harmful_only, options.seeds, options.threads)
+    else {
         println!(
             "the seeded bug {flaw} was not caught within {} seeds",
             options.seeds
         );
         return ExitCode::FAILURE;
     };
-    let play = Play {
+    let run_options = RunOptions {
         flaw: Some(flaw),
-        harm: options.harm,
-        ..Play::default()
+        harmful_only: options.harmful_only,
+        ..RunOptions::default()
     };
-    replay(caught.seed, Worlds::of(flaw), play);
+    replay(failure.seed, ScenarioFamily::for_flaw(flaw), run_options);
     ExitCode::SUCCESS
 }

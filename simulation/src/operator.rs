@@ -11,13 +11,13 @@ use quorate::node::Node;
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redlock, Survey};
 
-use self::node::{Claims, OperatorNode};
-use crate::change_plan::{ChangePlan, NAMES};
-use crate::client::failed;
+use self::node::{FalseMarkers, OperatorNode};
+use crate::change_plan::{ChangePlan, MASTER_NAMES};
+use crate::client::result_of_error;
 use crate::clock::MS;
 use crate::facts::{Fact, ValueResult};
 use crate::kind::ValueStep;
-use crate::locker::{PLACES, name};
+use crate::locker::{PLACES, key_of_place};
 use crate::process::Process;
 use crate::rng::Rng;
 use crate::seeded_bugs::Flaw;
@@ -35,37 +35,38 @@ pub(crate) async fn run(process: Arc<Process>) {
     let flaw = process.shared.world().flaw;
     let mut operator = Operator {
         rng: Rng::new(u64::from_le_bytes(seed)),
-        clock: Arc::new(Hasty {
+        clock: Arc::new(HurriedClock {
             process: process.clone(),
-            ahead: AtomicU64::new(0),
+            skipped_nanos: AtomicU64::new(0),
         }),
-        claims: Arc::default(),
+        false_markers: Arc::default(),
         process,
         plan,
         flaw,
     };
-    let replaces = flaw.is_some_and(Flaw::replaces) && operator.plan.one_replaced().is_some();
+    let replaces_without_operator = flaw.is_some_and(Flaw::replaces_without_operator)
+        && operator.plan.only_replaced_master().is_some();
     let mut change = 0;
-    while !replaces && change < operator.plan.changes() {
+    while !replaces_without_operator && change < operator.plan.changes() {
         let goal = operator.plan.goal.checked_sub(4 * u64::from(change));
         let Some(goal) = goal else { break };
-        if operator.walk(change, goal).await {
+        if operator.carry_out_change(change, goal).await {
             change += 1;
         } else {
             change -= 1;
         }
     }
     let mut world = operator.process.shared.world();
-    world.change_done();
+    world.record_changes_complete();
     let process = &mut world.processes[operator.process.client];
-    process.tasks -= 1;
-    process.done = process.tasks == 0;
+    process.running_tasks -= 1;
+    process.is_done = process.running_tasks == 0;
 }
 
 /// Returns the stage that a change of masters has reached when the number in the generation markers has risen by
 /// `goal`. A whole change raises the number by 4.
-fn stage_at(goal: u64) -> ChangeStage {
-    match goal {
+fn stage_after(raised_by: u64) -> ChangeStage {
+    match raised_by {
         0 => ChangeStage::Begun,
         1 => ChangeStage::Closed,
         2 | 3 => ChangeStage::Open,
@@ -75,47 +76,47 @@ fn stage_at(goal: u64) -> ChangeStage {
 
 /// A part of the library's error message about a value that no majority of the old masters stores. The operator removes
 /// this value.
-const LOST: &str = "lost, or only partly created or removed";
+const LOST_VALUE_TEXT: &str = "lost, or only partly created or removed";
 
 /// The length of a period that the operator passes to the library to remove a once-per-period record. For a removal,
 /// any length will do.
-const PERIOD: Duration = Duration::from_secs(1);
+const ANY_PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether `error` lists an unmet condition whose description contains `what`.
-fn misses(error: &ChangeError, what: &str) -> bool {
-    matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
+/// Whether `error` lists an unmet condition whose description contains `condition`.
+fn has_unmet_condition(error: &ChangeError, condition: &str) -> bool {
+    matches!(error, ChangeError::Missing(missing) if missing.iter().any(|unmet| unmet.contains(condition)))
 }
 
 struct Operator {
     process: Arc<Process>,
     plan: ChangePlan,
     rng: Rng,
-    clock: Arc<Hasty>,
-    claims: Claims,
+    clock: Arc<HurriedClock>,
+    false_markers: FalseMarkers,
     flaw: Option<Flaw>,
 }
 
 /// The clock, timers and tasks of an operator's process. Some seeded bugs set this clock ahead. The operator then does
 /// not wait until the locks of the old masters' clients have expired.
-struct Hasty {
+struct HurriedClock {
     process: Arc<Process>,
-    ahead: AtomicU64,
+    skipped_nanos: AtomicU64,
 }
 
-impl Hasty {
-    fn ahead(&self) -> Duration {
-        Duration::from_nanos(self.ahead.load(Ordering::Relaxed))
+impl HurriedClock {
+    fn skipped_time(&self) -> Duration {
+        Duration::from_nanos(self.skipped_nanos.load(Ordering::Relaxed))
     }
 
-    fn skip(&self, time: Duration) {
-        self.ahead
+    fn skip_time(&self, time: Duration) {
+        self.skipped_nanos
             .fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
-impl Runtime for Hasty {
+impl Runtime for HurriedClock {
     fn now(&self) -> Instant {
-        self.process.now() + self.ahead()
+        self.process.now() + self.skipped_time()
     }
 
     fn wall_micros(&self) -> u64 {
@@ -123,9 +124,9 @@ impl Runtime for Hasty {
     }
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
-        let ahead = self.ahead().as_nanos() as u64;
-        let at = Instant::from_nanos(at.as_nanos().saturating_sub(ahead));
-        self.process.sleep_until(at)
+        let skipped_nanos = self.skipped_time().as_nanos() as u64;
+        let process_time = Instant::from_nanos(at.as_nanos().saturating_sub(skipped_nanos));
+        self.process.sleep_until(process_time)
     }
 
     fn spawn(&self, task: BoxFuture<()>) -> bool {
@@ -141,7 +142,7 @@ impl Operator {
     /// Returns the library, configured with the old and the new masters of this change.
     fn redlock(&self, change: u8) -> Redlock {
         let step = 2 * change + 1;
-        let named = self.plan.named(step);
+        let configuration = self.plan.masters_at(step);
         let client = self.process.client;
         self.process.shared.world().set_step(client, step);
         let node = |(master, locks): (usize, Arc<dyn Node>)| {
@@ -149,97 +150,109 @@ impl Operator {
                 process: self.process.clone(),
                 master,
                 locks,
-                first: named.asked().first() == Some(&master),
+                is_first_old: configuration.all_masters().first() == Some(&master),
                 flaw: self.flaw,
-                claims: self.claims.clone(),
+                false_markers: self.false_markers.clone(),
             }) as Arc<dyn Node>
         };
-        let masters = named.asked().into_iter().zip(self.process.connect());
+        let masters = configuration
+            .all_masters()
+            .into_iter()
+            .zip(self.process.connect());
         let nodes = masters.map(node).collect();
         let settings = self.process.shared.world().scenario.settings;
-        let builder = named.in_settings(settings.builder());
-        let builder = builder.nodes(nodes).runtime(self.clock.clone());
+        let builder = configuration.configure(settings.builder());
         builder
+            .nodes(nodes)
+            .runtime(self.clock.clone())
             .build()
             .expect("the builder must accept the settings")
     }
 
-    /// Takes the steps of one change of masters until the change has reached the stage `stage_at(goal)`.
+    /// Takes the steps of one change of masters until the change has reached the stage `stage_after(goal)`.
     ///
     /// Returns false if masters have lost the generation markers of the previous change. The caller must then repeat
     /// the previous change.
-    async fn walk(&mut self, change: u8, goal: u64) -> bool {
+    async fn carry_out_change(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
-        let change_of = redlock
+        let masters_change = redlock
             .change()
             .expect("the settings must include next_masters");
-        let wanted = stage_at(goal);
+        let goal_stage = stage_after(goal);
         loop {
             self.pause().await;
-            let stage = change_of.survey().await.stage();
-            if stage >= wanted {
+            let stage = masters_change.survey().await.stage();
+            if stage >= goal_stage {
                 break;
             }
-            let step = if self.rng.chance(150_000) && self.is_early() {
-                self.again(&change_of, stage).await
+            let step = if self.rng.chance(150_000) && self.has_faults() {
+                self.repeat_step(&masters_change, stage).await
             } else {
-                self.next(&change_of, stage).await
+                self.take_step(&masters_change, stage).await
             };
             let Err(error) = step else { continue };
-            self.note_not_yet(&error);
+            self.record_failed_step(&error);
             // Remove lost values with probability 1/2. After the faults, always remove them: otherwise the change would
             // not end.
-            if self.rng.chance(500_000) || !self.is_early() {
-                self.drop_lost(&redlock, &error).await;
+            if self.rng.chance(500_000) || !self.has_faults() {
+                self.drop_lost_values(&redlock, &error).await;
             }
-            if change > 0 && misses(&error, "has not completed its step `open`") {
+            if change > 0 && has_unmet_condition(&error, "has not completed its step `open`") {
                 return false;
             }
-            let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
-            if later && misses(&error, "belongs to other masters") {
+            let has_next_change = change + 1 < self.plan.changes() && self.plan.goal > 4;
+            if has_next_change && has_unmet_condition(&error, "belongs to other masters") {
                 // A master already has a generation marker of the next change. So stop working on this change.
                 return true;
             }
         }
-        if wanted == ChangeStage::Finished && self.plan.retires {
-            let left =
+        if goal_stage == ChangeStage::Finished && self.plan.stops_replaced {
+            let removed_masters =
                 self.plan.sets[usize::from(change)] & !self.plan.sets[usize::from(change) + 1];
             let mut world = self.process.shared.world();
-            for master in (0..NAMES.len()).filter(|master| left >> master & 1 == 1) {
-                world.retire(master);
+            for master in
+                (0..MASTER_NAMES.len()).filter(|master| removed_masters >> master & 1 == 1)
+            {
+                world.retire_master(master);
             }
         }
         true
     }
 
     /// Removes the values that `error` reports as lost. A value is lost if no majority of the old masters stores it.
-    async fn drop_lost(&self, redlock: &Redlock, error: &ChangeError) {
+    async fn drop_lost_values(&self, redlock: &Redlock, error: &ChangeError) {
         let ChangeError::Missing(missing) = error else {
             return;
         };
-        for line in missing.iter().filter(|line| line.contains(LOST)) {
-            let named = |place: &usize| line.starts_with(&format!("{:?}:", name(*place as u8)));
-            let Some(resource) = (0..PLACES).find(named) else {
+        for condition in missing
+            .iter()
+            .filter(|condition| condition.contains(LOST_VALUE_TEXT))
+        {
+            let names_lock = |place: &usize| {
+                condition.starts_with(&format!("{:?}:", key_of_place(*place as u8)))
+            };
+            let Some(resource) = (0..PLACES).find(names_lock) else {
                 continue;
             };
-            let record = line.contains("\"once ");
-            self.tell(|task, step| Fact::Asks {
+            let record = condition.contains("\"once ");
+            self.report_fact(|task, step| Fact::ValueCallStarted {
                 task,
                 resource,
                 verb: ValueStep::Remove { record },
                 step,
             });
-            let name = name(resource as u8);
-            self.process.shared.world().is_dropping = true;
+            let name = key_of_place(resource as u8);
+            self.process.shared.world().is_operator_removing = true;
             let dropped = if record {
-                redlock.once(name, PERIOD).drop_record().await
+                redlock.once(name, ANY_PERIOD).drop_record().await
             } else {
                 redlock.quota(name).drop_quota().await
             };
-            self.process.shared.world().is_dropping = false;
-            let result = dropped.map_or_else(|error| failed(&error), |_| ValueResult::Removed);
+            self.process.shared.world().is_operator_removing = false;
+            let result =
+                dropped.map_or_else(|error| result_of_error(&error), |_| ValueResult::Removed);
             let client = self.process.client;
-            self.tell(|task, _| Fact::ValueReturned {
+            self.report_fact(|task, _| Fact::ValueCallReturned {
                 client,
                 task,
                 resource,
@@ -248,30 +261,30 @@ impl Operator {
         }
     }
 
-    fn tell<'a>(&self, fact: impl FnOnce(usize, u8) -> Fact<'a>) {
+    fn report_fact<'a>(&self, fact: impl FnOnce(usize, u8) -> Fact<'a>) {
         let mut world = self.process.shared.world();
         let step = world.step_of(self.process.client);
-        let (now, task) = (world.now, world.task);
+        let (now, task) = (world.now, world.polled_task);
         let fact = fact(task, step);
-        world.say(|| match &fact {
-            Fact::ValueReturned {
+        world.trace_line(|| match &fact {
+            Fact::ValueCallReturned {
                 resource, result, ..
             } => {
                 format!("the operator tried to remove the stored value r{resource}: {result:?}")
             }
             _ => "the operator begins to remove a lost value".to_owned(),
         });
-        world.watch.fact(now, &fact);
+        world.observer.report_fact(now, &fact);
     }
 
-    fn note_not_yet(&self, error: &ChangeError) {
+    fn record_failed_step(&self, error: &ChangeError) {
         let mut world = self.process.shared.world();
-        world.watch.coverage.not_yet += 1;
-        world.say(|| format!("the operator cannot take the next step: {error}"));
+        world.observer.coverage.failed_operator_steps += 1;
+        world.trace_line(|| format!("the operator cannot take the next step: {error}"));
     }
 
-    fn is_early(&self) -> bool {
-        !self.process.shared.world().healed()
+    fn has_faults(&self) -> bool {
+        !self.process.shared.world().faults_have_ended()
     }
 
     async fn sleep(&self, time: Duration) {
@@ -279,17 +292,17 @@ impl Operator {
     }
 
     async fn pause(&mut self) {
-        let most = if self.is_early() {
-            self.plan.pause
+        let longest = if self.has_faults() {
+            self.plan.longest_pause
         } else {
             50 * MS
         };
-        let pause = Duration::from_nanos(self.rng.range(MS, most));
+        let pause = Duration::from_nanos(self.rng.range(MS, longest));
         self.sleep(pause).await;
     }
 
     /// Takes the step that follows `stage` in a change of masters.
-    async fn next(
+    async fn take_step(
         &mut self,
         change: &MastersChange<'_>,
         stage: ChangeStage,
@@ -303,7 +316,7 @@ impl Operator {
     }
 
     /// Repeats an earlier step of a change of masters. The change has reached the stage `stage`.
-    async fn again(
+    async fn repeat_step(
         &mut self,
         change: &MastersChange<'_>,
         stage: ChangeStage,
@@ -317,10 +330,10 @@ impl Operator {
 
     async fn open(&mut self, change: &MastersChange<'_>) -> Result<(), ChangeError> {
         let closed = change.closed().await?;
-        if self.waits(&closed) {
+        if self.must_wait(&closed) {
             self.sleep(change.wait()).await;
         } else {
-            self.clock.skip(change.wait());
+            self.clock.skip_time(change.wait());
         }
         if self.rng.chance(300_000) {
             self.pause().await;
@@ -332,18 +345,18 @@ impl Operator {
 impl Operator {
     /// Whether the operator waits until the locks of the old masters' clients have expired, before it lets the new
     /// masters vote. Only two seeded bugs (`OpenWithoutWait` and `LeftoverLock`) skip this wait.
-    fn waits(&self, closed: &Survey) -> bool {
-        let clients = |survey: &Survey| {
+    fn must_wait(&self, survey: &Survey) -> bool {
+        let old_client_count = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);
-            let old = masters.flat_map(|master| &master.seen.clients);
-            let known = old.filter(
+            let clients = masters.flat_map(|master| &master.seen.clients);
+            let old_clients = clients.filter(
                 |client| matches!(client.kind, ClientKind::AtStep(step, _) if step % 4 == 0),
             );
-            known.count()
+            old_clients.count()
         };
         match self.flaw {
             Some(Flaw::OpenWithoutWait) => false,
-            Some(Flaw::LeftoverLock) => clients(closed) > 0,
+            Some(Flaw::LeftoverLock) => old_client_count(survey) > 0,
             _ => true,
         }
     }

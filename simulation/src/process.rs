@@ -11,10 +11,10 @@ use std::time::Duration;
 use quorate::Instant;
 use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::{BoxFuture, Runtime};
-use quorate::testing::{Driver, drivers};
+use quorate::testing::Driver;
 
-use crate::change_plan::NAMES;
-use crate::clock::{BEGIN, Clock, EPOCH_US};
+use crate::change_plan::MASTER_NAMES;
+use crate::clock::{Clock, EPOCH_US, RUN_START};
 use crate::rng::Rng;
 use crate::seeded_bugs::Flaw;
 use crate::store_node::WatchedStore;
@@ -27,20 +27,23 @@ pub(crate) struct Process {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: usize,
     pub(crate) clock: Clock,
-    wall_us: Arc<AtomicI64>,
-    random: AtomicU64,
+    wall_offset_us: Arc<AtomicI64>,
+    random_state: AtomicU64,
     /// The state of the random generator that draws how long each clock reading takes.
-    steps: AtomicU64,
+    reading_state: AtomicU64,
     /// How often and for how long the process's thread is preempted before a clock reading: the probability in parts
     /// per million, and the longest duration in nanoseconds.
-    preempt: (u32, u64),
-    dead: AtomicBool,
+    preemption: (u32, u64),
+    is_dead: AtomicBool,
 }
 
 impl Process {
     /// Starts a new life of `client`, with connections to all masters with which the client is configured.
-    pub(crate) fn boot(shared: &Arc<Shared>, client: usize) -> (Arc<Self>, Vec<Arc<dyn Node>>) {
-        let process = Self::alone(shared, client);
+    pub(crate) fn with_connections(
+        shared: &Arc<Shared>,
+        client: usize,
+    ) -> (Arc<Self>, Vec<Arc<dyn Node>>) {
+        let process = Self::without_connections(shared, client);
         let nodes = process.connect();
         (process, nodes)
     }
@@ -50,19 +53,22 @@ impl Process {
         let (shared, client) = (&self.shared, self.client);
         let mut world = shared.world();
         world.processes[client].first_request = None;
-        let salt = (client as u64) << 32 | u64::from(world.processes[client].life) << 8;
+        let salt = (client as u64) << 32 | u64::from(world.processes[client].starts) << 8;
         let seed = world.scenario.seed;
-        let first = world.links.len();
-        let named = world.named(client);
-        let masters = named.asked();
+        let first_link = world.links.len();
+        let configuration = world.start_next_step(client);
+        let masters = configuration.all_masters();
         let plans = world.scenario.masters.iter();
         let stores: Vec<Option<StorePlan>> = plans.map(|plan| plan.store).collect();
         let mut settings = world.scenario.settings;
         settings.guard &= world.flaw != Some(Flaw::GuardOff);
-        let settings = named.in_settings(settings.builder());
+        let builder = configuration.configure(settings.builder());
         let jitter = Rng::stream(seed, 3 << 48 | salt).draw();
-        let drivers = drivers(&settings, jitter).expect("the addresses must be valid");
-        let drivers: Vec<Arc<Driver>> = drivers.into_iter().map(Arc::new).collect();
+        let drivers: Vec<Arc<Driver>> = quorate::testing::drivers(&builder, jitter)
+            .expect("the addresses must be valid")
+            .into_iter()
+            .map(Arc::new)
+            .collect();
         for (master, driver) in masters.iter().zip(&drivers) {
             let rng = Rng::stream(seed, 1 << 48 | salt | *master as u64);
             world
@@ -70,37 +76,45 @@ impl Process {
                 .push(Link::new(client, *master, driver.clone(), rng));
         }
         drop(world);
-        let node = |(place, &master): (usize, &usize)| {
-            let link = first + place;
+        let node = |(index, &master): (usize, &usize)| {
+            let link = first_link + index;
             match stores[master] {
                 Some(plan) => {
-                    let store =
-                        WatchedStore::new(NAMES[master], plan, shared, (client, master, link));
+                    let store = WatchedStore::new(
+                        MASTER_NAMES[master],
+                        plan,
+                        shared,
+                        (client, master, link),
+                    );
                     Arc::new(store) as Arc<dyn Node>
                 }
                 None => Arc::new(SimNode {
-                    driver: drivers[place].clone(),
+                    driver: drivers[index].clone(),
                     shared: Arc::downgrade(shared),
                     link,
                 }),
             }
         };
         let nodes: Vec<Arc<dyn Node>> = masters.iter().enumerate().map(node).collect();
-        let of_stores = masters.iter().zip(&nodes);
-        let of_stores = of_stores.filter(|(master, _)| stores[**master].is_some());
-        let breakers = of_stores.map(|(master, node)| (client, *master, node.clone()));
-        let old = shared.world().replace_breakers(client, breakers.collect());
-        drop(old);
+        let store_nodes = masters
+            .iter()
+            .zip(&nodes)
+            .filter(|(master, _)| stores[**master].is_some());
+        let connections = store_nodes.map(|(master, node)| (client, *master, node.clone()));
+        let previous = shared
+            .world()
+            .replace_store_connections(client, connections.collect());
+        drop(previous);
         nodes
     }
 
     /// Starts a new life of `client`, without connections to masters.
-    pub(crate) fn alone(shared: &Arc<Shared>, client: usize) -> Arc<Self> {
+    pub(crate) fn without_connections(shared: &Arc<Shared>, client: usize) -> Arc<Self> {
         let mut world = shared.world();
         let process = &mut world.processes[client];
-        process.life += 1;
+        process.starts += 1;
         let (clock, wall_us) = (process.clock, process.wall_us.clone());
-        let salt = (client as u64) << 32 | u64::from(process.life) << 8;
+        let salt = (client as u64) << 32 | u64::from(process.starts) << 8;
         let seed = world.scenario.seed;
         let net = world.scenario.net;
         drop(world);
@@ -108,53 +122,55 @@ impl Process {
             shared: shared.clone(),
             client,
             clock,
-            wall_us,
-            random: AtomicU64::new(Rng::stream(seed, 2 << 48 | salt).draw()),
-            steps: AtomicU64::new(Rng::stream(seed, 4 << 48 | salt).draw()),
-            preempt: (net.preempt_ppm, net.preempt),
-            dead: AtomicBool::new(false),
+            wall_offset_us: wall_us,
+            random_state: AtomicU64::new(Rng::stream(seed, 2 << 48 | salt).draw()),
+            reading_state: AtomicU64::new(Rng::stream(seed, 4 << 48 | salt).draw()),
+            preemption: (net.preempt_ppm, net.preempt),
+            is_dead: AtomicBool::new(false),
         })
     }
 
     /// Ends this life of the process. After this call, `spawn` fails.
-    pub(crate) fn die(&self) {
-        self.dead.store(true, Ordering::Relaxed);
+    pub(crate) fn end(&self) {
+        self.is_dead.store(true, Ordering::Relaxed);
     }
 
     /// Whether this life has ended.
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Relaxed)
+        self.is_dead.load(Ordering::Relaxed)
     }
 }
 
 /// The number of random bits in the duration of a clock reading. So a reading takes between 0 and 2^11 - 1 nanoseconds.
-const STEP_BITS: u32 = 11;
+const READING_BITS: u32 = 11;
 
 /// One reading of a clock takes less than this time, in nanoseconds: about two microseconds.
-pub(crate) const LONGEST_READING: u64 = 1 << STEP_BITS;
+pub(crate) const LONGEST_READING: u64 = 1 << READING_BITS;
 
 /// The multiplier and the increment of Knuth's linear congruential generator. It draws a random number for each clock
 /// reading.
-const LCG: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
+const GENERATOR: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
 
 impl Runtime for Process {
     fn now(&self) -> Instant {
-        let drawn = self.steps.load(Ordering::Relaxed);
-        let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
-        self.steps.store(drawn, Ordering::Relaxed);
-        let (ppm, lasts) = self.preempt;
+        let previous = self.reading_state.load(Ordering::Relaxed);
+        let random_bits = previous.wrapping_mul(GENERATOR.0).wrapping_add(GENERATOR.1);
+        self.reading_state.store(random_bits, Ordering::Relaxed);
+        let (ppm, longest) = self.preemption;
         // The low bits of this generator have short periods. So the middle bits decide whether to preempt, and the
         // highest bits give durations.
-        if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
-            self.shared.preempt(lasts / 1_000 * (drawn >> 54));
+        if ppm > 0 && (random_bits >> 20) % 1_000_000 < u64::from(ppm) {
+            self.shared.preempt(longest / 1_000 * (random_bits >> 54));
         }
-        let now = self.shared.advance_clock(drawn >> (64 - STEP_BITS));
+        let now = self
+            .shared
+            .advance_clock(random_bits >> (64 - READING_BITS));
         Instant::from_nanos(self.clock.read(now))
     }
 
     fn wall_micros(&self) -> u64 {
-        let since = (self.shared.now() - BEGIN) / 1_000;
-        (EPOCH_US + since).saturating_add_signed(self.wall_us.load(Ordering::Relaxed))
+        let elapsed = (self.shared.now() - RUN_START) / 1_000;
+        (EPOCH_US + elapsed).saturating_add_signed(self.wall_offset_us.load(Ordering::Relaxed))
     }
 
     fn machine(&self) -> Option<u64> {
@@ -166,26 +182,26 @@ impl Runtime for Process {
         Box::pin(Sleep {
             shared: Arc::downgrade(&self.shared),
             client: self.client,
-            at: self.clock.when(at.as_nanos()),
-            slot: None,
+            fires_at: self.clock.time_of_reading(at.as_nanos()),
+            timer_slot: None,
         })
     }
 
     fn spawn(&self, task: BoxFuture<()>) -> bool {
-        if self.dead.load(Ordering::Relaxed) {
+        if self.is_dead.load(Ordering::Relaxed) {
             return false;
         }
-        self.shared.world().spawned.push((self.client, task));
+        self.shared.world().spawned_tasks.push((self.client, task));
         true
     }
 
     fn random(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            let mut rng = Rng::new(self.random.load(Ordering::Relaxed));
-            let drawn = rng.draw().to_le_bytes();
-            self.random
+            let mut rng = Rng::new(self.random_state.load(Ordering::Relaxed));
+            let random_bytes = rng.draw().to_le_bytes();
+            self.random_state
                 .fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
-            chunk.copy_from_slice(&drawn[..chunk.len()]);
+            chunk.copy_from_slice(&random_bytes[..chunk.len()]);
         }
     }
 }
@@ -195,53 +211,60 @@ struct Sleep {
     shared: Weak<Shared>,
     client: usize,
     /// The true time at which the timer fires; `None` for never.
-    at: Option<u64>,
-    slot: Option<u32>,
+    fires_at: Option<u64>,
+    timer_slot: Option<u32>,
 }
 
 impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let (Some(shared), Some(at)) = (self.shared.upgrade(), self.at) else {
+        let (Some(shared), Some(fires_at)) = (self.shared.upgrade(), self.fires_at) else {
             return Poll::Pending;
         };
-        if shared.now() >= at {
+        if shared.now() >= fires_at {
             return Poll::Ready(());
         }
         let mut world = shared.world();
-        if let Some(slot) = self.slot {
-            let slot = &mut world.timers[slot as usize].waker;
-            match slot {
+        if let Some(index) = self.timer_slot {
+            let timer_waker = &mut world.timers[index as usize].waker;
+            match timer_waker {
                 Some(waker) if waker.will_wake(cx.waker()) => {}
-                slot => *slot = Some(cx.waker().clone()),
+                timer_waker => *timer_waker = Some(cx.waker().clone()),
             }
             return Poll::Pending;
         }
-        let slot = world.free_timers.pop().unwrap_or_else(|| {
+        let index = world.free_timers.pop().unwrap_or_else(|| {
             world.timers.push(crate::world::TimerSlot::default());
             world.timers.len() as u32 - 1
         });
-        let timer = &mut world.timers[slot as usize];
+        let timer = &mut world.timers[index as usize];
         timer.waker = Some(cx.waker().clone());
-        let (lap, client) = (timer.lap, self.client as u8);
-        world.at(at, Event::Timer { client, slot, lap });
-        self.slot = Some(slot);
+        let (serial, client) = (timer.serial, self.client as u8);
+        world.schedule(
+            fires_at,
+            Event::Timer {
+                client,
+                slot: index,
+                serial,
+            },
+        );
+        self.timer_slot = Some(index);
         Poll::Pending
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        let (Some(shared), Some(slot)) = (self.shared.upgrade(), self.slot) else {
+        let (Some(shared), Some(index)) = (self.shared.upgrade(), self.timer_slot) else {
             return;
         };
         let mut world = shared.world();
         // After the end of a run, the world has no timers.
-        if let Some(timer) = world.timers.get_mut(slot as usize) {
-            timer.lap += 1;
+        if let Some(timer) = world.timers.get_mut(index as usize) {
+            timer.serial += 1;
             let waker = timer.waker.take();
-            world.free_timers.push(slot);
+            world.free_timers.push(index);
             drop(world);
             drop(waker);
         }

@@ -25,10 +25,10 @@ impl Rng {
     /// Draws the next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
     }
 
     /// Draws a number from 0 to `bound - 1`; zero for a bound of zero.
@@ -41,9 +41,9 @@ impl Rng {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// Draws a number from `-most` to `most`, both included.
-    pub fn around(&mut self, most: i64) -> i64 {
-        self.below(2 * most.unsigned_abs() + 1) as i64 - most
+    /// Draws a number from `-limit` to `limit`, both included.
+    pub fn around(&mut self, limit: i64) -> i64 {
+        self.below(2 * limit.unsigned_abs() + 1) as i64 - limit
     }
 
     /// Returns true with a probability of `ppm` parts per million.
@@ -51,8 +51,8 @@ impl Rng {
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// Draws one of the elements of `of`.
-    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
+    /// Draws one of the elements of `elements`.
+    pub fn pick<T: Copy>(&mut self, elements: &[T]) -> T {
+        elements[self.below(elements.len() as u64) as usize]
     }
 }

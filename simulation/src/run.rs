@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::checks::{Healing, Judged, Lateness, Violation};
-use crate::clock::{BEGIN, MS};
+use crate::checks::{Healing, JudgedCases, Lateness, Violation};
+use crate::clock::{MS, RUN_START};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
 use crate::executor::Executor;
 use crate::library::Library;
 use crate::locker::Locker;
-use crate::play::Play;
 use crate::process::Process;
+use crate::run_options::RunOptions;
 use crate::scenario::Scenario;
 use crate::seeded_bugs::{self, Flaw};
 use crate::world::{Event, Shared};
@@ -23,26 +23,26 @@ pub struct RunResult {
     /// How often each counted event happened in the run.
     pub coverage: Coverage,
     /// How many cases each rule has judged in the run. The order is that of [`RULES`](crate::RULES).
-    pub judged: Judged,
+    pub judged_cases: JudgedCases,
     /// How often rules were checked after an event such as a restart, for each kind of lock or value and each kind of
     /// event.
     pub crossings: Crossings,
     /// The call that returned the latest after its timeout; `None` if no call was checked.
-    pub worst: Option<Lateness>,
-    /// The trace, line by line. Empty unless [`Play::trace`] is set.
+    pub latest_call: Option<Lateness>,
+    /// The trace, line by line. Empty unless [`RunOptions::trace`] is set.
     pub trace: Vec<String>,
 }
 
-impl Play {
+impl RunOptions {
     /// Plays `scenario` with these options.
     pub fn run(self, scenario: &Scenario) -> RunResult {
-        Run::new(scenario, self).finish()
+        Run::new(scenario, self).run_to_end()
     }
 }
 
 /// Plays a scenario with the real library.
 pub fn run(scenario: &Scenario) -> RunResult {
-    Play::default().run(scenario)
+    RunOptions::default().run(scenario)
 }
 
 struct Run {
@@ -50,54 +50,54 @@ struct Run {
     executor: Executor,
     scenario: Arc<Scenario>,
     flaw: Option<Flaw>,
-    lives: Vec<Arc<Process>>,
+    processes: Vec<Arc<Process>>,
 }
 
 impl Run {
-    fn new(scenario: &Scenario, play: Play) -> Self {
+    fn new(scenario: &Scenario, run_options: RunOptions) -> Self {
         // Some seeded bugs replace the library with a small client that supports only exclusive locks.
-        let scenario = Arc::new(match play.flaw {
+        let scenario = Arc::new(match run_options.flaw {
             Some(flaw) if flaw.is_locker() => scenario.plain(),
             _ => scenario.clone(),
         });
         // The library's driver for stores contains seeded bugs for tests. This call selects one or none, for this
         // thread only. So this thread must play the whole run.
-        quorate::node::store::set_flaw(play.flaw.and_then(Flaw::of_driver));
-        let shared = Shared::new(scenario.clone(), play);
+        quorate::node::store::set_flaw(run_options.flaw.and_then(Flaw::driver_flaw));
+        let shared = Shared::new(scenario.clone(), run_options);
         let executor = Executor::new(shared.clone());
         let mut run = Self {
             shared,
             executor,
             scenario,
-            flaw: play.flaw,
-            lives: Vec::new(),
+            flaw: run_options.flaw,
+            processes: Vec::new(),
         };
         for client in 0..run.scenario.clients.len() {
-            let life = run.boot(client);
-            run.lives.push(life);
+            let process = run.start_process(client);
+            run.processes.push(process);
         }
         run
     }
 
     /// Starts a client process. Each process has its own instance of the lock implementation (the library or a seeded
     /// bug).
-    fn boot(&mut self, client: usize) -> Arc<Process> {
+    fn start_process(&mut self, client: usize) -> Arc<Process> {
         if self.scenario.is_operator(client) {
-            return self.boot_operator(client);
+            return self.start_operator(client);
         }
-        let (process, nodes) = Process::boot(&self.shared, client);
+        let (process, nodes) = Process::with_connections(&self.shared, client);
         let mut settings = self.scenario.settings;
         settings.guard &= self.flaw != Some(Flaw::StoreGuardOff);
-        let flaw = self.flaw.filter(|flaw| flaw.is_locker());
-        let locker: Arc<dyn Locker> = if let Some(flaw) = flaw {
+        let locker_flaw = self.flaw.filter(|flaw| flaw.is_locker());
+        let locker: Arc<dyn Locker> = if let Some(flaw) = locker_flaw {
             let process = process.clone();
             Arc::new(seeded_bugs::WrongLocker::new(
                 flaw, process, nodes, settings,
             ))
         } else {
-            let named = self.shared.world().named(client);
-            let counted = self.flaw.unwrap_or(Flaw::Sound);
-            let builder = counted.counted_by(&named, settings.builder(), &nodes);
+            let configuration = self.shared.world().start_next_step(client);
+            let flaw_or_none = self.flaw.unwrap_or(Flaw::Sound);
+            let builder = flaw_or_none.configure_client(&configuration, settings.builder(), &nodes);
             let redlock = builder
                 .runtime(process.clone())
                 .build()
@@ -109,95 +109,95 @@ impl Run {
                 self.flaw,
             )))
         };
-        self.shared.world().processes[client].tasks = self.scenario.tasks;
+        self.shared.world().processes[client].running_tasks = self.scenario.tasks;
         for task in 0..self.scenario.tasks {
-            let script = crate::client::run(process.clone(), locker.clone(), task == 0);
-            self.executor.spawn(client, Box::pin(script));
+            let client_task = crate::client::run(process.clone(), locker.clone(), task == 0);
+            self.executor.spawn(client, Box::pin(client_task));
         }
         process
     }
 
     /// Starts the process of an operator, which only replaces masters.
-    fn boot_operator(&mut self, client: usize) -> Arc<Process> {
-        let process = Process::alone(&self.shared, client);
-        self.shared.world().processes[client].tasks = 1;
-        let walk = crate::operator::run(process.clone());
-        self.executor.spawn(client, Box::pin(walk));
+    fn start_operator(&mut self, client: usize) -> Arc<Process> {
+        let process = Process::without_connections(&self.shared, client);
+        self.shared.world().processes[client].running_tasks = 1;
+        let operator_task = crate::operator::run(process.clone());
+        self.executor.spawn(client, Box::pin(operator_task));
         process
     }
 
-    fn kill(&mut self, client: usize) {
-        self.lives[client].die();
+    fn kill_process(&mut self, client: usize) {
+        self.processes[client].end();
         let holds = {
             let mut world = self.shared.world();
-            world.kill_links(client);
-            world.processes[client].parked_tasks.clear();
+            world.close_links_of_process(client);
+            world.processes[client].postponed_tasks.clear();
             let now = world.now;
-            let dead = world.watch.kill(now, client);
-            let spawned = std::mem::take(&mut world.spawned);
-            let (of, rest): (Vec<_>, Vec<_>) =
-                spawned.into_iter().partition(|(of, _)| *of == client);
-            world.spawned = rest;
+            let holds = world.observer.end_beliefs_of(now, client);
+            let spawned = std::mem::take(&mut world.spawned_tasks);
+            let (own_tasks, other_tasks): (Vec<_>, Vec<_>) =
+                spawned.into_iter().partition(|(owner, _)| *owner == client);
+            world.spawned_tasks = other_tasks;
             drop(world);
-            drop(of);
-            dead
+            drop(own_tasks);
+            holds
         };
-        drop((self.executor.take(client), holds));
+        drop((self.executor.remove_tasks(client), holds));
     }
 
-    fn finish(mut self) -> RunResult {
+    fn run_to_end(mut self) -> RunResult {
         let healing = Healing::new(&self.scenario);
-        let late = self.play(healing.deadline);
-        let mut outcome = {
+        let waiting_clients = self.run_until(healing.deadline);
+        let mut result = {
             let mut world = self.shared.world();
-            world.watch.coverage.sim_ms = (world.now - BEGIN) / MS;
+            world.observer.coverage.sim_ms = (world.now - RUN_START) / MS;
             RunResult {
-                violation: world.watch.checkers.violation.take(),
-                coverage: world.watch.coverage.clone(),
-                judged: world.watch.checkers.judged(),
-                crossings: world.watch.watched.crossings.clone(),
-                worst: world.watch.checkers.worst(),
-                trace: world.watch.trace.take().unwrap_or_default(),
+                violation: world.observer.checkers.violation.take(),
+                coverage: world.observer.coverage.clone(),
+                judged_cases: world.observer.checkers.judged_cases(),
+                crossings: world.observer.crossing_counter.crossings.clone(),
+                latest_call: world.observer.checkers.latest_call(),
+                trace: world.observer.trace.take().unwrap_or_default(),
             }
         };
-        if outcome.violation.is_none() {
-            outcome.violation =
-                late.and_then(|waiting| healing.overdue(&waiting, self.scenario.bound()));
+        if result.violation.is_none() {
+            result.violation = waiting_clients
+                .and_then(|waiting| healing.violation(&waiting, self.scenario.healing_bound()));
         }
-        if outcome.violation.is_none() && outcome.coverage.acquired == 0 {
-            outcome.violation = Some(Violation {
+        if result.violation.is_none() && result.coverage.acquired == 0 {
+            result.violation = Some(Violation {
                 rule: "something happens",
-                what: "no client has acquired a lock in this run".into(),
-                at: self.scenario.heal_at,
+                description: "no client has acquired a lock in this run".into(),
+                at_nanos: self.scenario.heal_at,
             });
         }
-        for life in &self.lives {
-            life.die();
+        for process in &self.processes {
+            process.end();
         }
-        for client in 0..self.lives.len() {
-            self.kill(client);
+        for client in 0..self.processes.len() {
+            self.kill_process(client);
         }
-        self.shared.demolish();
-        outcome
+        self.shared.clear_world();
+        result
     }
 
     /// Plays until all clients are done, a rule is broken, or the deadline is reached. If the deadline is reached,
     /// returns the clients that are not done; otherwise `None`.
-    fn play(&mut self, deadline: u64) -> Option<Vec<usize>> {
+    fn run_until(&mut self, deadline: u64) -> Option<Vec<usize>> {
         loop {
-            if !self.executor.settle() {
+            if !self.executor.poll_ready_tasks() {
                 return None;
             }
             let world = self.shared.world();
-            let complaint = world.watch.checkers.violation.is_some();
-            if complaint || world.processes.iter().all(|process| process.done) {
+            let is_violated = world.observer.checkers.violation.is_some();
+            if is_violated || world.processes.iter().all(|process| process.is_done) {
                 return None;
             }
-            let Some(event) = self.shared.happen(world, deadline) else {
+            let Some(event) = self.shared.handle_next_event(world, deadline) else {
                 let world = self.shared.world();
                 let processes = world.processes.iter().enumerate();
-                let waiting = processes.filter(|(_, process)| !process.done);
-                return Some(waiting.map(|(client, _)| client).collect());
+                let unfinished = processes.filter(|(_, process)| !process.is_done);
+                return Some(unfinished.map(|(client, _)| client).collect());
             };
             self.follow_up(event);
         }
@@ -206,8 +206,8 @@ impl Run {
     /// Wakes tasks, and kills or starts processes, as `event` requires.
     fn follow_up(&mut self, event: Event) {
         match event {
-            Event::Wake(task) => self.executor.wake([task as usize]),
-            Event::Resume(client) => {
+            Event::TaskReady(task) => self.executor.wake([task as usize]),
+            Event::ProcessResumes(client) => {
                 let tasks = {
                     let mut world = self.shared.world();
                     let now = world.now;
@@ -215,29 +215,29 @@ impl Run {
                     if process.paused_until > now {
                         return;
                     }
-                    std::mem::take(&mut process.parked_tasks)
+                    std::mem::take(&mut process.postponed_tasks)
                 };
                 self.executor.wake(tasks);
             }
-            Event::Fault(_) | Event::Reconfigured(_) | Event::Ends(_) => {
-                let killed: Vec<usize> = {
+            Event::Fault(_) | Event::LastReconfiguration(_) | Event::ProcessEnds(_) => {
+                let killed_clients: Vec<usize> = {
                     let world = self.shared.world();
                     let processes = world.processes.iter().enumerate();
                     processes
                         .filter(|(client, process)| {
-                            process.killed && !self.lives[*client].is_dead()
+                            process.is_killed && !self.processes[*client].is_dead()
                         })
                         .map(|(client, _)| client)
                         .collect()
                 };
-                for client in killed {
-                    self.kill(client);
+                for client in killed_clients {
+                    self.kill_process(client);
                 }
             }
-            Event::Boot(client) => {
+            Event::ProcessStarts(client) => {
                 let client = usize::from(client);
-                self.shared.world().processes[client].killed = false;
-                self.lives[client] = self.boot(client);
+                self.shared.world().processes[client].is_killed = false;
+                self.processes[client] = self.start_process(client);
             }
             _ => {}
         }

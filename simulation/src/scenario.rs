@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorate::{Redlock, RedlockBuilder, RestartGuard, Retry};
 
-use crate::change_plan::{ChangePlan, Named};
+use crate::change_plan::{ChangePlan, ClientMasters};
 use crate::clock::MS;
 use crate::kind::Kind;
 use crate::rng::Rng;
@@ -156,12 +156,12 @@ pub enum FaultKind {
     /// A master executes nothing for `lasts`, and then continues.
     Stall { master: u8, lasts: u64 },
     /// The clock of a master jumps by this many microseconds; backwards if negative.
-    Jump { master: u8, by_us: i64 },
+    ClockJump { master: u8, by_us: i64 },
     /// A store without a clock elects another leader, which gives dates from then on. The leader's clock is ahead of the
     /// clock of the earlier leader by this many microseconds.
-    Elect { master: u8, by_us: i64 },
+    LeaderChange { master: u8, by_us: i64 },
     /// The wall clock of a client process jumps by this many microseconds; backwards if negative.
-    Date { client: u8, by_us: i64 },
+    WallClockJump { client: u8, by_us: i64 },
     /// A partition between these clients and these masters, for the time `lasts`. In `clients` and `masters`, bit n is
     /// the client or master with the number n.
     ///
@@ -177,9 +177,9 @@ pub enum FaultKind {
         lasts: u64,
     },
     /// All connections of one master are reset, even in the middle of a transfer.
-    Reset { master: u8 },
+    ResetConnections { master: u8 },
     /// A master forgets all its connections without notifying the clients. The clients keep half-open connections.
-    Forget { master: u8 },
+    ForgetConnections { master: u8 },
     /// A master refuses all lock requests for `lasts`.
     Refuse {
         master: u8,
@@ -188,18 +188,18 @@ pub enum FaultKind {
     },
     /// For the time `lasts`, a master refuses all requests that need new memory for the lock of `resource`. It executes
     /// all other requests.
-    Fill {
+    OutOfMemory {
         master: u8,
         resource: u8,
         lasts: u64,
     },
     /// A master loses its cached Lua scripts.
-    Flush { master: u8 },
+    FlushScripts { master: u8 },
     /// On each connection of a master, the next reply is malformed.
-    Garble { master: u8 },
+    MalformReplies { master: u8 },
     /// The lock on this resource is force-released. The operator does not reach the masters whose bits are set in
     /// `missed`.
-    Break { resource: u8, missed: u16 },
+    ForceRelease { resource: u8, missed: u16 },
     /// Another program stores a value under the key of a lock, unless the key exists already.
     ForeignKey {
         master: u8,
@@ -212,10 +212,10 @@ pub enum FaultKind {
     Kill { client: u8, down: u64 },
     /// Nobody uses the masters for the time `by`. First all client processes end, and all clocks advance by `by`. The
     /// processes start again `down` later.
-    Skip { by: u64, down: u64 },
+    UnusedDays { by: u64, down: u64 },
     /// A client process stops, and starts again after `down`. It then uses the masters of step `step` (see
     /// `change_plan.rs`).
-    Tell { client: u8, step: u8, down: u64 },
+    Reconfigure { client: u8, step: u8, down: u64 },
 }
 
 /// The reason for which a master refuses requests.
@@ -345,7 +345,7 @@ pub struct Promises {
 /// The default length of a period of once-per-period work: one hour, which is longer than any run.
 pub(crate) const PERIOD: u64 = 3_600_000 * MS;
 
-/// How long a client waits for an owner's lock that all tasks of its process share ([`Kind::Counted`]): 30 seconds, the
+/// How long a client waits for an owner's lock that all tasks of its process share ([`Kind::OwnerOfProcess`]): 30 seconds, the
 /// library's default.
 pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 
@@ -355,15 +355,15 @@ pub(crate) const WORST_PPM: i64 = 4_000;
 
 /// A fencing counter is roughly a time in microseconds. Each master limits a proposed counter to within 1 s of its own
 /// clock (docs/protocol.md, "Fencing tokens"). This constant is twice that limit, in microseconds.
-const TWICE_SLACK_US: i64 = 2_000_000;
+const TWICE_COUNTER_SLACK_US: i64 = 2_000_000;
 
 /// The largest offset of a right wall clock from the true time, in microseconds: 200 ms. The wall clocks of two clients
 /// then differ by less than the slack with which clients judge the age of a lease.
-pub(crate) const RIGHT_US: i64 = 200_000;
+pub(crate) const LARGEST_RIGHT_OFFSET_US: i64 = 200_000;
 
 /// The smallest forward jump of a clock that counts as almost a day, in microseconds: 20 hours. Masters keep unused
 /// fencing counters for about 24 hours, so smaller jumps are safe.
-const LATER_DAY_US: i64 = 20 * 3_600 * 1_000_000;
+const NEARLY_A_DAY_US: i64 = 20 * 3_600 * 1_000_000;
 
 impl Scenario {
     /// A scenario without faults and without steps, with equal clocks, a network that loses nothing, and default
@@ -441,43 +441,44 @@ impl Scenario {
     /// The promises that hold in this scenario.
     pub fn promises(&self) -> Promises {
         let jumps = self.has_jumps();
-        let forgets = self.faults.iter().any(|fault| match fault.kind {
+        let loses_data = self.faults.iter().any(|fault| match fault.kind {
             FaultKind::Crash { master, .. } => {
                 self.masters[usize::from(master)].disk != Disk::Always
             }
             _ => false,
         });
-        let walls = self.clients.iter().map(|client| client.wall_us);
-        // Only clients of a store without a clock depend on their wall clocks.
-        let walls: Vec<i64> = walls.filter(|_| self.has_clockless()).collect();
+        let wall_offsets = self.clients.iter().map(|client| client.wall_us); // Only clients of a store without a clock depend on their wall clocks.
+        let wall_offsets: Vec<i64> = wall_offsets.filter(|_| self.has_clockless()).collect();
         let offsets = || {
             let masters = self.masters.iter().map(|master| master.offset_us);
-            masters.chain(walls.iter().copied())
+            masters.chain(wall_offsets.iter().copied())
         };
-        let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
-        // `rates` is the largest drift between the clocks of two masters in 30 s, in microseconds.
-        let rates: i64 = self
+        let is_force_release = |fault: &Fault| matches!(fault.kind, FaultKind::ForceRelease { .. });
+        // `largest_drift_us` is the largest drift between the clocks of two masters in 30 s, in microseconds.
+        let largest_drift_us: i64 = self
             .masters
             .iter()
             .map(|master| master.ppm.abs())
             .max()
             .unwrap_or(0)
             * 60;
-        let apart = offsets().max().unwrap_or(0) - offsets().min().unwrap_or(0) + rates;
+        let clock_difference_us =
+            offsets().max().unwrap_or(0) - offsets().min().unwrap_or(0) + largest_drift_us;
         let max_ttl_us = (self.settings.max_ttl / 1_000) as i64;
-        let restarts_above =
-            self.settings.guard && !jumps && max_ttl_us > TWICE_SLACK_US + apart + 1_000;
+        let has_safe_restarts = self.settings.guard
+            && !jumps
+            && max_ttl_us > TWICE_COUNTER_SLACK_US + clock_difference_us + 1_000;
         let tokens = self.settings.fencing
-            && (!forgets || restarts_above && !self.is_ahead())
-            && !self.shows_a_later_day_briefly(TWICE_SLACK_US + apart);
+            && (!loses_data || has_safe_restarts && !self.has_counters_ahead())
+            && !self.has_brief_jump_of_a_day(TWICE_COUNTER_SLACK_US + clock_difference_us);
         Promises {
             exclusion: (!jumps || self.are_jumps_harmless() || self.jumps_while_guarded())
-                && (self.settings.guard || !forgets)
-                && !self.faults.iter().any(breaks),
+                && (self.settings.guard || !loses_data)
+                && !self.faults.iter().any(is_force_release),
             no_return: !jumps
-                && (self.settings.guard || !forgets)
+                && (self.settings.guard || !loses_data)
                 && self.masters.iter().all(|master| master.store.is_none())
-                && !self.is_changed(),
+                && !self.replaces_masters(),
             tokens,
             stock: tokens,
             guard: self.settings.guard && !jumps,
@@ -485,14 +486,17 @@ impl Scenario {
             punctual: self.net.doze_ppm + self.net.preempt_ppm == 0,
             order: self.settings.fair
                 && self.settings.fencing
-                && self.is_quiet()
+                && self.has_reliable_network()
                 && self.faults.is_empty()
-                && !self.is_changed()
+                && !self.replaces_masters()
                 && !self.brief,
-            calm: self.is_quiet() && self.faults.is_empty() && !self.is_changed() && !self.brief,
-            prompt: self.is_quiet()
-                && self.faults.iter().all(breaks)
-                && !self.is_changed()
+            calm: self.has_reliable_network()
+                && self.faults.is_empty()
+                && !self.replaces_masters()
+                && !self.brief,
+            prompt: self.has_reliable_network()
+                && self.faults.iter().all(is_force_release)
+                && !self.replaces_masters()
                 && !self.brief,
         }
     }
@@ -503,13 +507,13 @@ impl Scenario {
     ///
     /// The restart guard lasts `max_ttl` on the clocks of clients, which may be fast, so subtract 3 %.
     pub(crate) fn jumps_while_guarded(&self) -> bool {
-        let marked = |plan: &ChangePlan| {
-            let stays = plan.steps.iter().all(|steps| *steps == (0, 0));
-            stays && plan.operators == 0 && plan.begins == Some(0)
+        let has_markers = |plan: &ChangePlan| {
+            let is_unchanged = plan.steps.iter().all(|steps| *steps == (0, 0));
+            is_unchanged && plan.operators == 0 && plan.initial_number == Some(0)
         };
-        let guarded = |at: u64, jumping: u8| {
+        let is_guarded = |at: u64, jumping_master: u8| {
             self.faults.iter().any(|fault| match fault.kind {
-                FaultKind::Crash { master, down, .. } if master == jumping => {
+                FaultKind::Crash { master, down, .. } if master == jumping_master => {
                     let end = fault.at + down + self.settings.max_ttl / 100 * 97;
                     (fault.at..end).contains(&at)
                 }
@@ -517,56 +521,58 @@ impl Scenario {
             })
         };
         self.settings.guard
-            && self.change.as_ref().is_some_and(marked)
+            && self.change.as_ref().is_some_and(has_markers)
             && self.faults.iter().all(|fault| match fault.kind {
-                FaultKind::Jump { master, by_us } => by_us <= 0 || guarded(fault.at, master),
+                FaultKind::ClockJump { master, by_us } => {
+                    by_us <= 0 || is_guarded(fault.at, master)
+                }
                 _ => true,
             })
     }
 
     /// Whether a master's clock jumps forward by almost a day or more, and jumps back within `limit_us` microseconds.
     /// Fencing counters may expire in between.
-    fn shows_a_later_day_briefly(&self, limit_us: i64) -> bool {
-        let jump = |fault: &Fault| match fault.kind {
-            FaultKind::Jump { master, by_us } => Some((fault.at, usize::from(master), by_us)),
+    fn has_brief_jump_of_a_day(&self, limit_us: i64) -> bool {
+        let jump_of = |fault: &Fault| match fault.kind {
+            FaultKind::ClockJump { master, by_us } => Some((fault.at, usize::from(master), by_us)),
             _ => None,
         };
-        let mut jumps: Vec<_> = self.faults.iter().filter_map(jump).collect();
+        let mut jumps: Vec<_> = self.faults.iter().filter_map(jump_of).collect();
         jumps.sort_by_key(|(at, ..)| *at);
-        // For each master: how far its clock is ahead, in microseconds, and since when it is ahead by `LATER_DAY_US` or
+        // For each master: how far its clock is ahead, in microseconds, and since when it is ahead by `NEARLY_A_DAY_US` or
         // more.
-        let mut clocks = vec![(0, None); self.masters.len()];
+        let mut clocks_ahead = vec![(0, None); self.masters.len()];
         jumps.into_iter().any(|(at, master, by_us)| {
-            let (ahead_us, since) = &mut clocks[master];
+            let (ahead_us, ahead_since) = &mut clocks_ahead[master];
             *ahead_us += by_us;
-            if *ahead_us >= LATER_DAY_US {
-                since.get_or_insert(at);
+            if *ahead_us >= NEARLY_A_DAY_US {
+                ahead_since.get_or_insert(at);
                 return false;
             }
-            let lasted_us = |since: u64| ((at - since) / 1_000) as i64;
-            since
+            let duration_us = |ahead_since: u64| ((at - ahead_since) / 1_000) as i64;
+            ahead_since
                 .take()
-                .is_some_and(|since| lasted_us(since) <= limit_us)
+                .is_some_and(|ahead_since| duration_us(ahead_since) <= limit_us)
         })
     }
 
     /// Whether operators replace masters in this scenario.
-    fn is_changed(&self) -> bool {
+    fn replaces_masters(&self) -> bool {
         self.change.as_ref().is_some_and(|plan| plan.operators > 0)
     }
 
     /// Whether fencing counters (roughly times in microseconds) are ahead of the masters' clocks at the beginning of
     /// the run.
-    fn is_ahead(&self) -> bool {
-        let ahead = self.change.as_ref().and_then(|plan| plan.ahead);
-        ahead.is_some_and(|ahead| ahead > 0)
+    fn has_counters_ahead(&self) -> bool {
+        let counters_ahead = self.change.as_ref().and_then(|plan| plan.counters_ahead_us);
+        counters_ahead.is_some_and(|ahead_us| ahead_us > 0)
     }
 
     /// Returns the masters that a client uses at step `step` (see `change_plan.rs`).
-    pub(crate) fn named(&self, step: u8) -> Named {
+    pub(crate) fn masters_at(&self, step: u8) -> ClientMasters {
         match &self.change {
-            None => Named::all(self.masters.len()),
-            Some(plan) => plan.named(step),
+            None => ClientMasters::never_replaced(self.masters.len()),
+            Some(plan) => plan.masters_at(step),
         }
     }
 
@@ -583,53 +589,53 @@ impl Scenario {
 
     /// The longest time that the operators need for all changes after the faults have ended, in nanoseconds. In each
     /// change, they wait until the locks of the old masters' clients have expired.
-    fn change_bound(&self) -> u64 {
+    fn replacement_bound(&self) -> u64 {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // An acquire of `Kind::Counted` may wait until its timeout if its masters were replaced and stopped.
-        let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
-        let waits = if counted { COUNTED_WAIT } else { 0 };
-        changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
+        // An acquire of `Kind::OwnerOfProcess` may wait until its timeout if its masters were replaced and stopped.
+        let has_shared_owner = self.has_kind(|kind| matches!(kind, Kind::OwnerOfProcess(_)));
+        let longest_wait = if has_shared_owner { COUNTED_WAIT } else { 0 };
+        changes * (4 * self.settings.max_ttl + 6_000 * MS + longest_wait)
     }
 
     /// The masters that are stores (bit n is master n).
-    pub(crate) fn stores(&self) -> u16 {
+    pub(crate) fn store_masters(&self) -> u16 {
         let masters = self.masters.iter().enumerate();
-        let stores = masters.filter(|(_, plan)| plan.store.is_some());
-        stores.fold(0, |all, (master, _)| all | 1 << master)
+        let store_masters = masters.filter(|(_, plan)| plan.store.is_some());
+        store_masters.fold(0, |set, (master, _)| set | 1 << master)
     }
 
     /// Whether some masters are stores without a clock.
     pub(crate) fn has_clockless(&self) -> bool {
-        let mut stores = self.masters.iter().filter_map(|plan| plan.store);
-        stores.any(|plan| !plan.clocked)
+        let mut store_masters = self.masters.iter().filter_map(|plan| plan.store);
+        store_masters.any(|plan| !plan.clocked)
     }
 
     /// The longest time that a client waits for the answer of one master, in nanoseconds.
-    pub(crate) fn slowest(&self) -> u64 {
-        let stores = self.masters.iter().filter_map(|plan| plan.store);
-        let slowest = stores.map(|plan| plan.timeout).max().unwrap_or(0);
-        slowest.max(self.settings.node_timeout)
+    pub(crate) fn slowest_answer(&self) -> u64 {
+        let store_masters = self.masters.iter().filter_map(|plan| plan.store);
+        let slowest_answer = store_masters.map(|plan| plan.timeout).max().unwrap_or(0);
+        slowest_answer.max(self.settings.node_timeout)
     }
 
     /// Whether the clock of any master jumps.
     pub(crate) fn has_jumps(&self) -> bool {
-        let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
-        self.faults.iter().any(jumps)
+        let is_jump = |fault: &Fault| matches!(fault.kind, FaultKind::ClockJump { .. });
+        self.faults.iter().any(is_jump)
     }
 
     /// Whether only clocks jump that no client believes alone: those of stores without a clock, while the wall clocks of
     /// all clients are right.
     fn are_jumps_harmless(&self) -> bool {
-        let right = |client: &ClientPlan| client.wall_us.abs() <= RIGHT_US;
-        self.clients.iter().all(right)
+        let is_right = |client: &ClientPlan| client.wall_us.abs() <= LARGEST_RIGHT_OFFSET_US;
+        self.clients.iter().all(is_right)
             && self.faults.iter().all(|fault| match fault.kind {
-                FaultKind::Jump { master, .. } => {
+                FaultKind::ClockJump { master, .. } => {
                     let store = self.masters[usize::from(master)].store;
                     store.is_some_and(|plan| !plan.clocked)
                 }
-                FaultKind::Date { .. } => false,
+                FaultKind::WallClockJump { .. } => false,
                 _ => true,
             })
     }
@@ -637,28 +643,32 @@ impl Scenario {
     /// Whether some step takes a lock of readers, of an owner or on several resources, takes a permit, or downgrades a
     /// lock.
     pub(crate) fn is_mixed(&self) -> bool {
-        self.takes(|kind| {
+        self.has_kind(|kind| {
             !matches!(
                 kind,
-                Kind::Exclusive | Kind::Noted(_) | Kind::Lead(_) | Kind::Observe | Kind::Value(_)
+                Kind::Exclusive
+                    | Kind::WithNote(_)
+                    | Kind::Leader(_)
+                    | Kind::Observe
+                    | Kind::Value(_)
             )
         })
     }
 
     /// Whether some step stores a note, acquires a leadership, or observes an election.
     pub(crate) fn has_notes(&self) -> bool {
-        self.takes(|kind| matches!(kind, Kind::Noted(_) | Kind::Lead(_) | Kind::Observe))
+        self.has_kind(|kind| matches!(kind, Kind::WithNote(_) | Kind::Leader(_) | Kind::Observe))
     }
 
     /// Whether some step uses a quota or a once-per-period record.
     pub(crate) fn has_values(&self) -> bool {
-        self.takes(|kind| matches!(kind, Kind::Value(_)))
+        self.has_kind(|kind| matches!(kind, Kind::Value(_)))
     }
 
-    /// Whether some step takes a kind of lock for which `such` returns true.
-    pub(crate) fn takes(&self, such: impl Fn(Kind) -> bool) -> bool {
+    /// Whether some step takes a kind of lock for which `is_sought` returns true.
+    pub(crate) fn has_kind(&self, is_sought: impl Fn(Kind) -> bool) -> bool {
         let steps = || self.clients.iter().flat_map(|client| &client.steps);
-        steps().any(|step| such(step.kind))
+        steps().any(|step| is_sought(step.kind))
     }
 
     /// Returns this scenario with plain exclusive locks only.
@@ -674,7 +684,7 @@ impl Scenario {
 
     /// Whether the network neither loses nor repeats anything, tasks are not delayed, and several round trips fit into
     /// the node timeout.
-    fn is_quiet(&self) -> bool {
+    fn has_reliable_network(&self) -> bool {
         let Net {
             loss_ppm,
             duplicate_ppm,
@@ -685,7 +695,7 @@ impl Scenario {
             jitter,
             ..
         } = self.net;
-        let trips = if self.stores() == 0 { 3 } else { 12 } * (delay + jitter);
+        let trips = if self.store_masters() == 0 { 3 } else { 12 } * (delay + jitter);
         loss_ppm + duplicate_ppm + reset_ppm + doze_ppm + preempt_ppm == 0
             && trips < self.settings.node_timeout
     }
@@ -698,31 +708,31 @@ impl Scenario {
     /// - one hold for each task;
     /// - the time that operators need to finish their changes;
     /// - a reserve of 4 s.
-    pub fn bound(&self) -> u64 {
+    pub fn healing_bound(&self) -> u64 {
         let Settings {
             ttl,
             max_ttl,
             retry_most,
             ..
         } = self.settings;
-        let turns = self.clients.len() as u64 * u64::from(self.tasks);
+        let holds = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
-        let longest = steps.map(|step| step.hold).max().unwrap_or(0);
+        let longest_hold = steps.map(|step| step.hold).max().unwrap_or(0);
         // A store may have no clock. Clients then need longer to detect that a dead client's lock has expired.
-        let seen_anew = if self.stores() == 0 {
+        let detection_time = if self.store_masters() == 0 {
             0
         } else {
-            2 * ttl + 12 * self.slowest()
+            2 * ttl + 12 * self.slowest_answer()
         };
         max_ttl
             + 4 * ttl
-            + seen_anew
+            + detection_time
             + self.net.duplicate_late
             + self.net.doze
             + self.net.preempt
-            + turns * (longest + 4 * self.net.again + 20 * retry_most)
-            + u64::from(self.brief) * turns * (4 * ttl + 40 * self.slowest())
-            + self.change_bound()
+            + holds * (longest_hold + 4 * self.net.again + 20 * retry_most)
+            + u64::from(self.brief) * holds * (4 * ttl + 40 * self.slowest_answer())
+            + self.replacement_bound()
             + 4_000 * MS
     }
 }
@@ -734,22 +744,25 @@ impl Settings {
 
     /// Returns a builder of the library with these settings.
     pub(crate) fn builder(&self) -> RedlockBuilder {
-        let first = Duration::from_millis(4);
-        let guard = if self.guard {
+        let first_pause = Duration::from_millis(4);
+        let restart_guard = if self.guard {
             RestartGuard::On
         } else {
             RestartGuard::Off
         };
-        let builder = Redlock::builder()
+        let settings = Redlock::builder()
             .ttl(self.ttl())
             .max_ttl(Duration::from_nanos(self.max_ttl))
             .node_timeout(Duration::from_nanos(self.node_timeout))
-            .retry(Retry::new(first, Duration::from_nanos(self.retry_most)))
-            .restart_guard(guard)
+            .retry(Retry::new(
+                first_pause,
+                Duration::from_nanos(self.retry_most),
+            ))
+            .restart_guard(restart_guard)
             // Disable the default note. Its length differs from run to run, and would change the sizes of packets.
             .note(None)
             .fencing(self.fencing);
-        let builder = quorate::testing::known_as(builder, "host", 1, "simulated");
+        let builder = quorate::testing::known_as(settings, "host", 1, "simulated");
         if self.fair {
             builder.order(quorate::Order::Fair)
         } else {
@@ -779,7 +792,7 @@ impl Step {
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |ns: u64| ns as f64 / 1e6;
-        let s = &self.settings;
+        let settings = &self.settings;
         writeln!(
             f,
             "seed {}: {} masters, {} clients; ttl {} ms, max_ttl {} ms, node_timeout {} ms, fencing {}, fair {}, \
@@ -787,26 +800,26 @@ impl fmt::Display for Scenario {
             self.seed,
             self.masters.len(),
             self.clients.len(),
-            ms(s.ttl),
-            ms(s.max_ttl),
-            ms(s.node_timeout),
-            s.fencing,
-            s.fair,
-            s.guard,
+            ms(settings.ttl),
+            ms(settings.max_ttl),
+            ms(settings.node_timeout),
+            settings.fencing,
+            settings.fair,
+            settings.guard,
             ms(self.period)
         )?;
         writeln!(f, "promised: {:?}", self.promises())?;
         writeln!(f, "network: {:?}", self.net)?;
-        for (n, master) in self.masters.iter().enumerate() {
-            writeln!(f, "master {n}: {master:?}")?;
+        for (index, master) in self.masters.iter().enumerate() {
+            writeln!(f, "master {index}: {master:?}")?;
         }
         if let Some(change) = &self.change {
             writeln!(f, "{change:?}")?;
         }
-        for (n, client) in self.clients.iter().enumerate() {
+        for (index, client) in self.clients.iter().enumerate() {
             writeln!(
                 f,
-                "client {n}: its clock runs {} ppm too fast, its wall clock is {} us ahead",
+                "client {index}: its clock runs {} ppm too fast, its wall clock is {} us ahead",
                 client.ppm, client.wall_us
             )?;
             for step in &client.steps {
@@ -820,7 +833,7 @@ impl fmt::Display for Scenario {
             f,
             "all faults end at {} ms, and within {} ms after that every client must have acquired its last lock",
             ms(self.heal_at),
-            ms(self.bound())
+            ms(self.healing_bound())
         )
     }
 }

@@ -16,7 +16,7 @@ use quorate::node::{
 use quorate::runtime::BoxFuture;
 
 use crate::store_plan::StorePlan;
-use crate::world::{Question, Said, Shared};
+use crate::world::{SessionAnswer, SessionRequest, Shared};
 
 /// The connection of one client to a simulated store.
 struct SimStore {
@@ -41,18 +41,18 @@ impl Drop for SimSession {
     }
 }
 
-fn over() -> Fault {
+fn run_has_ended() -> Fault {
     Fault::Down("the simulation run has ended".into())
 }
 
 impl SimSession {
-    async fn ask(&self, question: Question) -> Result<Said, Fault> {
-        let shared = self.shared.upgrade().ok_or_else(over)?;
-        shared.world().ask(self.index, question);
+    async fn ask(&self, question: SessionRequest) -> Result<SessionAnswer, Fault> {
+        let shared = self.shared.upgrade().ok_or_else(run_has_ended)?;
+        shared.world().send_request(self.index, question);
         drop(shared);
         poll_fn(|cx| match self.shared.upgrade() {
-            Some(shared) => shared.world().answer(self.index, cx.waker()),
-            None => std::task::Poll::Ready(Err(over())),
+            Some(shared) => shared.world().poll_answer(self.index, cx.waker()),
+            None => std::task::Poll::Ready(Err(run_has_ended())),
         })
         .await
     }
@@ -60,23 +60,25 @@ impl SimSession {
 
 /// Returns the error for an answer that belongs to another request of the session. Such answers arrive only with the
 /// seeded bug `KeptSession`, which reuses sessions with unread answers.
-fn other<T>() -> Result<T, Fault> {
+fn wrong_answer<T>() -> Result<T, Fault> {
     Err(Fault::Server(
         "the answer belongs to another request".into(),
     ))
 }
 
 impl SimStore {
-    fn open(&self) -> Result<SimSession, Fault> {
-        let shared = self.shared.upgrade().ok_or_else(over)?;
+    fn open_session(&self) -> Result<SimSession, Fault> {
+        let shared = self.shared.upgrade().ok_or_else(run_has_ended)?;
         let index = shared.world().open_session(self.client, self.master);
         let shared = self.shared.clone();
         Ok(SimSession { shared, index })
     }
 
-    fn take_pooled(&self) -> Option<(SimSession, Greeting)> {
-        let upgraded = self.shared.upgrade()?;
-        let (index, greeting) = upgraded.world().take_pooled(self.client, self.master)?;
+    fn take_reusable_session(&self) -> Option<(SimSession, Greeting)> {
+        let shared_state = self.shared.upgrade()?;
+        let (index, greeting) = shared_state
+            .world()
+            .take_reusable_session(self.client, self.master)?;
         let shared = self.shared.clone();
         Some((SimSession { shared, index }, greeting))
     }
@@ -93,14 +95,16 @@ impl Store for SimStore {
     fn traits(&self) -> Traits {
         let StorePlan {
             timeout,
-            lanes,
-            batch,
-            wakes,
+            sessions,
+            commits_per_request,
+            sends_wakes,
             ..
         } = self.plan;
-        let traits = Traits::new(Duration::from_nanos(timeout));
-        let traits = traits.lanes(lanes.into()).batch(batch.into());
-        if wakes {
+        let default_traits = Traits::new(Duration::from_nanos(timeout));
+        let traits = default_traits
+            .lanes(sessions.into())
+            .batch(commits_per_request.into());
+        if sends_wakes {
             traits
         } else {
             traits.without_wakes()
@@ -108,19 +112,19 @@ impl Store for SimStore {
     }
 
     async fn connect(&self) -> Result<(SimSession, Greeting), Fault> {
-        if let Some(kept) = self.take_pooled() {
-            return Ok(kept);
+        if let Some(pooled) = self.take_reusable_session() {
+            return Ok(pooled);
         }
-        let session = self.open()?;
-        match session.ask(Question::Hello).await? {
-            Said::Hello(greeting) => Ok((session, greeting)),
-            _ => other(),
+        let session = self.open_session()?;
+        match session.ask(SessionRequest::Hello).await? {
+            SessionAnswer::Hello(greeting) => Ok((session, greeting)),
+            _ => wrong_answer(),
         }
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<SimSession, Fault> {
-        let session = self.open()?;
-        session.ask(Question::Listen(process)).await?;
+        let session = self.open_session()?;
+        session.ask(SessionRequest::Listen(process)).await?;
         Ok(session)
     }
 
@@ -131,23 +135,23 @@ impl Store for SimStore {
 
 impl Session for SimSession {
     async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
-        match self.ask(Question::Load(names.to_vec())).await? {
-            Said::Loaded(loaded) => Ok(loaded),
-            _ => other(),
+        match self.ask(SessionRequest::Load(names.to_vec())).await? {
+            SessionAnswer::Loaded(loaded) => Ok(loaded),
+            _ => wrong_answer(),
         }
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
-        match self.ask(Question::Commit(commits.to_vec())).await? {
-            Said::Committed(committed) => Ok(committed),
-            _ => other(),
+        match self.ask(SessionRequest::Commit(commits.to_vec())).await? {
+            SessionAnswer::Committed(committed) => Ok(committed),
+            _ => wrong_answer(),
         }
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
-        match self.ask(Question::Page(from, count)).await? {
-            Said::Paged(paged) => Ok(paged),
-            _ => other(),
+        match self.ask(SessionRequest::Page(from, count)).await? {
+            SessionAnswer::Paged(paged) => Ok(paged),
+            _ => wrong_answer(),
         }
     }
 
@@ -156,9 +160,9 @@ impl Session for SimSession {
     }
 
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
-        match self.ask(Question::Remove(records.to_vec())).await? {
-            Said::Removed => Ok(()),
-            _ => other(),
+        match self.ask(SessionRequest::Remove(records.to_vec())).await? {
+            SessionAnswer::Removed => Ok(()),
+            _ => wrong_answer(),
         }
     }
 }
@@ -166,8 +170,8 @@ impl Session for SimSession {
 impl Listener for SimSession {
     async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         poll_fn(|cx| match self.shared.upgrade() {
-            Some(shared) => shared.world().words(self.index, cx.waker()),
-            None => std::task::Poll::Ready(Err(over())),
+            Some(shared) => shared.world().poll_wake_up(self.index, cx.waker()),
+            None => std::task::Poll::Ready(Err(run_has_ended())),
         })
         .await
     }
@@ -224,7 +228,7 @@ impl Node for WatchedStore {
         let Some(shared) = self.shared.upgrade() else {
             return;
         };
-        if !shared.asks_store(self.link, self.master, &request) {
+        if !shared.report_store_request(self.link, self.master, &request) {
             return;
         }
         let phase = match &request {
@@ -233,14 +237,14 @@ impl Node for WatchedStore {
             Request::Extend { .. } => Phase::Extend,
             _ => return self.inner.send(request, reply),
         };
-        let heard = Heard {
+        let reporting_reply = ReportingReply {
             shared: self.shared.clone(),
             client: self.client,
             master: self.master,
             request: request.clone(),
             reply: Mutex::new(Some(reply)),
         };
-        let reply = Reply::new(Arc::new(heard), self.master, phase);
+        let reply = Reply::new(Arc::new(reporting_reply), self.master, phase);
         self.inner.send(request, reply);
     }
 
@@ -258,7 +262,7 @@ impl Node for WatchedStore {
 }
 
 /// Receives the answer to a request, reports it to the checkers, and then passes it to the library.
-struct Heard {
+struct ReportingReply {
     shared: Weak<Shared>,
     client: usize,
     master: usize,
@@ -266,12 +270,12 @@ struct Heard {
     reply: Mutex<Option<Reply>>,
 }
 
-impl ReplySink for Heard {
+impl ReplySink for ReportingReply {
     fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
         if let Some(shared) = self.shared.upgrade() {
             shared
                 .world()
-                .hears_store(self.master, &self.request, &answer);
+                .report_store_answer(self.master, &self.request, &answer);
         }
         let reply = self
             .reply
@@ -281,11 +285,11 @@ impl ReplySink for Heard {
         let Some(reply) = reply else { return };
         // The library may read a clock while it handles the answer. Preempt no task then.
         let shared = self.shared.upgrade();
-        let polled = shared.as_ref().map(|shared| shared.polls(false));
+        let was_polled = shared.as_ref().map(|shared| shared.set_polling(false));
         reply.answer(answer);
-        if let (Some(shared), Some(polled)) = (shared, polled) {
-            shared.after(self.client);
-            shared.polls(polled);
+        if let (Some(shared), Some(was_polled)) = (shared, was_polled) {
+            shared.check_client(self.client);
+            shared.set_polling(was_polled);
         }
     }
 }

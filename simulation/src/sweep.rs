@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::checks::{Healing, Judged, Lateness, OF_STORES, RULES, Violation};
+use crate::checks::{Healing, JudgedCases, Lateness, RULES, STORE_RULE, Violation};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
-use crate::play::Play;
 use crate::run::RunResult;
+use crate::run_options::RunOptions;
 use crate::scenario::Scenario;
 use crate::seeded_bugs::Flaw;
 
 /// The number of consecutive seeds that a thread takes at a time.
-const BLOCK: u64 = 50;
+const SEEDS_PER_BLOCK: u64 = 50;
 
 /// A range of seeds to play, and how to play them.
 #[derive(Clone, Copy, Debug)]
@@ -26,12 +26,12 @@ pub struct Sweep {
     /// The number of threads that play seeds.
     pub threads: usize,
     /// The family of scenarios from which each seed draws one.
-    pub worlds: Worlds,
+    pub family: ScenarioFamily,
 }
 
 /// A family of scenarios. Each seed draws one scenario from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Worlds {
+pub enum ScenarioFamily {
     /// All masters are Redis.
     #[default]
     Redis,
@@ -47,9 +47,9 @@ pub enum Worlds {
     Bench,
 }
 
-impl Worlds {
+impl ScenarioFamily {
     /// The family of scenarios that can reveal this seeded bug.
-    pub fn of(flaw: Flaw) -> Self {
+    pub fn for_flaw(flaw: Flaw) -> Self {
         if flaw.is_of_tries() {
             Self::Tries
         } else if flaw.is_of_stores() {
@@ -95,58 +95,65 @@ pub struct Summary {
     /// How often each event happened in all runs together.
     pub coverage: Coverage,
     /// The number of cases that each rule has judged in all runs together, in the order of [`RULES`](crate::RULES).
-    pub judged: Judged,
+    pub judged_cases: JudgedCases,
     /// How often rules were checked after an event such as a restart, for each kind of lock or value and each kind of
     /// event.
     pub crossings: Crossings,
     /// The call that used the largest share of the time allowed after its timeout, and the seed of its run; `None` if
     /// no call was checked.
-    pub worst: Option<(u64, Lateness)>,
+    pub latest_call: Option<(u64, Lateness)>,
     /// The wall-clock time that the sweep took.
-    pub took: Duration,
+    pub elapsed: Duration,
 }
 
 impl Summary {
-    fn add(&mut self, seed: u64, outcome: RunResult) {
+    fn add_run(&mut self, seed: u64, result: RunResult) {
         self.seeds += 1;
-        self.coverage.add(&outcome.coverage);
-        self.crossings.add(&outcome.crossings);
-        for (sum, judged) in self.judged.iter_mut().zip(outcome.judged) {
-            *sum += judged;
+        self.coverage.add(&result.coverage);
+        self.crossings.add(&result.crossings);
+        for (sum, judged_cases) in self.judged_cases.iter_mut().zip(result.judged_cases) {
+            *sum += judged_cases;
         }
-        self.note_worst(outcome.worst.map(|worst| (seed, worst)));
+        self.note_latest_call(result.latest_call.map(|latest_call| (seed, latest_call)));
         let failure = |violation| Failure { seed, violation };
-        self.failures.extend(outcome.violation.map(failure));
+        self.failures.extend(result.violation.map(failure));
     }
 
-    fn join(&mut self, other: Self) {
+    fn add_summary(&mut self, other: Self) {
         self.seeds += other.seeds;
         self.coverage.add(&other.coverage);
         self.crossings.add(&other.crossings);
-        for (sum, judged) in self.judged.iter_mut().zip(other.judged) {
-            *sum += judged;
+        for (sum, judged_cases) in self.judged_cases.iter_mut().zip(other.judged_cases) {
+            *sum += judged_cases;
         }
-        self.note_worst(other.worst);
+        self.note_latest_call(other.latest_call);
         self.failures.extend(other.failures);
     }
 
-    /// Replaces `self.worst` by `worst` if that call used a larger share of its allowed time. If both calls used the
+    /// Replaces `self.latest_call` by `latest_call` if that call used a larger share of its allowed time. If both calls used the
     /// same share, keeps the one with the smaller seed.
-    fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
-        let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
-        self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
+    fn note_latest_call(&mut self, latest_call: Option<(u64, Lateness)>) {
+        let rank = |(seed, late): &(u64, Lateness)| {
+            (late.thousandths_of_allowed(), std::cmp::Reverse(*seed))
+        };
+        self.latest_call = self
+            .latest_call
+            .take()
+            .into_iter()
+            .chain(latest_call)
+            .max_by_key(rank);
     }
 
     /// Whether the rule can be checked in these runs. The rule about stores needs a run with stores.
-    fn may_judge(&self, rule: &str) -> bool {
-        rule != OF_STORES || self.coverage.sessions > 0
+    fn can_judge(&self, rule: &str) -> bool {
+        rule != STORE_RULE || self.coverage.sessions > 0
     }
 
     /// Returns the names of the rules that could be checked in these runs, but checked no case.
     pub fn idle_rules(&self) -> Vec<&'static str> {
-        let rules = RULES.into_iter().zip(self.judged);
+        let rules = RULES.into_iter().zip(self.judged_cases);
         rules
-            .filter(|(rule, judged)| *judged == 0 && self.may_judge(rule))
+            .filter(|(rule, judged_cases)| *judged_cases == 0 && self.can_judge(rule))
             .map(|(rule, _)| rule)
             .collect()
     }
@@ -155,25 +162,26 @@ impl Summary {
 impl Sweep {
     /// Plays all seeds. `progress` is called with the number of seeds played so far and the number of failures so far.
     pub fn run(&self, progress: impl Fn(u64, u64) + Sync) -> Summary {
-        let began = Instant::now();
-        let next = AtomicU64::new(0);
-        let done = AtomicU64::new(0);
+        let started_at = Instant::now();
+        let next_offset = AtomicU64::new(0);
+        let finished = AtomicU64::new(0);
         let summary = Mutex::new(Summary::default());
         std::thread::scope(|scope| {
             for _ in 0..self.threads.max(1) {
                 scope.spawn(|| {
                     loop {
-                        let from = next.fetch_add(BLOCK, Ordering::Relaxed);
-                        if from >= self.seeds {
+                        let first_offset =
+                            next_offset.fetch_add(SEEDS_PER_BLOCK, Ordering::Relaxed);
+                        if first_offset >= self.seeds {
                             return;
                         }
-                        let block = from..(from + BLOCK).min(self.seeds);
+                        let block = first_offset..(first_offset + SEEDS_PER_BLOCK).min(self.seeds);
                         let count = block.end - block.start;
-                        let of_block = self.block(block);
+                        let of_block = self.run_block(block);
                         let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
-                        summary.join(of_block);
-                        let done = done.fetch_add(count, Ordering::Relaxed) + count;
-                        progress(done, summary.failures.len() as u64);
+                        summary.add_summary(of_block);
+                        let finished_seeds = finished.fetch_add(count, Ordering::Relaxed) + count;
+                        progress(finished_seeds, summary.failures.len() as u64);
                     }
                 });
             }
@@ -181,56 +189,57 @@ impl Sweep {
         let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
         summary.failures.sort_by_key(|failure| failure.seed);
         summary.failures.truncate(100);
-        summary.took = began.elapsed();
+        summary.elapsed = started_at.elapsed();
         summary
     }
 
-    fn block(&self, seeds: std::ops::Range<u64>) -> Summary {
+    fn run_block(&self, seeds: std::ops::Range<u64>) -> Summary {
         let mut summary = Summary::default();
         for seed in seeds.map(|offset| self.first + offset) {
-            let scenario = self.worlds.draw(seed);
-            summary.add(seed, Play::default().run(&scenario));
+            let scenario = self.family.draw(seed);
+            summary.add_run(seed, RunOptions::default().run(&scenario));
         }
         summary
     }
 }
 
-/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. If `harm` is true, checks only the rules whose violation
+/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. If `harmful_only` is true, checks only the rules whose violation
 /// harms users. Returns the smallest seed whose run breaks a rule, with the violation; `None` if no run breaks a rule.
-pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Option<Failure> {
-    let play = Play {
+pub fn first_caught(flaw: Flaw, harmful_only: bool, seeds: u64, threads: usize) -> Option<Failure> {
+    let run_options = RunOptions {
         flaw: Some(flaw),
-        harm,
-        ..Play::default()
+        harmful_only,
+        ..RunOptions::default()
     };
-    let next = AtomicU64::new(0);
-    let found = AtomicBool::new(false);
-    let first: Mutex<Option<Failure>> = Mutex::new(None);
+    let next_seed = AtomicU64::new(0);
+    let is_found = AtomicBool::new(false);
+    let first_failure: Mutex<Option<Failure>> = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 // Threads take the seeds in ascending order. If a seed fails, all smaller seeds are still played to the
                 // end, so the smallest failing seed is found.
-                while !found.load(Ordering::Relaxed) {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                while !is_found.load(Ordering::Relaxed) {
+                    let seed = next_seed.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds {
                         return;
                     }
-                    let scenario = Worlds::of(flaw).draw(seed);
-                    let of_values = flaw.is_of_values() || flaw.is_of_carrying();
-                    let shows = scenario.has_values() || !of_values;
-                    if !shows || flaw.is_of_notes() && !scenario.has_notes() {
+                    let scenario = ScenarioFamily::for_flaw(flaw).draw(seed);
+                    let needs_values = flaw.is_of_values() || flaw.is_of_carrying();
+                    let is_suitable = scenario.has_values() || !needs_values;
+                    if !is_suitable || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
                     // A bug in the replacement of masters may exclude a client from all locks. That is not unsafe, so
                     // ignore the rule `healing` (every waiter gets its lock).
-                    let counts = |violation: &Violation| {
+                    let is_relevant = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };
-                    let violation = play.run(&scenario).violation;
-                    if let Some(violation) = violation.filter(counts) {
-                        found.store(true, Ordering::Relaxed);
-                        let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                    let violation = run_options.run(&scenario).violation;
+                    if let Some(violation) = violation.filter(is_relevant) {
+                        is_found.store(true, Ordering::Relaxed);
+                        let mut first =
+                            first_failure.lock().unwrap_or_else(PoisonError::into_inner);
                         if first.as_ref().is_none_or(|first| seed < first.seed) {
                             *first = Some(Failure { seed, violation });
                         }
@@ -239,5 +248,7 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
             });
         }
     });
-    first.into_inner().unwrap_or_else(PoisonError::into_inner)
+    first_failure
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
 }

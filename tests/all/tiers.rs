@@ -195,7 +195,7 @@ fn chaos_test_group_contains_exactly_the_modules_that_start_chaos_runs() {
 fn table_of_test_tiers_shows_the_seeds_of_each_tier() {
     let code = text("simulation/tests/all/support/mod.rs");
     for (constant, name) in SEEDS {
-        let start = format!("pub(crate) const {constant}: Seeds = Seeds::of(");
+        let start = format!("pub(crate) const {constant}: Seeds = Seeds::new(");
         let line = code.lines().find_map(|line| line.strip_prefix(&start));
         let seeds = numbers(line.unwrap_or_else(|| panic!("no {constant}")));
         shows(name, seeds[0], seeds[1]);

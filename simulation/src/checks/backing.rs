@@ -10,23 +10,23 @@ use crate::facts::Fact;
 use crate::scenario::Scenario;
 
 pub(crate) struct Backing {
-    fencing: bool,
+    has_fencing: bool,
     /// The masters that are databases or ZooKeeper (bit n is master n). The checker does not see their votes, and
     /// assumes that all of them have voted.
-    stores: u16,
+    store_masters: u16,
     /// The votes for each lock value: (resource, fencing counter, masters). Bit n is set if master n had this fencing
     /// counter while its lock key contained the lock value.
     votes: ByValue<Vec<(usize, u64, u16)>>,
-    judged: u64,
+    judged_cases: u64,
 }
 
 impl Backing {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            fencing: scenario.settings.fencing,
-            stores: scenario.stores(),
+            has_fencing: scenario.settings.fencing,
+            store_masters: scenario.store_masters(),
             votes: ByValue::default(),
-            judged: 0,
+            judged_cases: 0,
         }
     }
 }
@@ -34,9 +34,9 @@ impl Backing {
 impl Check for Backing {
     const RULE: &'static str = "backing";
 
-    fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+    fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Applied {
+            Fact::RequestExecuted {
                 master,
                 resource,
                 claim,
@@ -45,38 +45,40 @@ impl Check for Backing {
                 ..
             } => {
                 let value = claim.token().to_hex();
-                let joined = members.iter().any(|member| member.value == value);
-                let holder = if joined { Some(value) } else { after.holder };
+                let is_member = members.iter().any(|member| member.value == value);
+                let holder = if is_member { Some(value) } else { after.holder };
                 if let Some(holder) = holder {
-                    let seen = self.votes.entry(holder).or_default();
+                    let votes = self.votes.entry(holder).or_default();
                     let bit = 1 << master;
-                    let same =
-                        |one: &&mut (usize, u64, u16)| (one.0, one.1) == (*resource, after.counter);
-                    match seen.iter_mut().find(same) {
+                    let is_same_counter = |(voted, counter, _): &&mut (usize, u64, u16)| {
+                        (*voted, *counter) == (*resource, after.counter)
+                    };
+                    match votes.iter_mut().find(is_same_counter) {
                         Some((.., masters)) => *masters |= bit,
-                        None => seen.push((*resource, after.counter, bit)),
+                        None => votes.push((*resource, after.counter, bit)),
                     }
                 }
                 Ok(())
             }
-            Fact::Obtained { believer } => {
-                self.judged += u64::from(!is_majority(self.stores, believer.sets));
-                let token = if self.fencing {
-                    believer.fencing.unwrap_or(0)
+            Fact::LockObtained { believer } => {
+                self.judged_cases += u64::from(!is_majority(self.store_masters, believer.sets));
+                let token = if self.has_fencing {
+                    believer.fencing_token.unwrap_or(0)
                 } else {
                     0
                 };
-                let seen = self.votes.get(&believer.value.to_hex());
-                let of = |resource: usize| {
-                    let seen = seen.into_iter().flatten();
-                    let equal = seen.filter(|(of, counter, _)| {
-                        *of == resource && (*counter == token || !self.fencing)
+                let votes = self.votes.get(&believer.value.to_hex());
+                let voters_on = |resource: usize| {
+                    let all_votes = votes.into_iter().flatten();
+                    let matching_votes = all_votes.filter(|(voted, counter, _)| {
+                        *voted == resource && (*counter == token || !self.has_fencing)
                     });
-                    equal.fold(0u16, |all, (.., masters)| all | masters)
+                    matching_votes.fold(0u16, |voters, (.., masters)| voters | masters)
                 };
                 // A master's vote counts only if the master has granted every resource of the lock.
-                let all = believer.scope.resources().map(of);
-                let masters = all.fold(u16::MAX, |all, one| all & one) | self.stores;
+                let voters = believer.scope.resources().map(voters_on);
+                let masters = voters.fold(u16::MAX, |common, on_resource| common & on_resource)
+                    | self.store_masters;
                 if is_majority(masters, believer.sets) {
                     return Ok(());
                 }
@@ -84,7 +86,7 @@ impl Check for Backing {
                     "client {} holds r{} with the fencing token {:?}, but only {} masters voted for it",
                     believer.client,
                     believer.resource,
-                    believer.fencing,
+                    believer.fencing_token,
                     masters.count_ones()
                 ))
             }
@@ -92,7 +94,7 @@ impl Check for Backing {
         }
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

@@ -16,28 +16,28 @@ use quorate::node::Answer;
 const DAY_US: u64 = 86_400_000_000;
 
 pub(crate) struct Counters {
-    fencing: bool,
+    has_fencing: bool,
     /// The last known fencing counter of each resource on each master, by master and resource.
-    last: Vec<[Last; PLACES]>,
-    judged: u64,
+    last_counters: Vec<[LastCounter; PLACES]>,
+    judged_cases: u64,
 }
 
 /// The last known fencing counter of one resource on one master. All fields are zero after a restart of the master.
 #[derive(Clone, Copy, Default)]
-struct Last {
+struct LastCounter {
     counter: u64,
     /// When the key of the counter expires, in microseconds on the master's clock.
-    expires: u64,
+    expires_us: u64,
     /// The largest reading of the master's clock since this check recorded `counter`, in microseconds.
-    shown_us: u64,
+    largest_reading_us: u64,
 }
 
 impl Counters {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            fencing: scenario.settings.fencing,
-            last: vec![[Last::default(); PLACES]; scenario.masters.len()],
-            judged: 0,
+            has_fencing: scenario.settings.fencing,
+            last_counters: vec![[LastCounter::default(); PLACES]; scenario.masters.len()],
+            judged_cases: 0,
         }
     }
 }
@@ -45,15 +45,17 @@ impl Counters {
 impl Check for Counters {
     const RULE: &'static str = "counters";
 
-    fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+    fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Restarted { master, .. } => self.last[*master] = [Last::default(); PLACES],
-            Fact::ClockJumps { master, shown_us } => {
-                for last in &mut self.last[*master] {
-                    last.shown_us = last.shown_us.max(*shown_us);
+            Fact::MasterRestarted { master, .. } => {
+                self.last_counters[*master] = [LastCounter::default(); PLACES]
+            }
+            Fact::ClockJumps { master, reading_us } => {
+                for last in &mut self.last_counters[*master] {
+                    last.largest_reading_us = last.largest_reading_us.max(*reading_us);
                 }
             }
-            Fact::Applied {
+            Fact::RequestExecuted {
                 master,
                 now_ms,
                 resource,
@@ -62,15 +64,15 @@ impl Check for Counters {
                 before,
                 after,
                 ..
-            } if self.fencing => {
+            } if self.has_fencing => {
                 let now_us = now_ms * 1_000;
-                let next = Last {
+                let current = LastCounter {
                     counter: after.counter,
-                    expires: after.counter_expires,
-                    shown_us: now_us,
+                    expires_us: after.counter_expires_us,
+                    largest_reading_us: now_us,
                 };
-                let last = std::mem::replace(&mut self.last[*master][*resource], next);
-                let has_expired = last.expires <= last.shown_us.max(now_us);
+                let last = std::mem::replace(&mut self.last_counters[*master][*resource], current);
+                let has_expired = last.expires_us <= last.largest_reading_us.max(now_us);
                 if after.counter < last.counter && !has_expired {
                     return Err(format!(
                         "the fencing counter of r{resource} on master {master} fell from {} to {} before the key of \
@@ -78,17 +80,17 @@ impl Check for Counters {
                         last.counter, after.counter
                     ));
                 }
-                self.judged += 1;
-                let fresh = *verb == Verb::Acquire
+                self.judged_cases += 1;
+                let is_new_grant = *verb == Verb::Acquire
                     && matches!(answer, Ok(Answer::Granted { .. }))
                     && before.holder != after.holder;
-                if fresh && after.counter <= before.counter {
+                if is_new_grant && after.counter <= before.counter {
                     return Err(format!(
                         "master {master} granted r{resource} but did not raise the fencing counter, which is {}",
                         after.counter
                     ));
                 }
-                if fresh && after.counter_expires < now_us + DAY_US {
+                if is_new_grant && after.counter_expires_us < now_us + DAY_US {
                     return Err(format!(
                         "master {master} granted r{resource} but keeps the fencing counter {} for less than a day",
                         after.counter
@@ -100,7 +102,7 @@ impl Check for Counters {
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

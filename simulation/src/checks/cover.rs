@@ -15,81 +15,87 @@ use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Cover {
-    masters: Vec<Kept>,
+    masters: Vec<MasterKeys>,
     /// The masters that are databases or ZooKeeper (bit n is master n). The checkers do not read the lock records on
     /// these masters, so each of them always counts as keeping the lock.
-    stores: u16,
+    store_masters: u16,
     /// How long a master does not vote after a restart, in nanoseconds; zero without the restart guard.
-    guarded: u64,
-    judged: u64,
+    guard_nanos: u64,
+    judged_cases: u64,
 }
 
 /// The lock keys on one master.
 #[derive(Clone)]
-struct Kept {
-    keys: [Key; PLACES],
+struct MasterKeys {
+    keys: [LockKey; PLACES],
     /// The holds that share a lock (holds of readers, or of one owner), each with its resource.
     members: Vec<(usize, Member)>,
     /// The true time until which the master does not vote after a restart, because the restart guard is on.
-    silent_until: u64,
+    votes_again_at: u64,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Key {
+struct LockKey {
     holder: Option<[u8; 32]>,
     /// The true time at which the lock key expires.
-    until: u64,
+    expires_at: u64,
 }
 
 impl Cover {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let masters = scenario.masters.len();
-        let kept = Kept {
-            keys: [Key::default(); PLACES],
+        let no_keys = MasterKeys {
+            keys: [LockKey::default(); PLACES],
             members: Vec::new(),
-            silent_until: 0,
+            votes_again_at: 0,
         };
-        let guarded = if scenario.settings.guard {
+        let guard_nanos = if scenario.settings.guard {
             scenario.settings.max_ttl / 100 * 99
         } else {
             0
         };
         Self {
-            masters: vec![kept; masters],
-            stores: scenario.stores(),
-            guarded,
-            judged: 0,
+            masters: vec![no_keys; masters],
+            store_masters: scenario.store_masters(),
+            guard_nanos,
+            judged_cases: 0,
         }
     }
 
-    fn judge(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
-        if !at.promises.exclusion {
+    fn check_hold(&mut self, moment: &Moment<'_>, believer: &Believer) -> Result<(), String> {
+        if !moment.promises.exclusion {
             return Ok(());
         }
         let clock: &Clock = &believer.clock;
-        let Some(until) = clock.when(believer.until) else {
+        let Some(valid_until) = clock.time_of_reading(believer.valid_until) else {
             return Ok(());
         };
-        self.judged += 1;
+        self.judged_cases += 1;
         let value = believer.value.to_hex();
-        let is_store = |master: usize| self.stores >> master & 1 == 1;
-        let keeps = |kept: &Kept| {
-            kept.silent_until >= until
+        let is_store = |master: usize| self.store_masters >> master & 1 == 1;
+        let protects_lock = |master: &MasterKeys| {
+            master.votes_again_at >= valid_until
                 || believer.scope.resources().all(|resource| {
-                    let key = kept.keys[resource];
-                    let stands = match believer.scope.class {
+                    let key = master.keys[resource];
+                    let has_value = match believer.scope.class {
                         None => key.holder == Some(value),
-                        Some(_) => kept.members.iter().any(|(of, member)| {
-                            *of == resource && member.value == value && member.until >= until
+                        Some(_) => master.members.iter().any(|(on_resource, member)| {
+                            *on_resource == resource
+                                && member.value == value
+                                && member.expires_at >= valid_until
                         }),
                     };
-                    stands && key.until >= until
+                    has_value && key.expires_at >= valid_until
                 })
         };
-        let kept = |(master, kept): &(usize, &Kept)| !is_store(*master) && keeps(kept);
+        let is_keeper =
+            |(master, keys): &(usize, &MasterKeys)| !is_store(*master) && protects_lock(keys);
         let masters = self.masters.iter().enumerate();
-        let keepers = masters.filter(kept);
-        let keepers = keepers.fold(self.stores, |all, (master, _)| all | 1 << master);
+        let keepers = masters
+            .filter(is_keeper)
+            .fold(self.store_masters, |keepers, (master, _)| {
+                keepers | 1 << master
+            });
         if !is_majority(keepers, believer.sets) {
             let count = keepers.count_ones();
             return Err(format!(
@@ -97,7 +103,7 @@ impl Cover {
                  until then",
                 believer.client,
                 believer.resource,
-                until.saturating_sub(at.now) as f64 / 1e6
+                valid_until.saturating_sub(moment.now) as f64 / 1e6
             ));
         }
         Ok(())
@@ -107,47 +113,47 @@ impl Cover {
 impl Check for Cover {
     const RULE: &'static str = "cover";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Applied {
+            Fact::RequestExecuted {
                 master,
                 resource,
                 after,
-                expires,
+                expires_at,
                 members,
                 ..
             } => {
-                let kept = &mut self.masters[*master].members;
-                if !members.is_empty() || !kept.is_empty() {
-                    kept.retain(|(of, _)| of != resource);
+                let kept_members = &mut self.masters[*master].members;
+                if !members.is_empty() || !kept_members.is_empty() {
+                    kept_members.retain(|(held, _)| held != resource);
                     // Shared holds protect the lock only if the lock key contains the marker of a shared lock. Such a
                     // marker ends with a zero byte.
-                    let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
-                    let all = members.iter().filter(|_| marked);
-                    kept.extend(all.map(|member| (*resource, *member)));
+                    let has_marker = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
+                    let new_members = members.iter().filter(|_| has_marker);
+                    kept_members.extend(new_members.map(|member| (*resource, *member)));
                 }
-                self.masters[*master].keys[*resource] = Key {
+                self.masters[*master].keys[*resource] = LockKey {
                     holder: after.holder,
-                    until: *expires,
+                    expires_at: *expires_at,
                 };
             }
-            Fact::Restarted { master, forgot } => {
-                let kept = &mut self.masters[*master];
-                kept.silent_until = at.now + self.guarded;
-                if *forgot {
-                    kept.keys = [Key::default(); PLACES];
-                    kept.members.clear();
+            Fact::MasterRestarted { master, lost_data } => {
+                let restarted = &mut self.masters[*master];
+                restarted.votes_again_at = moment.now + self.guard_nanos;
+                if *lost_data {
+                    restarted.keys = [LockKey::default(); PLACES];
+                    restarted.members.clear();
                 }
             }
-            Fact::Obtained { believer } | Fact::Extended { believer, .. } => {
-                return self.judge(at, believer);
+            Fact::LockObtained { believer } | Fact::ValidityExtended { believer, .. } => {
+                return self.check_hold(moment, believer);
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

@@ -10,23 +10,23 @@ use crate::kind::Scope;
 use crate::scenario::Scenario;
 
 pub(crate) struct Exclusion {
-    believers: Believers<usize, Who>,
+    believers: Believers<usize, HoldKey>,
 }
 
 /// A hold of a lock, with its client and its scope (resources and class).
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Who {
+struct HoldKey {
     id: u64,
     client: usize,
     token: Option<u64>,
     scope: Scope,
 }
 
-fn who(believer: &Believer) -> Who {
-    Who {
+fn hold_key(believer: &Believer) -> HoldKey {
+    HoldKey {
         id: believer.id,
         client: believer.client,
-        token: believer.fencing,
+        token: believer.fencing_token,
         scope: believer.scope,
     }
 }
@@ -42,44 +42,48 @@ impl Exclusion {
 impl Check for Exclusion {
     const RULE: &'static str = "exclusion";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        if !at.promises.exclusion {
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if !moment.promises.exclusion {
             return Ok(());
         }
-        let (believer, moves) = match fact {
-            Fact::Obtained { believer } => (believer, false),
-            Fact::Extended { believer, .. } => (believer, true),
-            Fact::Over { believer } | Fact::Retired { believer, .. } => {
+        let (believer, is_extension) = match fact {
+            Fact::LockObtained { believer } => (believer, false),
+            Fact::ValidityExtended { believer, .. } => (believer, true),
+            Fact::GuardEnded { believer } | Fact::BeliefEnded { believer, .. } => {
                 for resource in believer.scope.resources() {
-                    self.believers.ends(&resource, who(believer));
+                    self.believers.ends(&resource, hold_key(believer));
                 }
                 return Ok(());
             }
             _ => return Ok(()),
         };
         for resource in believer.scope.resources() {
-            let (who, until) = (who(believer), believer.ends);
-            let overlaps = if moves {
-                self.believers.moves(&resource, who, at.now, until)
+            let (key, until) = (hold_key(believer), believer.ends_at);
+            let overlaps = if is_extension {
+                self.believers.moves(&resource, key, moment.now, until)
             } else {
-                let from = at.now;
-                self.believers.begins(resource, Belief { who, from, until })
+                let belief = Belief {
+                    who: key,
+                    from: moment.now,
+                    until,
+                };
+                self.believers.begins(resource, belief)
             };
             // Holds of the same class (readers, or one owner) may share the resource. Report only an overlap of holds
             // that must not share it.
-            let apart =
-                |overlap: &&Overlap<Who>| !overlap.other.scope.is_compatible_with(who.scope);
-            if let Some(overlap) = overlaps.iter().find(apart) {
+            let is_forbidden =
+                |overlap: &&Overlap<HoldKey>| !overlap.other.scope.is_compatible_with(key.scope);
+            if let Some(overlap) = overlaps.iter().find(is_forbidden) {
                 return Err(format!(
                     "clients {} and {} both believe that they hold r{resource} (fencing tokens {:?} and {:?})",
-                    overlap.other.client, who.client, overlap.other.token, who.token
+                    overlap.other.client, key.client, overlap.other.token, key.token
                 ));
             }
         }
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
+    fn judged_cases(&self) -> u64 {
         self.believers.judged()
     }
 }

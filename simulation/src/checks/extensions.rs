@@ -10,34 +10,34 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
     /// The last hold that was obtained on each resource.
-    last: [Option<Last>; PLACES],
+    last_holds: [Option<LastHold>; PLACES],
     /// The longest TTL of any lock.
-    longest: u64,
-    judged: u64,
+    longest_ttl: u64,
+    judged_cases: u64,
 }
 
 /// A hold that was obtained.
 #[derive(Clone, Copy)]
-struct Last {
+struct LastHold {
     /// The number of the event at which the hold was obtained.
     event: u64,
     /// The earliest true time at which the client can have sent the first request of the attempt.
-    sent: u64,
+    earliest_request_at: u64,
     /// The true time at which the hold was obtained.
-    at: u64,
+    obtained_at: u64,
     client: usize,
     scope: Scope,
-    fencing: Option<u64>,
+    fencing_token: Option<u64>,
 }
 
-impl Last {
-    /// Whether this hold is certainly later than the hold `mine`. A force-released client may report a lock only after a
+impl LastHold {
+    /// Whether this hold is certainly later than the hold `older`. A force-released client may report a lock only after a
     /// later client has reported its lock, because the answers to the earlier client were late. The fencing tokens show
-    /// the right order. Without tokens, this hold is later if its attempt began after `mine` was obtained.
-    fn is_later_than(&self, mine: &Believer) -> bool {
-        match self.fencing.zip(mine.fencing) {
-            Some((last, mine)) => last >= mine,
-            None => self.sent > mine.obtained,
+    /// the right order. Without tokens, this hold is later if its attempt began after `older` was obtained.
+    fn is_later_than(&self, older: &Believer) -> bool {
+        match self.fencing_token.zip(older.fencing_token) {
+            Some((last, older)) => last >= older,
+            None => self.earliest_request_at > older.obtained_at,
         }
     }
 }
@@ -45,70 +45,77 @@ impl Last {
 impl Extensions {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let steps = scenario.clients.iter().flat_map(|client| &client.steps);
-        let extended = steps.filter_map(|step| step.extend).max();
+        let longest_extension = steps.filter_map(|step| step.extend).max();
         Self {
-            last: [None; PLACES],
-            longest: scenario.settings.ttl.max(extended.unwrap_or(0)),
-            judged: 0,
+            last_holds: [None; PLACES],
+            longest_ttl: scenario.settings.ttl.max(longest_extension.unwrap_or(0)),
+            judged_cases: 0,
         }
     }
 
     /// The earliest true time at which the client can have sent the request that gave its hold the present validity.
     fn earliest_start(&self, believer: &Believer) -> u64 {
-        let began = believer.until.saturating_sub(self.longest);
-        believer.clock.when(began).unwrap_or(0)
+        let began_at = believer.valid_until.saturating_sub(self.longest_ttl);
+        believer.clock.time_of_reading(began_at).unwrap_or(0)
     }
 }
 
 impl Check for Extensions {
     const RULE: &'static str = "extensions";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Obtained { believer } => {
-                let sent = self.earliest_start(believer);
+            Fact::LockObtained { believer } => {
+                let earliest_request_at = self.earliest_start(believer);
                 for resource in believer.scope.resources() {
-                    self.last[resource] = Some(Last {
-                        event: at.event,
-                        sent,
-                        at: at.now,
+                    self.last_holds[resource] = Some(LastHold {
+                        event: moment.event,
+                        earliest_request_at,
+                        obtained_at: moment.now,
                         client: believer.client,
                         scope: believer.scope,
-                        fencing: believer.fencing,
+                        fencing_token: believer.fencing_token,
                     });
                 }
             }
-            Fact::Extended { believer, old } => {
-                self.judged += 1;
-                let now = believer.clock.read(at.now);
+            Fact::ValidityExtended {
+                believer,
+                previous_end,
+            } => {
+                self.judged_cases += 1;
+                let now = believer.clock.read(moment.now);
                 // The client reads its clock a few more times after it has checked the validity. Each reading takes up
                 // to `LONGEST_READING`.
-                if now >= *old + 4 * LONGEST_READING {
+                if now >= *previous_end + 4 * LONGEST_READING {
                     return Err(format!(
                         "client {} extended the lock on r{} {} us after its validity ended",
                         believer.client,
                         believer.resource,
-                        (now - old) / 1_000
+                        (now - previous_end) / 1_000
                     ));
                 }
-                let mine = believer.scope;
-                let last = mine.resources().filter_map(|resource| self.last[resource]);
-                let later = last.filter(|last| {
-                    last.event > believer.since && !last.scope.is_compatible_with(mine)
+                let scope = believer.scope;
+                let last_holds = scope
+                    .resources()
+                    .filter_map(|resource| self.last_holds[resource]);
+                let incompatible_holds = last_holds.filter(|last| {
+                    last.event > believer.obtained_event && !last.scope.is_compatible_with(scope)
                 });
-                let sent = self.earliest_start(believer);
-                let mut later = later.filter(|last| {
-                    at.promises.exclusion
-                        || at.promises.no_return && sent > last.at && last.is_later_than(believer)
+                let earliest_request_at = self.earliest_start(believer);
+                let mut later_holds = incompatible_holds.filter(|last| {
+                    moment.promises.exclusion
+                        || moment.promises.no_return
+                            && earliest_request_at > last.obtained_at
+                            && last.is_later_than(believer)
                 });
-                if let Some(Last { client, .. }) = later.next() {
+                if let Some(LastHold { client, .. }) = later_holds.next() {
                     return Err(format!(
                         "client {} extended its old lock on r{} after client {client} had acquired r{}",
                         believer.client, believer.resource, believer.resource
                     ));
                 }
             }
-            Fact::Applied {
+            Fact::RequestExecuted {
                 master,
                 resource,
                 verb: Verb::Extend,
@@ -116,11 +123,11 @@ impl Check for Extensions {
                 after,
                 ..
             } => {
-                let same = before.holder.is_some() && before.holder == after.holder;
-                if same && after.expires < before.expires {
+                let is_same_holder = before.holder.is_some() && before.holder == after.holder;
+                if is_same_holder && after.expires_us < before.expires_us {
                     return Err(format!(
                         "an extension shortened the expiry of r{resource} on master {master} by {} us",
-                        before.expires - after.expires
+                        before.expires_us - after.expires_us
                     ));
                 }
             }
@@ -129,7 +136,7 @@ impl Check for Extensions {
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

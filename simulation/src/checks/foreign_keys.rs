@@ -7,7 +7,7 @@ use crate::scenario::Scenario;
 
 #[derive(Default)]
 pub(crate) struct ForeignKeys {
-    judged: u64,
+    judged_cases: u64,
 }
 
 impl ForeignKeys {
@@ -19,17 +19,17 @@ impl ForeignKeys {
 impl Check for ForeignKeys {
     const RULE: &'static str = "foreign keys untouched";
 
-    fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        let Fact::ForeignKey {
+    fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        let Fact::ForeignKeyChecked {
             master,
             resource,
-            stands,
+            is_unchanged,
         } = fact
         else {
             return Ok(());
         };
-        self.judged += 1;
-        if *stands {
+        self.judged_cases += 1;
+        if *is_unchanged {
             return Ok(());
         }
         Err(format!(
@@ -37,7 +37,7 @@ impl Check for ForeignKeys {
         ))
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

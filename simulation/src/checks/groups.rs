@@ -8,22 +8,22 @@
 use std::collections::HashMap;
 
 use super::{Check, Moment};
-use crate::facts::{Fact, Member, Verb, short};
-use crate::locker::resource_of;
+use crate::facts::{Fact, Member, Verb, short_hex};
+use crate::locker::place_of_key;
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Class, Extended, Group, Mode};
 
 pub(crate) struct Groups {
     /// The last known shared holds of each resource on each master.
-    stood: HashMap<(usize, usize), Vec<Member>>,
-    judged: u64,
+    known_members: HashMap<(usize, usize), Vec<Member>>,
+    judged_cases: u64,
 }
 
 impl Groups {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self {
-            stood: HashMap::new(),
-            judged: 0,
+            known_members: HashMap::new(),
+            judged_cases: 0,
         }
     }
 }
@@ -31,14 +31,14 @@ impl Groups {
 /// Returns the class (readers, or one owner) that a claim requests on this resource; `None` for an exclusive claim.
 pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
     let mut parts = claim.group()?.parts().iter();
-    match &parts.find(|part| resource_of(&part.key) == resource)?.mode {
+    match &parts.find(|part| place_of_key(&part.key) == resource)?.mode {
         Mode::Class(class) => Some(class),
         Mode::Exclusive => None,
     }
 }
 
 /// Whether the lock key contains the marker of this class (readers, or one owner).
-pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
+pub(super) fn has_marker_of(holder: Option<[u8; 32]>, class: &Class) -> bool {
     let marker = class.marker();
     holder.is_some_and(|holder| {
         let (head, rest) = holder.split_at(marker.len().min(32));
@@ -48,8 +48,8 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
 
 /// Checks that a master stores a lock's value when it confirms the lock's fencing token to a client (docs/protocol.md,
 /// "Fencing tokens").
-fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
-    let Fact::Applied {
+fn check_confirmation(fact: &Fact<'_>) -> Result<(), String> {
+    let Fact::RequestExecuted {
         master,
         resource,
         claim,
@@ -61,21 +61,21 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     else {
         return Ok(());
     };
-    let mine = claim.token().to_hex();
-    let ours = match class_on(claim, *resource) {
-        None => after.holder == Some(mine),
+    let value = claim.token().to_hex();
+    let is_stored = match class_on(claim, *resource) {
+        None => after.holder == Some(value),
         Some(class) => {
-            let member = members.iter().any(|one| one.value == mine);
-            shows(after.holder, class) && member
+            let is_member = members.iter().any(|member| member.value == value);
+            has_marker_of(after.holder, class) && is_member
         }
     };
-    if claim.group().is_none() || ours {
+    if claim.group().is_none() || is_stored {
         return Ok(());
     }
     Err(format!(
         "master {master} confirmed the fencing token of the lock value {}, but does not store this value for \
          r{resource}",
-        short(&mine)
+        short_hex(&value)
     ))
 }
 
@@ -85,8 +85,8 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
 /// - If a master restores a reader's lost hold and its fencing counter is above the reader's token, it raises the
 ///   counter.
 /// - No master refuses a lock to an owner that already holds it.
-fn passed(fact: &Fact<'_>) -> Result<(), String> {
-    let Fact::Applied {
+fn check_owner_and_reader(fact: &Fact<'_>) -> Result<(), String> {
+    let Fact::RequestExecuted {
         master,
         resource,
         claim,
@@ -99,36 +99,36 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
     else {
         return Ok(());
     };
-    let mine = claim.token().to_hex();
+    let value = claim.token().to_hex();
     let class = class_on(claim, *resource);
-    let number = claim.group().map_or(0, Group::number);
-    let passed = before.counter > number;
+    let token = claim.group().map_or(0, Group::number);
+    let is_outdated = before.counter > token;
     match (class, extended) {
-        (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
+        (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if is_outdated => {
             return Err(format!(
                 "master {master} extended the owner's lock value {} on r{resource} with the outdated fencing \
-                 token {number}",
-                short(&mine)
+                 token {token}",
+                short_hex(&value)
             ));
         }
         (Some(Class::Shared), Some(Extended::Restored))
-            if passed && before.holder.is_none() && after.counter == before.counter =>
+            if is_outdated && before.holder.is_none() && after.counter == before.counter =>
         {
             return Err(format!(
                 "master {master} restored the reader's lock value {} on r{resource}, but left the fencing counter \
                  at {}",
-                short(&mine),
+                short_hex(&value),
                 after.counter
             ));
         }
         _ => {}
     }
-    let own = class.filter(|class| matches!(class, Class::Owner(_)));
-    let refused = matches!(answer, Ok(Answer::Refused { .. }));
-    if refused && own.is_some_and(|class| shows(before.holder, class)) {
+    let owner = class.filter(|class| matches!(class, Class::Owner(_)));
+    let is_refused = matches!(answer, Ok(Answer::Refused { .. }));
+    if is_refused && owner.is_some_and(|class| has_marker_of(before.holder, class)) {
         return Err(format!(
             "master {master} refused the lock value {} of an owner, although the same owner already holds r{resource}",
-            short(&mine)
+            short_hex(&value)
         ));
     }
     Ok(())
@@ -137,8 +137,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
 impl Check for Groups {
     const RULE: &'static str = "groups";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        let Fact::Applied {
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        let Fact::RequestExecuted {
             master,
             now_ms,
             resource,
@@ -149,61 +149,67 @@ impl Check for Groups {
             ..
         } = fact
         else {
-            if let Fact::Restarted { master, .. } = fact {
-                self.stood.retain(|(of, _), _| of != master);
+            if let Fact::MasterRestarted { master, .. } = fact {
+                self.known_members
+                    .retain(|(on_master, _), _| on_master != master);
             }
             return Ok(());
         };
-        let here = (*master, *resource);
-        if claim.group().is_none() && members.is_empty() && self.stood.is_empty() {
+        let key = (*master, *resource);
+        if claim.group().is_none() && members.is_empty() && self.known_members.is_empty() {
             return Ok(());
         }
-        let lives = |member: &&Member| member.until_ms > *now_ms;
-        let mine = claim.token().to_hex();
-        confirmed(fact)?;
-        let stood = self
-            .stood
-            .insert(here, members.to_vec())
+        let is_live = |member: &&Member| member.expires_at_ms > *now_ms;
+        let value = claim.token().to_hex();
+        check_confirmation(fact)?;
+        let previous_members = self
+            .known_members
+            .insert(key, members.to_vec())
             .unwrap_or_default();
         // If a clock jumps back, the holds of an expired key may look unexpired again.
-        if !at.promises.exclusion || !at.promises.steady {
+        if !moment.promises.exclusion || !moment.promises.steady {
             return Ok(());
         }
-        self.judged += 1;
+        self.judged_cases += 1;
         if *verb == Verb::Release {
-            let gone = |member: &&Member| !members.iter().any(|one| one.value == member.value);
-            let others = stood.iter().filter(|member| member.value != mine);
-            if let Some(other) = others.filter(lives).find(gone) {
+            let is_missing =
+                |member: &&Member| !members.iter().any(|kept| kept.value == member.value);
+            let others = previous_members
+                .iter()
+                .filter(|member| member.value != value);
+            if let Some(removed) = others.filter(is_live).find(is_missing) {
                 return Err(format!(
                     "the release of the lock value {} removed a different lock value, {}, from r{resource} on \
                      master {master}",
-                    short(&mine),
-                    short(&other.value)
+                    short_hex(&value),
+                    short_hex(&removed.value)
                 ));
             }
         }
-        if let Some(member) = members.iter().find(lives) {
+        if let Some(member) = members.iter().find(is_live) {
             // `holder` has 32 bytes: the random lock value of an exclusive lock, or the marker of a shared lock. This
             // marker is shorter, so the last byte is zero.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
                     "master {master} stores the shared hold {} on r{resource}, but the lock key is missing, \
                      or has the value of an exclusive lock",
-                    short(&member.value)
+                    short_hex(&member.value)
                 ));
             }
         }
-        let last = members.iter().map(|member| member.until_ms).max();
-        if let Some(last) = last.filter(|last| *last > *now_ms && last * 1_000 > after.expires) {
+        let last_expiry_ms = members.iter().map(|member| member.expires_at_ms).max();
+        let is_after_key =
+            |expiry_ms: &u64| *expiry_ms > *now_ms && expiry_ms * 1_000 > after.expires_us;
+        if let Some(expiry_ms) = last_expiry_ms.filter(is_after_key) {
             return Err(format!(
                 "the lock key of r{resource} on master {master} expires {} ms before the last of its shared holds",
-                last - after.expires / 1_000
+                expiry_ms - after.expires_us / 1_000
             ));
         }
-        passed(fact)
+        check_owner_and_reader(fact)
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

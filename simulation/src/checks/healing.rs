@@ -1,7 +1,7 @@
-//! Checks that after the faults have ended, every live waiter gets its lock within [`Scenario::bound`].
+//! Checks that after the faults have ended, every live waiter gets its lock within [`Scenario::healing_bound`].
 
 use super::Violation;
-use crate::clock::BEGIN;
+use crate::clock::RUN_START;
 use crate::scenario::Scenario;
 
 pub(crate) struct Healing {
@@ -15,21 +15,25 @@ impl Healing {
 
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            deadline: BEGIN + scenario.heal_at + scenario.bound(),
+            deadline: RUN_START + scenario.heal_at + scenario.healing_bound(),
         }
     }
 
-    /// Called at the deadline. `waiting` are the clients that have not obtained their last lock. Returns a violation if
-    /// there are such clients, otherwise `None`. `bound` is the time from the end of the faults to the deadline, in
+    /// Called at the deadline. `waiting_clients` are the clients that have not obtained their last lock. Returns a violation if
+    /// there are such clients, otherwise `None`. `allowed_nanos` is the time from the end of the faults to the deadline, in
     /// nanoseconds.
-    pub(crate) fn overdue(&self, waiting: &[usize], bound: u64) -> Option<Violation> {
-        (!waiting.is_empty()).then(|| Violation {
+    pub(crate) fn violation(
+        &self,
+        waiting_clients: &[usize],
+        allowed_nanos: u64,
+    ) -> Option<Violation> {
+        (!waiting_clients.is_empty()).then(|| Violation {
             rule: Self::RULE,
-            what: format!(
-                "clients {waiting:?} still have no lock {} ms after all faults have ended",
-                bound / 1_000_000
+            description: format!(
+                "clients {waiting_clients:?} still have no lock {} ms after all faults have ended",
+                allowed_nanos / 1_000_000
             ),
-            at: self.deadline - BEGIN,
+            at_nanos: self.deadline - RUN_START,
         })
     }
 }

@@ -16,56 +16,66 @@ use crate::scenario::Scenario;
 type Value = [u8; 32];
 
 pub(crate) struct LeakedKeys {
-    on: bool,
+    is_calm: bool,
     /// The longest time from a client's release until every master has executed it, in nanoseconds. The release may
     /// wait for earlier requests of the client, and for the loading of scripts.
-    bound: u64,
+    longest_release: u64,
     /// By task: the lock value of the task's current attempt.
-    tries: HashMap<usize, Value>,
+    attempt_values: HashMap<usize, Value>,
     /// The lock values that clients are done with, each with the true time by which no key may contain it.
-    done: VecDeque<(u64, Value)>,
+    ended_values: VecDeque<(u64, Value)>,
     /// By master and resource: the value in the lock key, and the true time at which this key expires.
     keys: Vec<[(Option<Value>, u64); PLACES]>,
     /// The holds that share a lock (readers, or holds of one owner), each with its master and resource.
     members: Vec<(usize, usize, Member)>,
-    judged: u64,
+    judged_cases: u64,
 }
 
 impl LeakedKeys {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let loads = scenario.is_mixed() || scenario.has_values() || scenario.has_notes();
+        let loads_scripts = scenario.is_mixed() || scenario.has_values() || scenario.has_notes();
         Self {
-            on: scenario.promises().calm,
-            bound: if loads { 6 } else { 2 } * (scenario.net.delay + scenario.net.jitter) + MS,
-            tries: HashMap::new(),
-            done: VecDeque::new(),
+            is_calm: scenario.promises().calm,
+            longest_release: if loads_scripts { 6 } else { 2 }
+                * (scenario.net.delay + scenario.net.jitter)
+                + MS,
+            attempt_values: HashMap::new(),
+            ended_values: VecDeque::new(),
             keys: vec![[(None, 0); PLACES]; scenario.masters.len()],
             members: Vec::new(),
-            judged: 0,
+            judged_cases: 0,
         }
     }
 
     /// Returns an error if a key that should have been deleted before `now` still exists on some master.
-    fn sweep(&mut self, now: u64) -> Result<(), String> {
-        while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
-            self.done.pop_front();
-            self.judged += 1;
-            let left = |one: &&(usize, usize, Member)| one.2.value == value && one.2.until > by;
-            let member = self.members.iter().find(left);
+    fn check_deadlines(&mut self, now: u64) -> Result<(), String> {
+        while let Some((deadline, value)) = self
+            .ended_values
+            .front()
+            .copied()
+            .filter(|(deadline, _)| *deadline < now)
+        {
+            self.ended_values.pop_front();
+            self.judged_cases += 1;
+            let is_left = |hold: &&(usize, usize, Member)| {
+                hold.2.value == value && hold.2.expires_at > deadline
+            };
+            let member = self.members.iter().find(is_left);
             if let Some((master, resource, _)) = member {
                 return Err(format!(
                     "master {master} still stores a shared hold on r{resource} {} ms after the client released, \
                      dropped or failed to acquire the lock",
-                    self.bound / MS
+                    self.longest_release / MS
                 ));
             }
             for (master, keys) in self.keys.iter().enumerate() {
-                let left = |(holder, until): &(_, u64)| *holder == Some(value) && *until > by;
-                if let Some(resource) = keys.iter().position(left) {
+                let is_left =
+                    |(holder, until): &(_, u64)| *holder == Some(value) && *until > deadline;
+                if let Some(resource) = keys.iter().position(is_left) {
                     return Err(format!(
                         "master {master} still stores the lock key of r{resource} {} ms after the client released, \
                          dropped or failed to acquire the lock",
-                        self.bound / MS
+                        self.longest_release / MS
                     ));
                 }
             }
@@ -77,60 +87,61 @@ impl LeakedKeys {
 impl Check for LeakedKeys {
     const RULE: &'static str = "no leaked keys";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        if !self.on {
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if !self.is_calm {
             return Ok(());
         }
-        self.sweep(at.now)?;
-        let over = match fact {
-            Fact::Started { task, claim, .. } => {
+        self.check_deadlines(moment.now)?;
+        let ended_value = match fact {
+            Fact::AttemptStarted { task, claim, .. } => {
                 // Each attempt has a lock value of its own. So if this value is new, the task's previous attempt has
                 // ended.
                 let value = claim.token().to_hex();
-                let last = self.tries.insert(*task, value);
-                last.filter(|last| *last != value)
+                let previous_value = self.attempt_values.insert(*task, value);
+                previous_value.filter(|previous_value| *previous_value != value)
             }
-            Fact::Obtained { believer } => {
-                self.tries.remove(&believer.task);
+            Fact::LockObtained { believer } => {
+                self.attempt_values.remove(&believer.task);
                 None
             }
-            Fact::Returned {
+            Fact::CallReturned {
                 task,
                 call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
-            } => self.tries.remove(task),
+            } => self.attempt_values.remove(task),
             // Clones of an owner's guard share one hold. Only the drop of the last clone releases the hold.
-            Fact::Retired { believer, .. } => {
-                let same = |one: &Believer| one.value == believer.value;
-                let shared = at.believers.iter().any(same);
-                (!shared).then(|| believer.value.to_hex())
+            Fact::BeliefEnded { believer, .. } => {
+                let has_same_value = |one: &Believer| one.value == believer.value;
+                let is_shared = moment.believers.iter().any(has_same_value);
+                (!is_shared).then(|| believer.value.to_hex())
             }
-            Fact::Applied {
+            Fact::RequestExecuted {
                 master,
                 resource,
                 after,
-                expires,
+                expires_at,
                 members,
                 ..
             } => {
                 if !members.is_empty() || !self.members.is_empty() {
-                    let here =
+                    let is_of_this_key =
                         |one: &(usize, usize, Member)| (one.0, one.1) == (*master, *resource);
-                    self.members.retain(|one| !here(one));
-                    let all = members.iter().map(|member| (*master, *resource, *member));
-                    self.members.extend(all);
+                    self.members.retain(|one| !is_of_this_key(one));
+                    let current_members =
+                        members.iter().map(|member| (*master, *resource, *member));
+                    self.members.extend(current_members);
                 }
-                self.keys[*master][*resource] = (after.holder, *expires);
+                self.keys[*master][*resource] = (after.holder, *expires_at);
                 None
             }
             _ => None,
         };
-        self.done
-            .extend(over.map(|value| (at.now + self.bound, value)));
+        self.ended_values
+            .extend(ended_value.map(|value| (moment.now + self.longest_release, value)));
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

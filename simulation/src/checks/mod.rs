@@ -5,37 +5,37 @@
 //! checker may also check the state. The checkers do not see the internals of the library.
 
 mod backing;
-mod calls;
+mod call_duration;
 mod counters;
 mod cover;
 mod exclusion;
+mod expiry_notice;
 mod extensions;
+mod force_release_notice;
 mod foreign_keys;
-mod gone;
 mod groups;
 mod guard;
 mod healing;
-mod idle;
+mod idle_lock;
 mod idle_permit;
-mod kept;
 mod leaked_keys;
-mod lines_up;
-mod loss;
+mod lock_values;
+mod master_queue;
 mod notes;
-mod numbers;
 mod order;
-mod permit_line;
+mod permit_queue;
 mod permits;
-mod prompt;
-mod queue;
-mod register;
-mod stock;
+mod renewed_locks;
+mod shared_tokens;
+mod stays_released;
 mod tokens;
-mod values;
+mod value_requests;
+mod value_results;
+mod waiter_sets;
 
 use std::fmt;
 
-pub use calls::Lateness;
+pub use call_duration::Lateness;
 pub(crate) use healing::Healing;
 
 use crate::facts::{Believer, Fact};
@@ -47,9 +47,9 @@ pub struct Violation {
     /// The name of the broken rule.
     pub rule: &'static str,
     /// The state or event that broke the rule, as a text.
-    pub what: String,
+    pub description: String,
     /// When the rule was broken, in nanoseconds of simulated time.
-    pub at: u64,
+    pub at_nanos: u64,
 }
 
 impl fmt::Display for Violation {
@@ -58,14 +58,14 @@ impl fmt::Display for Violation {
             f,
             "{} at {:.3} ms: {}",
             self.rule,
-            self.at as f64 / 1e6,
-            self.what
+            self.at_nanos as f64 / 1e6,
+            self.description
         )
     }
 }
 
 /// The rules whose violation harms users directly. A violation of any other rule is an early warning.
-pub const HARM: [&str; 9] = [
+pub const HARMFUL_RULES: [&str; 9] = [
     "exclusion",
     "permits",
     "foreign keys untouched",
@@ -78,7 +78,7 @@ pub const HARM: [&str; 9] = [
 ];
 
 /// The name of the rule that is checked only on stores (databases or ZooKeeper).
-pub(crate) const OF_STORES: &str = <gone::Gone as Check>::RULE;
+pub(crate) const STORE_RULE: &str = <stays_released::StaysReleased as Check>::RULE;
 
 /// The time of an event and the state of the clients, which every checker may read.
 pub(crate) struct Moment<'a> {
@@ -99,18 +99,18 @@ pub(crate) trait Check {
     const RULE: &'static str;
 
     /// Receives a fact, and returns an error if the fact breaks the rule.
-    fn see(&mut self, _at: &Moment<'_>, _fact: &Fact<'_>) -> Result<(), String> {
+    fn check_fact(&mut self, _moment: &Moment<'_>, _fact: &Fact<'_>) -> Result<(), String> {
         Ok(())
     }
 
     /// Checks the state after an event, and returns an error if the rule is broken.
-    fn after(&mut self, _at: &Moment<'_>) -> Result<(), String> {
+    fn check_state(&mut self, _moment: &Moment<'_>) -> Result<(), String> {
         Ok(())
     }
 
     /// The number of cases that the checker has judged. A case is a situation in which the rule could have been broken.
     /// A rule without cases has tested nothing.
-    fn judged(&self) -> u64;
+    fn judged_cases(&self) -> u64;
 }
 
 macro_rules! checkers {
@@ -119,35 +119,35 @@ macro_rules! checkers {
         pub const RULES: [&str; [$(stringify!($field)),*].len()] = [$(<$kind as Check>::RULE),*];
 
         /// The number of cases that each rule has judged, in the order of [`RULES`].
-        pub type Judged = [u64; RULES.len()];
+        pub type JudgedCases = [u64; RULES.len()];
 
         /// The checkers of all rules, and the first violation.
         pub(crate) struct Checkers {
             $($field: $kind,)*
-            harm: bool,
+            harmful_only: bool,
             pub(crate) violation: Option<Violation>,
         }
 
         impl Checkers {
-            pub(crate) fn new(scenario: &Scenario, harm: bool) -> Self {
-                Self { $($field: <$kind>::new(scenario),)* harm, violation: None }
+            pub(crate) fn new(scenario: &Scenario, harmful_only: bool) -> Self {
+                Self { $($field: <$kind>::new(scenario),)* harmful_only, violation: None }
             }
 
-            pub(crate) fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) {
+            pub(crate) fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) {
                 $({
-                    let said = self.$field.see(at, fact);
-                    self.note(<$kind as Check>::RULE, at.now, said);
+                    let result = self.$field.check_fact(moment, fact);
+                    self.record_violation(<$kind as Check>::RULE, moment.now, result);
                 })*
             }
 
-            pub(crate) fn judged(&self) -> Judged {
-                [$(self.$field.judged()),*]
+            pub(crate) fn judged_cases(&self) -> JudgedCases {
+                [$(self.$field.judged_cases()),*]
             }
 
-            pub(crate) fn after(&mut self, at: &Moment<'_>) {
+            pub(crate) fn check_state(&mut self, moment: &Moment<'_>) {
                 $({
-                    let said = self.$field.after(at);
-                    self.note(<$kind as Check>::RULE, at.now, said);
+                    let result = self.$field.check_state(moment);
+                    self.record_violation(<$kind as Check>::RULE, moment.now, result);
                 })*
             }
         }
@@ -161,49 +161,53 @@ checkers! {
     backing: backing::Backing,
     counters: counters::Counters,
     extensions: extensions::Extensions,
-    values: values::Values,
+    lock_values: lock_values::LockValues,
     groups: groups::Groups,
-    guard: guard::Guard,
-    loss: loss::Loss,
+    guard: guard::RestartGuard,
+    expiry_notice: expiry_notice::ExpiryNotice,
     order: order::Order,
     cover: cover::Cover,
-    calls: calls::Calls,
+    call_duration: call_duration::CallDuration,
     leaked_keys: leaked_keys::LeakedKeys,
-    kept: kept::Kept,
-    idle: idle::Idle,
-    prompt: prompt::Prompt,
+    renewed_locks: renewed_locks::RenewedLocks,
+    idle_lock: idle_lock::IdleLock,
+    force_release_notice: force_release_notice::ForceReleaseNotice,
     notes: notes::Notes,
-    register: register::Register,
-    stock: stock::Stock,
-    permit_line: permit_line::PermitLine,
+    value_requests: value_requests::ValueRequests,
+    value_results: value_results::ValueResults,
+    permit_queue: permit_queue::PermitQueue,
     idle_permit: idle_permit::IdlePermit,
     foreign_keys: foreign_keys::ForeignKeys,
-    gone: gone::Gone,
+    stays_released: stays_released::StaysReleased,
 }
 
 impl Checkers {
     /// The call that returned the latest after its timeout; `None` if the rule "calls end" has judged no call.
-    pub(crate) fn worst(&self) -> Option<Lateness> {
-        self.calls.worst()
+    pub(crate) fn latest_call(&self) -> Option<Lateness> {
+        self.call_duration.latest_call()
     }
 
     /// Records a violation of the rule "time goes on": tasks were polled `polls` times without any progress of
     /// simulated time, so they are probably in an endless loop.
-    pub(crate) fn busy(&mut self, now: u64, polls: usize) {
-        let what =
+    pub(crate) fn record_endless_loop(&mut self, now: u64, polls: usize) {
+        let description =
             format!("tasks were polled {polls} times, but the simulated time did not advance");
-        self.note("time goes on", now, Err(what));
+        self.record_violation("time goes on", now, Err(description));
     }
 
-    /// If the result `said` is an error, records it as a violation of the rule `rule`. Keeps only the first violation
+    /// If `result` is an error, records it as a violation of the rule `rule`. Keeps only the first violation
     /// of a run.
-    fn note(&mut self, rule: &'static str, now: u64, said: Result<(), String>) {
-        if let (Err(what), None) = (said, &self.violation) {
-            if self.harm && !HARM.contains(&rule) {
+    fn record_violation(&mut self, rule: &'static str, now: u64, result: Result<(), String>) {
+        if let (Err(description), None) = (result, &self.violation) {
+            if self.harmful_only && !HARMFUL_RULES.contains(&rule) {
                 return;
             }
-            let at = now - crate::clock::BEGIN;
-            self.violation = Some(Violation { rule, what, at });
+            let at_nanos = now - crate::clock::RUN_START;
+            self.violation = Some(Violation {
+                rule,
+                description,
+                at_nanos,
+            });
         }
     }
 }

@@ -9,137 +9,139 @@ use std::sync::Arc;
 
 use quorate_promises::Line;
 
-use super::groups::{class_on, shows};
-use super::lines_up::LinesUp;
-use super::queue::Queue;
+use super::groups::{class_on, has_marker_of};
+use super::master_queue::MasterQueue;
+use super::waiter_sets::WaiterSets;
 use super::{Check, Moment};
 use crate::change_plan::is_majority;
 use crate::facts::{Believer, Call, Fact, Verb};
 use crate::kind::Class;
-use crate::locker::{RESOURCES, resource_of, semaphore_of, semaphore_of_key};
+use crate::locker::{RESOURCES, place_of_key, semaphore_of_key, semaphore_of_place};
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Class as NodeClass, Fairness, Ticket};
 
 pub(crate) struct Order {
-    fair: bool,
-    lines_up: LinesUp,
+    is_fair: bool,
+    waiter_sets: WaiterSets,
     /// The queue on each master, by resource, computed from the requests that the master has executed.
-    queues: Vec<[Queue; RESOURCES]>,
+    queues: Vec<[MasterQueue; RESOURCES]>,
     /// The masters on which each waiter is queued (bit n is master n), by resource and waiter.
-    stands: HashMap<(usize, Arc<str>), u16>,
+    queued_masters: HashMap<(usize, Arc<str>), u16>,
     /// The waiters that a majority has queued, by resource, each with the number of the event at which the
-    /// majority was reached. Waiters for a reader's lock are in `readers` instead.
-    lines: [Line<Arc<str>>; RESOURCES],
+    /// majority was reached. Waiters for a reader's lock are in `queued_readers` instead.
+    queued_waiters: [Line<Arc<str>>; RESOURCES],
     /// The waiters for a reader's lock that are queued on a majority, by resource. Other readers may overtake them.
-    readers: [Line<Arc<str>>; RESOURCES],
+    queued_readers: [Line<Arc<str>>; RESOURCES],
     /// The shared holds that a master has granted, by master, resource and lock value. If a master grants one of these
     /// holds again, the second grant is only a repetition.
-    granted: HashSet<(usize, usize, [u8; 32])>,
+    granted_holds: HashSet<(usize, usize, [u8; 32])>,
     /// The current acquire call of each task.
-    tasks: HashMap<usize, Attempts>,
-    judged: u64,
+    acquire_calls: HashMap<usize, AcquireCall>,
+    judged_cases: u64,
 }
 
 /// The attempts of one acquire call.
-struct Attempts {
+struct AcquireCall {
     /// The number of the event at which the call's first attempt began.
-    first: u64,
+    first_event: u64,
     waiter: Option<Arc<str>>,
     /// Whether the call replaces a lock that its task already holds, e.g. by a downgrade. Such a call does not wait for
     /// other clients.
-    instead: bool,
+    replaces_own_lock: bool,
 }
 
 impl Order {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let masters = scenario.masters.len();
         Self {
-            fair: scenario.settings.fair && scenario.settings.fencing,
-            lines_up: LinesUp::new(scenario),
+            is_fair: scenario.settings.fair && scenario.settings.fencing,
+            waiter_sets: WaiterSets::new(scenario),
             queues: (0..masters).map(|_| Default::default()).collect(),
-            stands: HashMap::new(),
-            lines: Default::default(),
-            readers: Default::default(),
-            granted: HashSet::new(),
-            tasks: HashMap::new(),
-            judged: 0,
+            queued_masters: HashMap::new(),
+            queued_waiters: Default::default(),
+            queued_readers: Default::default(),
+            granted_holds: HashSet::new(),
+            acquire_calls: HashMap::new(),
+            judged_cases: 0,
         }
     }
 
-    fn stand(
+    fn enqueue(
         &mut self,
         event: u64,
         (master, resource): (usize, usize),
         now_ms: u64,
-        place: &Ticket,
-        reads: bool,
+        ticket: &Ticket,
+        is_reader: bool,
     ) {
-        let rank = (place.number, named(place, reads));
-        let until_ms = now_ms + place.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
-        self.queues[master][resource].stand(rank, until_ms, now_ms);
-        self.stands_on(event, (master, resource), place, reads);
+        let rank = (ticket.number, queue_name(ticket, is_reader));
+        let until_ms = now_ms + ticket.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
+        self.queues[master][resource].enqueue(rank, until_ms, now_ms);
+        self.record_queued(event, (master, resource), ticket, is_reader);
     }
 
     /// Records that a waiter is queued on this master. When a majority has queued the waiter, adds the waiter to
-    /// `lines` or `readers`.
-    fn stands_on(
+    /// `queued_waiters` or `queued_readers`.
+    fn record_queued(
         &mut self,
         event: u64,
         (master, resource): (usize, usize),
-        place: &Ticket,
-        reads: bool,
+        ticket: &Ticket,
+        is_reader: bool,
     ) {
-        let standing = (resource, place.waiter.clone());
-        let masters = self.stands.entry(standing).or_default();
-        let before = *masters;
+        let key = (resource, ticket.waiter.clone());
+        let masters = self.queued_masters.entry(key).or_default();
+        let masters_before = *masters;
         *masters |= 1 << master;
-        let sets = self.lines_up.sets(&place.waiter);
-        if !is_majority(before, sets) && is_majority(*masters, sets) {
-            let lines = if reads {
-                &mut self.readers
+        let sets = self.waiter_sets.sets(&ticket.waiter);
+        if !is_majority(masters_before, sets) && is_majority(*masters, sets) {
+            let waiters = if is_reader {
+                &mut self.queued_readers
             } else {
-                &mut self.lines
+                &mut self.queued_waiters
             };
-            lines[resource].stands(place.waiter.clone(), event);
+            waiters[resource].stands(ticket.waiter.clone(), event);
         }
     }
 
-    fn leave(&mut self, resource: usize, waiter: &Arc<str>) {
-        self.stands.remove(&(resource, waiter.clone()));
-        self.lines[resource].leaves(waiter);
-        self.readers[resource].leaves(waiter);
+    fn dequeue(&mut self, resource: usize, waiter: &Arc<str>) {
+        self.queued_masters.remove(&(resource, waiter.clone()));
+        self.queued_waiters[resource].leaves(waiter);
+        self.queued_readers[resource].leaves(waiter);
     }
 
     /// Returns an error if a client obtained the lock although another waiter had been queued on a majority before the
     /// client's first attempt began.
-    fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
-        let Some(attempts) = self.tasks.remove(&believer.task) else {
+    fn check_obtained(&mut self, moment: &Moment<'_>, believer: &Believer) -> Result<(), String> {
+        let Some(call) = self.acquire_calls.remove(&believer.task) else {
             return Ok(());
         };
-        // Semaphores have queues of their own, which `permit_line.rs` checks.
-        if semaphore_of(believer.resource).is_some() {
+        // Semaphores have queues of their own, which `permit_queue.rs` checks.
+        if semaphore_of_place(believer.resource).is_some() {
             return Ok(());
         }
-        if let Some(waiter) = &attempts.waiter {
+        if let Some(waiter) = &call.waiter {
             for resource in believer.scope.resources() {
-                self.leave(resource, waiter);
+                self.dequeue(resource, waiter);
             }
         }
         // An owner that already holds the lock may overtake every waiter. So may a client that replaces its own lock
         // (e.g. downgrades it).
-        let passes = matches!(believer.scope.class, Some(Class::Owner(_))) || attempts.instead;
-        if !at.promises.order || passes {
+        let may_overtake =
+            matches!(believer.scope.class, Some(Class::Owner(_))) || call.replaces_own_lock;
+        if !moment.promises.order || may_overtake {
             return Ok(());
         }
         for resource in believer.scope.resources() {
-            let line = &self.lines[resource];
-            self.judged += u64::from(line.first().is_some());
-            let passed = line.passed(attempts.first);
-            let readers = self.readers[resource].passed(attempts.first);
-            let passed = passed.or(readers.filter(|_| believer.scope.class.is_none()));
-            if let Some(passed) = passed {
+            let waiters = &self.queued_waiters[resource];
+            self.judged_cases += u64::from(waiters.first().is_some());
+            let overtaken_waiter = waiters.passed(call.first_event);
+            let overtaken_reader = self.queued_readers[resource].passed(call.first_event);
+            let overtaken =
+                overtaken_waiter.or(overtaken_reader.filter(|_| believer.scope.class.is_none()));
+            if let Some(overtaken) = overtaken {
                 return Err(format!(
-                    "client {} acquired r{resource} before the waiter {passed}, which was queued on a majority of \
+                    "client {} acquired r{resource} before the waiter {overtaken}, which was queued on a majority of \
                      masters before the client's first attempt",
                     believer.client
                 ));
@@ -149,8 +151,8 @@ impl Order {
     }
 
     /// Handles a master's reply to a client that asks for a lock.
-    fn asked(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        let Fact::Applied {
+    fn check_acquire(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        let Fact::RequestExecuted {
             master,
             now_ms,
             resource,
@@ -169,54 +171,53 @@ impl Order {
         if answer.is_err() {
             return Ok(());
         }
-        let here = (*master, *resource);
+        let key = (*master, *resource);
         let class = class_on(claim, *resource);
-        let reads = class == Some(&NodeClass::Shared);
-        let place = place(claim);
-        let granted = matches!(answer, Ok(Answer::Granted { .. }));
-        if instead(claim) {
+        let is_reader = class == Some(&NodeClass::Shared);
+        let own_ticket = ticket(claim);
+        let is_granted = matches!(answer, Ok(Answer::Granted { .. }));
+        if replaces_own_lock(claim) {
             // The client's new lock replaces its own old lock. The master then removes the client from the queue.
-            if let Some(place) = place.filter(|_| granted) {
-                self.queues[*master][*resource].leave(&place.waiter);
+            if let Some(ticket) = own_ticket.filter(|_| is_granted) {
+                self.queues[*master][*resource].dequeue(&ticket.waiter);
             }
             return Ok(());
         }
         let value = claim.token().to_hex();
         // A master does not queue a client again when it repeats an earlier grant.
-        let again = granted
+        let is_repeated = is_granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),
-                Some(_) => !self.granted.insert((*master, *resource, value)),
+                Some(_) => !self.granted_holds.insert((*master, *resource, value)),
             };
-        if let Some(place) = place.filter(|_| !again) {
-            self.stand(at.event, here, *now_ms, place, reads);
+        if let Some(ticket) = own_ticket.filter(|_| !is_repeated) {
+            self.enqueue(moment.event, key, *now_ms, ticket, is_reader);
         }
-        let fresh = match class {
+        let is_new_hold = match class {
             None => before.holder != after.holder,
             // Check all grants to readers except repeated ones. Check only the first grant to an owner, because an
             // owner that already holds the lock may overtake waiters.
-            Some(NodeClass::Shared) => !again,
-            Some(class) => !again && !shows(before.holder, class),
+            Some(NodeClass::Shared) => !is_repeated,
+            Some(class) => !is_repeated && !has_marker_of(before.holder, class),
         };
-        let fresh = fresh && granted && at.promises.steady;
-        if fresh {
-            return self.grant(here, *now_ms, place, reads);
+        if is_new_hold && is_granted && moment.promises.steady {
+            return self.check_grant(key, *now_ms, own_ticket, is_reader);
         }
         Ok(())
     }
 
     /// Returns an error if a master granted a lock while another client was ahead in this master's queue.
-    fn grant(
+    fn check_grant(
         &self,
         (master, resource): (usize, usize),
         now_ms: u64,
-        place: Option<&Ticket>,
-        reads: bool,
+        ticket: Option<&Ticket>,
+        is_reader: bool,
     ) -> Result<(), String> {
-        let rank = place.map(|place| (place.number, named(place, reads)));
-        let mut before = self.queues[master][resource].before(rank.as_ref(), now_ms);
+        let rank = ticket.map(|ticket| (ticket.number, queue_name(ticket, is_reader)));
+        let mut waiters_ahead = self.queues[master][resource].ahead_of(rank.as_ref(), now_ms);
         // A reader need not wait for other readers, so readers that are ahead of it in the queue are ignored.
-        match before.find(|id| !(reads && id.ends_with(READER))) {
+        match waiters_ahead.find(|id| !(is_reader && id.ends_with(READER))) {
             None => Ok(()),
             Some(first) => Err(format!(
                 "master {master} granted r{resource}, although the waiter {first} is ahead in the master's queue"
@@ -229,22 +230,22 @@ impl Order {
 const READER: &str = ":r";
 
 /// Returns the name under which a waiter is queued.
-fn named(place: &Ticket, reads: bool) -> Arc<str> {
-    if reads {
-        format!("{}{READER}", place.waiter).into()
+fn queue_name(ticket: &Ticket, is_reader: bool) -> Arc<str> {
+    if is_reader {
+        format!("{}{READER}", ticket.waiter).into()
     } else {
-        place.waiter.clone()
+        ticket.waiter.clone()
     }
 }
 
 /// Whether the claim replaces a lock that the same client already holds.
-fn instead(claim: &Claim) -> bool {
+fn replaces_own_lock(claim: &Claim) -> bool {
     claim.group().is_some_and(|group| group.instead().is_some())
 }
 
-pub(super) fn place(claim: &Claim) -> Option<&Ticket> {
+pub(super) fn ticket(claim: &Claim) -> Option<&Ticket> {
     match claim.fairness() {
-        Fairness::Fair(place) => place.as_deref(),
+        Fairness::Fair(ticket) => ticket.as_deref(),
         Fairness::Unordered => None,
     }
 }
@@ -252,40 +253,40 @@ pub(super) fn place(claim: &Claim) -> Option<&Ticket> {
 impl Check for Order {
     const RULE: &'static str = "first come, first served";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        if !self.fair {
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if !self.is_fair {
             return Ok(());
         }
         match fact {
-            Fact::Started {
+            Fact::AttemptStarted {
                 client,
                 task,
                 claim,
             } => {
-                self.lines_up.begins(*client, place(claim));
-                let attempts = self.tasks.entry(*task).or_insert(Attempts {
-                    first: at.event,
+                self.waiter_sets.record_attempt(*client, ticket(claim));
+                let call = self.acquire_calls.entry(*task).or_insert(AcquireCall {
+                    first_event: moment.event,
                     waiter: None,
-                    instead: instead(claim),
+                    replaces_own_lock: replaces_own_lock(claim),
                 });
-                attempts.waiter = place(claim).map(|place| place.waiter.clone());
+                call.waiter = ticket(claim).map(|ticket| ticket.waiter.clone());
             }
-            Fact::Applied {
+            Fact::RequestExecuted {
                 verb: Verb::Acquire,
                 resource,
                 ..
-            } if *resource < RESOURCES => return self.asked(at, fact),
-            Fact::Stood { master, claim } if semaphore_of_key(claim.key()).is_none() => {
-                for key in claim.keys().filter(|_| !instead(claim)) {
-                    let resource = resource_of(key);
-                    let reads = class_on(claim, resource) == Some(&NodeClass::Shared);
-                    if let Some(place) = place(claim) {
-                        self.stands_on(at.event, (*master, resource), place, reads);
+            } if *resource < RESOURCES => return self.check_acquire(moment, fact),
+            Fact::WaiterQueued { master, claim } if semaphore_of_key(claim.key()).is_none() => {
+                for key in claim.keys().filter(|_| !replaces_own_lock(claim)) {
+                    let resource = place_of_key(key);
+                    let is_reader = class_on(claim, resource) == Some(&NodeClass::Shared);
+                    if let Some(ticket) = ticket(claim) {
+                        self.record_queued(moment.event, (*master, resource), ticket, is_reader);
                     }
                 }
             }
             // An extension may restore a lost shared hold. Count this hold as granted.
-            Fact::Applied {
+            Fact::RequestExecuted {
                 master,
                 resource,
                 claim,
@@ -295,35 +296,35 @@ impl Check for Order {
             } if !members.is_empty() => {
                 let value = claim.token().to_hex();
                 if members.iter().any(|member| member.value == value) {
-                    self.granted.insert((*master, *resource, value));
+                    self.granted_holds.insert((*master, *resource, value));
                 }
             }
-            Fact::Left { master, claim } if semaphore_of_key(claim.key()).is_none() => {
-                if let Some(place) = place(claim) {
+            Fact::WaiterLeft { master, claim } if semaphore_of_key(claim.key()).is_none() => {
+                if let Some(ticket) = ticket(claim) {
                     for key in claim.keys() {
-                        let resource = resource_of(key);
-                        let reads = class_on(claim, resource) == Some(&NodeClass::Shared);
-                        let name = named(place, reads);
-                        self.queues[*master][resource].leave(&name);
-                        self.leave(resource, &place.waiter);
+                        let resource = place_of_key(key);
+                        let is_reader = class_on(claim, resource) == Some(&NodeClass::Shared);
+                        let name = queue_name(ticket, is_reader);
+                        self.queues[*master][resource].dequeue(&name);
+                        self.dequeue(resource, &ticket.waiter);
                     }
                 }
             }
-            Fact::Restarted { master, .. } => self.queues[*master] = Default::default(),
-            Fact::Obtained { believer } => return self.obtained(at, believer),
-            Fact::Returned {
+            Fact::MasterRestarted { master, .. } => self.queues[*master] = Default::default(),
+            Fact::LockObtained { believer } => return self.check_obtained(moment, believer),
+            Fact::CallReturned {
                 task,
                 call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => {
-                self.tasks.remove(task);
+                self.acquire_calls.remove(task);
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

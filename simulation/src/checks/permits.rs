@@ -9,97 +9,101 @@ use quorate_promises::{Belief, Exclusion};
 use super::{Check, Moment};
 use crate::facts::Fact;
 use crate::kind::Kind;
-use crate::locker::{SEMAPHORES, semaphore_of};
+use crate::locker::{SEMAPHORES, semaphore_of_place};
 use crate::scenario::Scenario;
 
 pub(crate) struct Permits {
     /// The largest configured number of permits, by semaphore.
-    most: [usize; SEMAPHORES],
+    permit_limits: [usize; SEMAPHORES],
     /// The clients that believe that they hold a permit, by semaphore.
     believers: Exclusion<usize, u64>,
-    judged: u64,
+    judged_cases: u64,
 }
 
 impl Permits {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            most: asked_for(scenario).map(|(_, most)| most),
+            permit_limits: configured_permits(scenario).map(|(_, largest)| largest),
             believers: Exclusion::default(),
-            judged: 0,
+            judged_cases: 0,
         }
     }
 }
 
 /// The smallest and the largest configured number of permits, by semaphore.
-pub(super) fn asked_for(scenario: &Scenario) -> [(usize, usize); SEMAPHORES] {
-    let mut asked = [(usize::MAX, 0); SEMAPHORES];
+pub(super) fn configured_permits(scenario: &Scenario) -> [(usize, usize); SEMAPHORES] {
+    let mut configured = [(usize::MAX, 0); SEMAPHORES];
     for client in &scenario.clients {
         for step in &client.steps {
             let Kind::Permit(permits) = step.kind else {
                 continue;
             };
             let place = usize::from(step.kind.place(step.resource));
-            note(&mut asked, place, permits.into());
+            record_permits(&mut configured, place, permits.into());
         }
         // If a client's last step takes a permit, the client takes one more permit at the end, for the first resource.
         if let Some(Kind::Permit(permits)) = client.steps.last().map(|step| step.kind) {
             let place = Kind::Permit(permits).place(0);
-            note(&mut asked, place.into(), permits.into());
+            record_permits(&mut configured, place.into(), permits.into());
         }
     }
-    asked
+    configured
 }
 
-fn note(asked: &mut [(usize, usize); SEMAPHORES], place: usize, permits: usize) {
-    if let Some(semaphore) = semaphore_of(place) {
-        let (fewest, most) = &mut asked[semaphore];
-        (*fewest, *most) = ((*fewest).min(permits), (*most).max(permits));
+fn record_permits(configured: &mut [(usize, usize); SEMAPHORES], place: usize, permits: usize) {
+    if let Some(semaphore) = semaphore_of_place(place) {
+        let (smallest, largest) = &mut configured[semaphore];
+        (*smallest, *largest) = ((*smallest).min(permits), (*largest).max(permits));
     }
 }
 
 impl Check for Permits {
     const RULE: &'static str = "permits";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        let (Fact::Obtained { believer }
-        | Fact::Extended { believer, .. }
-        | Fact::Over { believer }
-        | Fact::Retired { believer, .. }) = fact
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        let (Fact::LockObtained { believer }
+        | Fact::ValidityExtended { believer, .. }
+        | Fact::GuardEnded { believer }
+        | Fact::BeliefEnded { believer, .. }) = fact
         else {
             return Ok(());
         };
-        let Some(semaphore) = semaphore_of(believer.resource) else {
+        let Some(semaphore) = semaphore_of_place(believer.resource) else {
             return Ok(());
         };
-        if !at.promises.exclusion {
+        if !moment.promises.exclusion {
             return Ok(());
         }
-        let (who, from, until) = (believer.id, at.now, believer.ends);
+        let (hold_id, from, until) = (believer.id, moment.now, believer.ends_at);
         let others = match fact {
-            Fact::Obtained { .. } => {
-                self.judged += 1;
-                let belief = Belief { who, from, until };
+            Fact::LockObtained { .. } => {
+                self.judged_cases += 1;
+                let belief = Belief {
+                    who: hold_id,
+                    from,
+                    until,
+                };
                 self.believers.begins(semaphore, belief)
             }
-            Fact::Extended { .. } => self.believers.moves(&semaphore, who, from, until),
+            Fact::ValidityExtended { .. } => self.believers.moves(&semaphore, hold_id, from, until),
             _ => {
-                self.believers.ends(&semaphore, who);
+                self.believers.ends(&semaphore, hold_id);
                 return Ok(());
             }
         };
         // The clients in `others` hold a permit at the same time as this client.
-        if others.len() < self.most[semaphore] {
+        if others.len() < self.permit_limits[semaphore] {
             return Ok(());
         }
         Err(format!(
             "{} clients hold permits of the semaphore r{semaphore}, which has only {} permits (latest: client {})",
             others.len() + 1,
-            self.most[semaphore],
+            self.permit_limits[semaphore],
             believer.client
         ))
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

@@ -3,29 +3,29 @@
 //!
 //! An attempt starts with the first message that carries the lock value of the attempt.
 
-use quorate_promises::{Breach, Obtained, Tokens as Given};
+use quorate_promises::{Breach, Obtained, Tokens as TokenOrder};
 
-use super::numbers::Numbers;
+use super::shared_tokens::SharedTokens;
 use super::{ByValue, Check, Moment};
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 
 pub(crate) struct Tokens {
-    started: ByValue<u64>,
+    attempt_events: ByValue<u64>,
     /// The fencing tokens that clients have received, by resource. Event numbers serve as the times of attempts and
     /// grants.
-    given: Given<usize, usize>,
+    token_order: TokenOrder<usize, usize>,
     /// The checker of fencing tokens for locks that may be shared; `None` if the scenario has only plain exclusive
     /// locks.
-    mixed: Option<Numbers>,
+    shared_tokens: Option<SharedTokens>,
 }
 
 impl Tokens {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            started: ByValue::default(),
-            given: Given::default(),
-            mixed: scenario.is_mixed().then(Numbers::default),
+            attempt_events: ByValue::default(),
+            token_order: TokenOrder::default(),
+            shared_tokens: scenario.is_mixed().then(SharedTokens::default),
         }
     }
 }
@@ -33,35 +33,35 @@ impl Tokens {
 impl Check for Tokens {
     const RULE: &'static str = "tokens";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        if !at.promises.tokens {
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if !moment.promises.tokens {
             return Ok(());
         }
         match fact {
-            Fact::Started { claim, .. } => {
+            Fact::AttemptStarted { claim, .. } => {
                 let value = claim.token().to_hex();
-                self.started.entry(value).or_insert(at.event);
+                self.attempt_events.entry(value).or_insert(moment.event);
                 Ok(())
             }
-            Fact::Obtained { believer } => {
+            Fact::LockObtained { believer } => {
                 let client = believer.client;
-                let Some(token) = believer.fencing else {
+                let Some(token) = believer.fencing_token else {
                     return Err(format!(
                         "client {client} obtained a lock without a fencing token"
                     ));
                 };
-                let began = self.started.get(&believer.value.to_hex());
-                if let Some(mixed) = &mut self.mixed {
-                    let began = began.copied().unwrap_or(at.event);
-                    return mixed.obtained(at, believer, began, token);
+                let started_event = self.attempt_events.get(&believer.value.to_hex());
+                if let Some(shared_tokens) = &mut self.shared_tokens {
+                    let began_event = started_event.copied().unwrap_or(moment.event);
+                    return shared_tokens.check_obtained(moment, believer, began_event, token);
                 }
                 let obtained = Obtained {
                     who: client,
-                    began: began.copied().unwrap_or(at.event),
-                    at: at.event,
+                    began: started_event.copied().unwrap_or(moment.event),
+                    at: moment.event,
                     token,
                 };
-                match self.given.obtained(believer.resource, obtained) {
+                match self.token_order.obtained(believer.resource, obtained) {
                     None => Ok(()),
                     Some(Breach::Twice(other)) => Err(format!(
                         "clients {} and {client} both got the fencing token {token}",
@@ -79,7 +79,11 @@ impl Check for Tokens {
         }
     }
 
-    fn judged(&self) -> u64 {
-        self.given.judged() + self.mixed.as_ref().map_or(0, Numbers::judged)
+    fn judged_cases(&self) -> u64 {
+        self.token_order.judged()
+            + self
+                .shared_tokens
+                .as_ref()
+                .map_or(0, SharedTokens::judged_cases)
     }
 }

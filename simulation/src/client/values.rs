@@ -5,60 +5,60 @@ use std::time::Duration;
 
 use quorate::{Due, LockGuard, Once, OnceOutcome, Redlock, Take, ValueError, Wait};
 
-use super::{Client, Cut};
+use super::{Client, PollLimit};
 use crate::facts::{Call, Fact, ValueResult};
 use crate::kind::{Kind, ValueStep};
-use crate::locker::{Hold, name};
+use crate::locker::{Hold, key_of_place};
 use crate::scenario::Step;
 use crate::seeded_bugs::WrongRegister;
 
 /// Converts the error of a call about a value into a result for the checkers.
-pub(crate) fn failed(error: &ValueError) -> ValueResult {
+pub(crate) fn result_of_error(error: &ValueError) -> ValueResult {
     match error {
         ValueError::Unknown(_) => ValueResult::Unknown,
         ValueError::Missing(_) | ValueError::Lost(_) => ValueResult::Lost,
         ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
             panic!("a master stores a value that no client has written: {error}")
         }
-        _ => ValueResult::Nothing,
+        _ => ValueResult::NotChanged,
     }
 }
 
-fn number(guard: &LockGuard) -> u64 {
+fn token_of(guard: &LockGuard) -> u64 {
     guard.fencing_token().unwrap_or(0)
 }
 
 impl Client {
     /// Performs the operation `verb` on the value of the step's resource.
-    pub(super) async fn value(&self, step: &Step, verb: ValueStep) {
+    pub(super) async fn run_value_step(&self, step: &Step, verb: ValueStep) {
         let Some(redlock) = self.locker.redlock() else {
             return;
         };
-        self.asks(step, verb);
-        let runs = match verb {
-            ValueStep::AtLeast => step.hold / 2,
+        self.report_value_call(step, verb);
+        let work_nanos = match verb {
+            ValueStep::AtLeastOnce => step.hold / 2,
             _ => 0,
         };
-        let wait = step.wait + runs;
-        let call = self.call(Call::Value { wait });
-        let result = self.result_of(step, verb, redlock);
+        let wait = step.wait + work_nanos;
+        let call = self.begin_call(Call::Value { wait });
+        let call_future = self.perform(step, verb, redlock);
         let result = match step.cut {
-            Some(polls) => Cut::after(result, polls).await,
-            None => Some(result.await),
+            Some(polls) => PollLimit::new(call_future, polls).await,
+            None => Some(call_future.await),
         };
-        call.over();
+        call.returned();
         match result {
-            Some(result) => self.report(step, result),
-            None => self.process.shared.world().watch.coverage.values_cut += 1,
+            Some(result) => self.report_result(step, result),
+            None => self.process.shared.world().observer.coverage.values_cut += 1,
         }
     }
 
-    async fn result_of(&self, step: &Step, verb: ValueStep, redlock: &Redlock) -> ValueResult {
+    async fn perform(&self, step: &Step, verb: ValueStep, redlock: &Redlock) -> ValueResult {
         let wait = match step.wait {
             0 => Wait::None,
             wait => Wait::For(Duration::from_nanos(wait)),
         };
-        let quota = redlock.quota(name(step.resource)).wait(wait);
+        let quota = redlock.quota(key_of_place(step.resource)).wait(wait);
         let result = match verb {
             ValueStep::Create(0) => {
                 let once = self.once(redlock, step).wait(wait);
@@ -75,90 +75,100 @@ impl Client {
             ValueStep::Remove { record: false } => {
                 quota.drop_quota().await.map(|_| ValueResult::Removed)
             }
-            ValueStep::Take(units) => quota.take(units.into()).await.map(|took| match took {
+            ValueStep::Take(units) => quota.take(units.into()).await.map(|take| match take {
                 Take::Taken { left } => ValueResult::Taken(left),
-                Take::SoldOut { left } => ValueResult::Left(left),
+                Take::SoldOut { left } => ValueResult::UnitsLeft(left),
             }),
-            ValueStep::Left => quota.left().await.map(ValueResult::Left),
-            ValueStep::AtLeast => {
+            ValueStep::ReadRemaining => quota.left().await.map(ValueResult::UnitsLeft),
+            ValueStep::AtLeastOnce => {
                 let once = self.once(redlock, step).wait(wait);
-                self.at_least(step, &once).await
+                self.work_at_least_once(step, &once).await
             }
-            ValueStep::Once | ValueStep::Turn => {
+            ValueStep::AtMostOnce | ValueStep::SeparateCalls => {
                 let once = self.once(redlock, step).wait(wait);
-                let body = async |guard: &LockGuard| number(guard);
-                once.at_most_once(body).await.map(|outcome| match outcome {
-                    OnceOutcome::Done(number) => ValueResult::Due(number),
-                    _ => ValueResult::Done,
+                let work = async |guard: &LockGuard| token_of(guard);
+                once.at_most_once(work).await.map(|outcome| match outcome {
+                    OnceOutcome::Done(token) => ValueResult::WorkDue(token),
+                    _ => ValueResult::AlreadyDone,
                 })
             }
         };
-        result.unwrap_or_else(|error| failed(&error))
+        result.unwrap_or_else(|error| result_of_error(&error))
     }
 
     /// Calls `at_least_once` with a closure that simulates work: it sleeps. If `step.drop` is set, the work fails.
-    async fn at_least(&self, step: &Step, once: &Once) -> Result<ValueResult, ValueError> {
-        let body = async |guard: &LockGuard| {
+    async fn work_at_least_once(
+        &self,
+        step: &Step,
+        once: &Once,
+    ) -> Result<ValueResult, ValueError> {
+        let work = async |guard: &LockGuard| {
             self.sleep(step.hold / 2).await;
             if step.drop {
                 Err(())
             } else {
-                Ok(number(guard))
+                Ok(token_of(guard))
             }
         };
-        let outcome = once.at_least_once(body).await?;
-        let coverage = &mut self.process.shared.world().watch.coverage;
+        let outcome = once.at_least_once(work).await?;
+        let coverage = &mut self.process.shared.world().observer.coverage;
         Ok(match outcome {
-            OnceOutcome::Done(Ok(number)) => {
-                coverage.done_at_least += 1;
-                ValueResult::Due(number)
+            OnceOutcome::Done(Ok(token)) => {
+                coverage.jobs_done_then_recorded += 1;
+                ValueResult::WorkDue(token)
             }
             OnceOutcome::NotRecorded(..) => {
-                coverage.not_recorded += 1;
+                coverage.jobs_not_recorded += 1;
                 ValueResult::Unknown
             }
-            OnceOutcome::AlreadyDone { .. } => ValueResult::Done,
-            _ => ValueResult::Nothing,
+            OnceOutcome::AlreadyDone { .. } => ValueResult::AlreadyDone,
+            _ => ValueResult::NotChanged,
         })
     }
 
     fn once(&self, redlock: &Redlock, step: &Step) -> Once {
         let period = self.process.shared.world().scenario.period;
-        redlock.once(name(step.resource), Duration::from_nanos(period))
+        redlock.once(key_of_place(step.resource), Duration::from_nanos(period))
     }
 
     /// Reads the once-per-period record, waits for half of `step.hold`, and then writes the record if the work was due.
     /// The client already holds the lock.
-    pub(super) async fn turn(&self, step: &Step, hold: &Arc<dyn Hold>) {
+    pub(super) async fn read_work_and_write(&self, step: &Step, hold: &Arc<dyn Hold>) {
         let (Some(redlock), Some(guard)) = (self.locker.redlock(), hold.guard()) else {
             return self.sleep(step.hold / 2).await;
         };
-        self.asks(step, ValueStep::Turn);
+        self.report_value_call(step, ValueStep::SeparateCalls);
         let result = if let Some(register) = self.locker.register() {
-            self.wrong_turn(step, register, guard).await
+            self.read_work_and_write_wrongly(step, register, guard)
+                .await
         } else {
             let once = self.once(redlock, step);
-            self.right_turn(step, &once, guard).await
+            self.read_work_and_write_correctly(step, &once, guard).await
         };
-        self.report(step, result);
+        self.report_result(step, result);
     }
 
-    async fn right_turn(&self, step: &Step, once: &Once, guard: &LockGuard) -> ValueResult {
+    async fn read_work_and_write_correctly(
+        &self,
+        step: &Step,
+        once: &Once,
+        guard: &LockGuard,
+    ) -> ValueResult {
         let due = once.due(guard).await;
         self.sleep(step.hold / 2).await;
         let result = match due {
             Ok(Due::Now(turn)) => turn
                 .record()
                 .await
-                .map(|()| ValueResult::Due(number(guard))),
-            Ok(Due::AlreadyDone { .. }) => Ok(ValueResult::Done),
+                .map(|()| ValueResult::WorkDue(token_of(guard))),
+            Ok(Due::AlreadyDone { .. }) => Ok(ValueResult::AlreadyDone),
             Err(error) => Err(error),
         };
-        result.unwrap_or_else(|error| failed(&error))
+        result.unwrap_or_else(|error| result_of_error(&error))
     }
 
-    /// Does the same as `right_turn`, but with a faulty implementation (a seeded bug) instead of the library.
-    async fn wrong_turn(
+    /// Does the same as `read_work_and_write_correctly`, but with a faulty implementation (a seeded bug) instead of the library.
+    async fn read_work_and_write_wrongly(
         &self,
         step: &Step,
         register: &WrongRegister,
@@ -166,26 +176,26 @@ impl Client {
     ) -> ValueResult {
         use quorate::runtime::Runtime;
 
-        let Some(known) = register.read(step.resource, guard).await else {
-            return ValueResult::Nothing;
+        let Some(record_read) = register.read(step.resource, guard).await else {
+            return ValueResult::NotChanged;
         };
         let period = self.process.shared.world().scenario.period / 1_000;
         let now = self.process.wall_micros();
         self.sleep(step.hold / 2).await;
         if !guard.is_valid() {
-            return ValueResult::Nothing;
+            return ValueResult::NotChanged;
         }
-        match known.record(now - now % period).await {
-            None => ValueResult::Done,
-            Some(true) => ValueResult::Due(number(guard)),
+        match record_read.write_period(now - now % period).await {
+            None => ValueResult::AlreadyDone,
+            Some(true) => ValueResult::WorkDue(token_of(guard)),
             Some(false) => ValueResult::Unknown,
         }
     }
 
-    fn asks(&self, step: &Step, verb: ValueStep) {
+    fn report_value_call(&self, step: &Step, verb: ValueStep) {
         let resource = step.resource.into();
         let step = self.process.shared.world().step_of(self.process.client);
-        self.tell(|task| Fact::Asks {
+        self.report_fact(|task| Fact::ValueCallStarted {
             task,
             resource,
             verb,
@@ -193,10 +203,12 @@ impl Client {
         });
     }
 
-    fn report(&self, step: &Step, result: ValueResult) {
+    fn report_result(&self, step: &Step, result: ValueResult) {
         let (client, resource) = (self.process.client, usize::from(step.resource));
-        self.say(|client| format!("client {client} gets {result:?} for the value of r{resource}"));
-        self.tell(|task| Fact::ValueReturned {
+        self.trace(|client| {
+            format!("client {client} gets {result:?} for the value of r{resource}")
+        });
+        self.report_fact(|task| Fact::ValueCallReturned {
             client,
             task,
             resource,
@@ -206,17 +218,17 @@ impl Client {
             Kind::Value(ValueStep::Take(units)) => units.into(),
             _ => 0,
         };
-        let coverage = &mut self.process.shared.world().watch.coverage;
+        let coverage = &mut self.process.shared.world().observer.coverage;
         match result {
-            ValueResult::Created => coverage.created += 1,
-            ValueResult::Removed => coverage.removed += 1,
-            ValueResult::Taken(_) => coverage.taken += units,
-            ValueResult::Left(_) => coverage.units_left += 1,
-            ValueResult::Due(_) => coverage.due += 1,
-            ValueResult::Done => coverage.done_before += 1,
+            ValueResult::Created => coverage.values_created += 1,
+            ValueResult::Removed => coverage.values_removed += 1,
+            ValueResult::Taken(_) => coverage.units_taken += units,
+            ValueResult::UnitsLeft(_) => coverage.units_left += 1,
+            ValueResult::WorkDue(_) => coverage.once_jobs_done += 1,
+            ValueResult::AlreadyDone => coverage.jobs_skipped += 1,
             ValueResult::Lost => coverage.values_lost += 1,
-            ValueResult::Unknown => coverage.unknown += 1,
-            ValueResult::Nothing => {}
+            ValueResult::Unknown => coverage.unknown_writes += 1,
+            ValueResult::NotChanged => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 //! most of them last longer and have a smaller `max_ttl`, so that there is time for a replacement.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
-use crate::change_plan::{ChangePlan, admits};
+use crate::change_plan::{ChangePlan, admits_step};
 use crate::kind::{Kind, ValueStep};
 use crate::scenario::{ClientPlan, Disk, Step};
 
@@ -12,7 +12,7 @@ const VALUES_PPM: u32 = 350_000;
 const NOTES_PPM: u32 = 200_000;
 
 /// Pairs of an old and a new set of masters (bit n is master n).
-const SHAPES: [[u16; 2]; 11] = [
+const SET_PAIRS: [[u16; 2]; 11] = [
     // Three masters, of which one, two or all three are replaced by others.
     [0b00_0111, 0b00_1011],
     [0b00_0111, 0b00_1011],
@@ -32,21 +32,21 @@ const SHAPES: [[u16; 2]; 11] = [
 
 /// How far the fencing counters are ahead of the clocks at the beginning, in microseconds; `None` if there are no
 /// counters yet. (A fencing counter is roughly a time in microseconds.) A scenario draws one of these values.
-const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
+const COUNTERS_AHEAD_US: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
 /// Draws the number that the operators write last into the generation markers. At least half of the draws return the
-/// largest number in `marks`.
-fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
-    let higher: Vec<u64> = marks
+/// largest number in `marker_numbers`.
+fn draw_goal(rng: &mut Rng, initial_number: u64, marker_numbers: &[u64]) -> u64 {
+    let reachable: Vec<u64> = marker_numbers
         .iter()
         .copied()
-        .filter(|mark| *mark >= begins)
+        .filter(|marker_number| *marker_number >= initial_number)
         .collect();
-    let last = *higher.last().unwrap_or(&0);
+    let largest = *reachable.last().unwrap_or(&0);
     if rng.chance(500_000) {
-        last
+        largest
     } else {
-        rng.pick(&higher)
+        rng.pick(&reachable)
     }
 }
 
@@ -54,32 +54,32 @@ impl Scenario {
     /// Draws a scenario from this seed. In the scenario, masters are replaced while clients take locks.
     pub fn draw_changes(seed: u64) -> Self {
         let rng = &mut Rng::stream(seed, 10);
-        let shape = rng.pick(&SHAPES);
-        let masters = 16 - (shape[0] | shape[1]).leading_zeros();
-        let (mut scenario, resources) = Self::drawn(seed, Some(masters as u8));
-        scenario.steady();
-        let kinds = &mut Rng::stream(seed, 11);
-        let fenced = scenario.settings.fencing;
-        if fenced {
-            scenario.mix(&mut Rng::stream(seed, 4), resources);
-            if kinds.chance(NOTES_PPM) {
-                scenario.note_holders(kinds);
+        let set_pair = rng.pick(&SET_PAIRS);
+        let masters = 16 - (set_pair[0] | set_pair[1]).leading_zeros();
+        let (mut scenario, resources) = Self::draw_base(seed, Some(masters as u8));
+        scenario.remove_clock_jumps();
+        let kinds_rng = &mut Rng::stream(seed, 11);
+        let has_fencing = scenario.settings.fencing;
+        if has_fencing {
+            scenario.add_lock_kinds(&mut Rng::stream(seed, 4), resources);
+            if kinds_rng.chance(NOTES_PPM) {
+                scenario.note_holders(kinds_rng);
             }
         }
-        if fenced && kinds.chance(VALUES_PPM) {
-            scenario.keep_values(kinds);
+        if has_fencing && kinds_rng.chance(VALUES_PPM) {
+            scenario.keep_values(kinds_rng);
         } else {
             scenario.stretch(rng);
         }
-        if fenced {
-            scenario.permit(&mut Rng::stream(seed, 8));
+        if has_fencing {
+            scenario.add_permits(&mut Rng::stream(seed, 8));
         }
         scenario.add_foreign_keys(&mut Rng::stream(seed, 7), resources);
-        scenario.fill_for_one_lock(&mut Rng::stream(seed, 15));
+        scenario.exhaust_memory_for_one_lock(&mut Rng::stream(seed, 15));
         scenario.idle_for_days(&mut Rng::stream(seed, 12), false);
-        let mut sets = shape.to_vec();
+        let mut sets = set_pair.to_vec();
         if rng.chance(200_000) {
-            sets.push(shape[0]);
+            sets.push(set_pair[0]);
         }
         scenario.jump_clocks(&mut Rng::stream(seed, 16), &sets);
         scenario.plan_change(rng, sets);
@@ -89,9 +89,9 @@ impl Scenario {
 
     /// Removes all jumps of clocks, because an operator does not prepare a change while the masters' clocks differ.
     /// [`jump_clocks`](Self::jump_clocks) adds pairs of jumps that cancel each other out.
-    fn steady(&mut self) {
-        let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
-        self.faults.retain(|fault| !jumps(fault));
+    fn remove_clock_jumps(&mut self) {
+        let is_jump = |fault: &Fault| matches!(fault.kind, FaultKind::ClockJump { .. });
+        self.faults.retain(|fault| !is_jump(fault));
     }
 
     /// Adds values under locks, and makes the scenario longer. A master that has lost its memory then has enough time
@@ -101,62 +101,62 @@ impl Scenario {
         if rng.chance(300_000) {
             self.crash_by_turns(rng);
         } else {
-            self.away_by_turns(rng);
+            self.stop_masters_by_turns(rng);
         }
         self.use_values(rng);
         self.add_removals(rng);
-        self.remove_elsewhere(rng);
+        self.remove_on_another_client(rng);
     }
 
     /// In some scenarios, lets a random client remove a value that client 0 has created, and sometimes lets a random
     /// client create the value again. These clients may be at any step in the replacement of masters.
-    fn remove_elsewhere(&mut self, rng: &mut Rng) {
-        let creates = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
-        let created: Vec<Step> = self.clients[0]
+    fn remove_on_another_client(&mut self, rng: &mut Rng) {
+        let is_creation = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
+        let creations: Vec<Step> = self.clients[0]
             .steps
             .iter()
-            .filter(creates)
+            .filter(is_creation)
             .copied()
             .collect();
-        if created.is_empty() || !rng.chance(350_000) {
+        if creations.is_empty() || !rng.chance(350_000) {
             return;
         }
-        let create = rng.pick(&created);
+        let create = rng.pick(&creations);
         let record = create.kind == Kind::Value(ValueStep::Create(0));
         let remove = Step {
             kind: Kind::Value(ValueStep::Remove { record }),
             ..create
         };
-        let both = [Some(remove), rng.chance(600_000).then_some(create)];
-        let mut at = 0;
-        for step in both.into_iter().flatten() {
+        let new_steps = [Some(remove), rng.chance(600_000).then_some(create)];
+        let mut index = 0;
+        for step in new_steps.into_iter().flatten() {
             let client = rng.below(self.clients.len() as u64) as usize;
             let steps = &mut self.clients[client].steps;
-            at = rng.range(at, steps.len().max(at as usize) as u64);
+            index = rng.range(index, steps.len().max(index as usize) as u64);
             let think = rng.below(200) * MS;
-            steps.insert(steps.len().min(at as usize), Step { think, ..step });
+            steps.insert(steps.len().min(index as usize), Step { think, ..step });
         }
     }
 
     /// Replaces all crashes and stalls with new ones, which do not overlap. At most one master at a time is stalled,
     /// down, or without votes after a restart.
-    fn away_by_turns(&mut self, rng: &mut Rng) {
-        let crashes = |fault: &Fault| {
+    fn stop_masters_by_turns(&mut self, rng: &mut Rng) {
+        let is_away = |fault: &Fault| {
             matches!(
                 fault.kind,
                 FaultKind::Crash { .. } | FaultKind::Stall { .. }
             )
         };
-        self.faults.retain(|fault| !crashes(fault));
+        self.faults.retain(|fault| !is_away(fault));
         for master in &mut self.masters {
             master.disk = rng.pick(&[Disk::None, Disk::None, Disk::Always]);
         }
         let mut at = rng.below(3_000) * MS;
         while at + 200 * MS < self.heal_at {
-            let left = (self.heal_at - at) / MS;
+            let remaining = (self.heal_at - at) / MS;
             let master = rng.below(self.masters.len() as u64) as u8;
-            let lasts = rng.range(50, 3_000).min(left) * MS;
-            let again = if rng.chance(500_000) {
+            let lasts = rng.range(50, 3_000).min(remaining) * MS;
+            let guard_time = if rng.chance(500_000) {
                 let age = MS;
                 let down = lasts;
                 let kind = FaultKind::Crash { master, down, age };
@@ -167,33 +167,33 @@ impl Scenario {
                 self.faults.push(Fault { at, kind });
                 0
             };
-            at += lasts + again + rng.below(1_500) * MS;
+            at += lasts + guard_time + rng.below(1_500) * MS;
         }
     }
 
     /// Moves the end of the faults to a time between 3 and 8 s, and scales the times of all faults by the same factor.
     /// Also lengthens the pauses of clients, and draws `max_ttl` again.
     fn stretch(&mut self, rng: &mut Rng) {
-        let was = self.heal_at / MS;
+        let old_end_ms = self.heal_at / MS;
         self.heal_at = rng.range(3_000, 8_000) * MS;
         for fault in &mut self.faults {
-            fault.at = fault.at / was * (self.heal_at / MS);
+            fault.at = fault.at / old_end_ms * (self.heal_at / MS);
         }
         self.tasks = self.tasks.min(3);
-        let slower = rng.pick(&[1, 2, 4, 6]);
+        let factor = rng.pick(&[1, 2, 4, 6]);
         for client in &mut self.clients {
             for step in &mut client.steps {
-                step.think *= slower;
+                step.think *= factor;
             }
         }
-        let longest = rng.pick(&[0, 600, 1_000, 1_000, 1_500, 3_200]) * MS;
-        self.settings.max_ttl = longest.max(self.settings.ttl);
+        let max_ttl = rng.pick(&[0, 600, 1_000, 1_000, 1_500, 3_200]) * MS;
+        self.settings.max_ttl = max_ttl.max(self.settings.ttl);
     }
 
     /// Removes all faults except force-releases, and makes the network fast and reliable.
-    fn quieten(&mut self) {
-        let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
-        self.faults.retain(breaks);
+    fn keep_only_force_releases(&mut self) {
+        let is_force_release = |fault: &Fault| matches!(fault.kind, FaultKind::ForceRelease { .. });
+        self.faults.retain(is_force_release);
         let net = &mut self.net;
         (net.loss_ppm, net.duplicate_ppm, net.reset_ppm) = (0, 0, 0);
         (net.doze_ppm, net.preempt_ppm) = (0, 0);
@@ -202,63 +202,78 @@ impl Scenario {
 
     fn plan_change(&mut self, rng: &mut Rng, sets: Vec<u16>) {
         let changes = sets.len() as u64 - 1;
-        let marks: Vec<u64> = [0, 1, 2, 4, 5, 6, 8]
+        let marker_numbers: Vec<u64> = [0, 1, 2, 4, 5, 6, 8]
             .into_iter()
-            .filter(|mark| *mark <= 4 * changes)
+            .filter(|marker_number| *marker_number <= 4 * changes)
             .collect();
-        let begins = rng.chance(400_000).then(|| rng.pick(&marks));
-        let stands = rng.chance(150_000);
-        if stands && rng.chance(500_000) {
-            self.quieten();
+        let drawn_number = rng.chance(400_000).then(|| rng.pick(&marker_numbers));
+        let stays_unchanged = rng.chance(150_000);
+        if stays_unchanged && rng.chance(500_000) {
+            self.keep_only_force_releases();
         }
-        let both = [None, Some(0), Some(2), Some(2)];
-        let begins = if stands { rng.pick(&both) } else { begins };
-        let goal = if stands {
-            begins.unwrap_or(0)
+        let initial_numbers = [None, Some(0), Some(2), Some(2)];
+        let initial_number = if stays_unchanged {
+            rng.pick(&initial_numbers)
         } else {
-            goal_from(rng, begins.unwrap_or(0), &marks)
+            drawn_number
         };
-        let operators = if stands { 0 } else { rng.pick(&[1, 1, 1, 2]) };
+        let goal = if stays_unchanged {
+            initial_number.unwrap_or(0)
+        } else {
+            draw_goal(rng, initial_number.unwrap_or(0), &marker_numbers)
+        };
+        let operators = if stays_unchanged {
+            0
+        } else {
+            rng.pick(&[1, 1, 1, 2])
+        };
         self.add_operators(rng, operators);
-        let last = 2 * changes as u8;
-        let admitted =
-            |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
-        // If `mixed` is true, each client begins with random sets of masters, even if these masters reject the client.
-        // No fault then changes the client's sets.
-        let mixed = !stands && rng.chance(350_000);
-        let first = if mixed {
-            (0..=last).collect()
-        } else {
-            admitted(begins.unwrap_or(0))
+        let last_step = 2 * changes as u8;
+        let admitted_steps = |marker_number: u64| -> Vec<u8> {
+            (0..=last_step)
+                .filter(|step| admits_step(marker_number, *step))
+                .collect()
         };
-        let end = admitted(goal);
+        // If `has_mixed_steps` is true, each client begins with random sets of masters, even if these masters reject the client.
+        // No fault then changes the client's sets.
+        let has_mixed_steps = !stays_unchanged && rng.chance(350_000);
+        let first_steps = if has_mixed_steps {
+            (0..=last_step).collect()
+        } else {
+            admitted_steps(initial_number.unwrap_or(0))
+        };
+        let last_steps = admitted_steps(goal);
         let steps: Vec<(u8, u8)> = (0..self.clients.len())
             .map(|_| {
-                let first = rng.pick(&first);
-                let end = if stands { first } else { rng.pick(&end) };
-                (first, end)
+                let first = rng.pick(&first_steps);
+                let last = if stays_unchanged {
+                    first
+                } else {
+                    rng.pick(&last_steps)
+                };
+                (first, last)
             })
             .collect();
         if rng.chance(400_000) {
-            self.hold_for_long(rng);
+            self.hold_for_long_times(rng);
         }
-        if !stands && !mixed {
-            self.tell_clients(rng, &steps, operators, last);
+        if !stays_unchanged && !has_mixed_steps {
+            self.reconfigure_clients(rng, &steps, operators, last_step);
         }
         let plan = ChangePlan {
-            begins,
+            initial_number,
             goal,
             operators,
-            pause: rng.pick(&[20, 200, 1_000]) * MS,
+            longest_pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
             // Most scenarios with values begin without counters. If the counters are ahead of the clocks and masters
             // lose data, the library promises nothing about values (`Promises::stock`).
-            ahead: if self.has_values() {
+            counters_ahead_us: if self.has_values() {
                 rng.pick(&[None, None, Some(5_000_000)])
             } else {
-                rng.pick(&AHEAD)
+                rng.pick(&COUNTERS_AHEAD_US)
             },
-            retires: changes == 1 && rng.chance(700_000),
+            stops_replaced: changes == 1 && rng.chance(700_000),
             sets,
         };
         self.change = Some(plan);
@@ -268,11 +283,11 @@ impl Scenario {
     /// steps.
     fn add_operators(&mut self, rng: &mut Rng, operators: u8) {
         for _ in 0..operators {
-            let like = &self.clients[rng.below(self.clients.len() as u64) as usize];
+            let template = &self.clients[rng.below(self.clients.len() as u64) as usize];
             let operator = ClientPlan {
                 origin: rng.range(1, 1 << 50),
                 steps: Vec::new(),
-                ..*like
+                ..*template
             };
             self.clients.insert(0, operator);
         }
@@ -280,30 +295,36 @@ impl Scenario {
 
     /// Makes clients hold locks nearly all the time, sometimes for longer than an operator waits for old locks to
     /// expire.
-    fn hold_for_long(&mut self, rng: &mut Rng) {
+    fn hold_for_long_times(&mut self, rng: &mut Rng) {
         let longest = rng.pick(&[2 * self.settings.ttl, 3 * self.settings.max_ttl]);
-        let one = rng.chance(500_000);
+        let is_one_resource = rng.chance(500_000);
         let steps = self.clients.iter_mut().flat_map(|client| &mut client.steps);
         for step in steps.filter(|step| !matches!(step.kind, Kind::Value(_))) {
             step.think = rng.below(100 * MS);
             step.hold = rng.below(longest);
-            step.resource = if one { 0 } else { step.resource };
+            step.resource = if is_one_resource { 0 } else { step.resource };
             step.renew = rng.chance(800_000);
         }
     }
 
     /// Adds faults that reconfigure clients at random times. A client mostly moves by one step in the replacement of
     /// masters, sometimes by two.
-    fn tell_clients(&mut self, rng: &mut Rng, steps: &[(u8, u8)], operators: u8, last: u8) {
+    fn reconfigure_clients(
+        &mut self,
+        rng: &mut Rng,
+        steps: &[(u8, u8)],
+        operators: u8,
+        last_step: u8,
+    ) {
         for (client, (first, _)) in steps.iter().enumerate().skip(operators.into()) {
             let mut step = *first;
             let mut at = 0;
-            while step < last && rng.chance(800_000) {
+            while step < last_step && rng.chance(800_000) {
                 at += rng.below((self.heal_at - at) * 2 / 3);
                 step += if rng.chance(900_000) { 1 } else { 2 };
-                let kind = FaultKind::Tell {
+                let kind = FaultKind::Reconfigure {
                     client: client as u8,
-                    step: step.min(last),
+                    step: step.min(last_step),
                     down: rng.below(200 * MS),
                 };
                 self.faults.push(Fault { at, kind });

@@ -21,46 +21,46 @@ impl Scenario {
                 master.disk = Disk::Always;
             }
         }
-        let heal = self.heal_at / MS;
+        let end_ms = self.heal_at / MS;
         // A lock that a master grants under a wrong date may block this master for a long time. If the set has fewer
         // than five masters, a second fault could then leave no majority. So remove the other faults.
-        let wrong = rng.below(self.masters.len() as u64) as u8;
-        let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
-        let least = sets.iter().filter_map(masters).min().unwrap_or(5);
-        let dates = least >= 3 && rng.chance(300_000);
-        if dates && least < 5 {
+        let wrong_master = rng.below(self.masters.len() as u64) as u8;
+        let set_size = |set: &u16| (set >> wrong_master & 1 == 1).then(|| set.count_ones());
+        let smallest_set = sets.iter().filter_map(set_size).min().unwrap_or(5);
+        let has_wrong_date = smallest_set >= 3 && rng.chance(300_000);
+        if has_wrong_date && smallest_set < 5 {
             self.faults.clear();
         }
-        if dates {
+        if has_wrong_date {
             // Do not restart the master with the wrong date. The restart guard uses the master's uptime, which seems
             // shorter after its date is set back. The guard could then last too long.
-            let restarts =
-                |kind| matches!(kind, FaultKind::Crash { master, .. } if master == wrong);
-            self.faults.retain(|fault| !restarts(fault.kind));
+            let is_restart =
+                |kind| matches!(kind, FaultKind::Crash { master, .. } if master == wrong_master);
+            self.faults.retain(|fault| !is_restart(fault.kind));
         }
-        for number in 0..rng.range(1, 4) {
-            let (master, by_us) = if number == 0 && dates {
-                (wrong, wrong_date_us(rng))
+        for index in 0..rng.range(1, 4) {
+            let (master, by_us) = if index == 0 && has_wrong_date {
+                (wrong_master, wrong_date_us(rng))
             } else {
                 let master = rng.below(self.masters.len() as u64) as u8;
                 (master, rng.around(2_000_000))
             };
-            let from = rng.below(heal - 30);
-            let to = rng.range(from + 1, heal - 20);
-            for (at, by_us) in [(from, by_us), (to, -by_us)] {
-                let kind = FaultKind::Jump { master, by_us };
+            let from_ms = rng.below(end_ms - 30);
+            let to_ms = rng.range(from_ms + 1, end_ms - 20);
+            for (at, by_us) in [(from_ms, by_us), (to_ms, -by_us)] {
+                let kind = FaultKind::ClockJump { master, by_us };
                 self.faults.push(Fault { at: at * MS, kind });
             }
         }
         if rng.chance(500_000) {
-            self.date_clients(rng);
+            self.jump_wall_clocks(rng);
         }
     }
 
     /// Lets the wall clock of a client or an operator jump.
-    fn date_clients(&mut self, rng: &mut Rng) {
+    fn jump_wall_clocks(&mut self, rng: &mut Rng) {
         for _ in 0..rng.range(1, 3) {
-            let kind = FaultKind::Date {
+            let kind = FaultKind::WallClockJump {
                 client: rng.below(self.clients.len() as u64) as u8,
                 by_us: if rng.chance(500_000) {
                     wrong_date_us(rng)

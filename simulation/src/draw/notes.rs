@@ -4,13 +4,13 @@ use super::{Rng, Scenario};
 use crate::kind::Kind;
 
 /// The probability that a scenario has notes and elections, in parts per million.
-const WORLDS_PPM: u32 = 60_000;
+const NOTES_PPM: u32 = 60_000;
 
 impl Scenario {
     /// Adds notes and elections to some scenarios. `rng` is a separate random stream, so these draws do not change the
     /// scenario's other draws.
     pub(super) fn add_notes(&mut self, rng: &mut Rng) {
-        if rng.chance(WORLDS_PPM) {
+        if rng.chance(NOTES_PPM) {
             self.note_holders(rng);
         }
     }
@@ -19,12 +19,12 @@ impl Scenario {
     pub(super) fn note_holders(&mut self, rng: &mut Rng) {
         let ttl = self.settings.ttl;
         let clients = &mut self.clients;
-        let plain = clients.iter_mut().flat_map(|client| &mut client.steps);
-        let plain = plain.filter(|step| step.kind == Kind::Exclusive);
-        for (note, step) in (0..).zip(plain) {
+        let steps = clients.iter_mut().flat_map(|client| &mut client.steps);
+        let plain_steps = steps.filter(|step| step.kind == Kind::Exclusive);
+        for (note, step) in (0..).zip(plain_steps) {
             match rng.below(8) {
-                0..=2 => step.kind = Kind::Lead(note),
-                3 => step.kind = Kind::Noted(note),
+                0..=2 => step.kind = Kind::Leader(note),
+                3 => step.kind = Kind::WithNote(note),
                 4 | 5 => {
                     step.kind = Kind::Observe;
                     step.hold = rng.below(4 * ttl);

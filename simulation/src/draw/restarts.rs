@@ -13,53 +13,55 @@ impl Scenario {
     pub fn draw_clocks(seed: u64) -> Self {
         let rng = &mut Rng::stream(seed, 17);
         let masters = rng.pick(&[3_u8, 3, 3, 5]);
-        let (mut scenario, resources) = Self::drawn(seed, Some(masters));
+        let (mut scenario, resources) = Self::draw_base(seed, Some(masters));
         if scenario.settings.fencing {
-            scenario.mix(&mut Rng::stream(seed, 4), resources);
-            scenario.permit(&mut Rng::stream(seed, 8));
+            scenario.add_lock_kinds(&mut Rng::stream(seed, 4), resources);
+            scenario.add_permits(&mut Rng::stream(seed, 8));
         }
-        let plain = |fault: &Fault| {
+        let is_kept = |fault: &Fault| {
             !matches!(
                 fault.kind,
-                FaultKind::Jump { .. } | FaultKind::Crash { .. } | FaultKind::Break { .. }
+                FaultKind::ClockJump { .. }
+                    | FaultKind::Crash { .. }
+                    | FaultKind::ForceRelease { .. }
             )
         };
-        scenario.faults.retain(plain);
+        scenario.faults.retain(is_kept);
         scenario.lengthen(rng);
         scenario.restart_with_wrong_clocks(rng);
         scenario.start_clients_often(rng);
         scenario.faults.sort_by_key(|fault| fault.at);
-        let all = (1 << masters) - 1;
+        let all_masters = (1 << masters) - 1;
         scenario.change = Some(ChangePlan {
             // No operator replaces the masters in this plan. It only gives them generation markers.
-            sets: vec![all, all >> 1],
-            begins: Some(0),
+            sets: vec![all_masters, all_masters >> 1],
+            initial_number: Some(0),
             goal: 0,
             operators: 0,
-            pause: 20 * MS,
+            longest_pause: 20 * MS,
             steps: vec![(0, 0); scenario.clients.len()],
-            ahead: None,
-            retires: false,
+            counters_ahead_us: None,
+            stops_replaced: false,
         });
         scenario
     }
 
     /// Moves the end of the faults to a later time, shortens the restart guard, and lets clients hold few locks for long.
     fn lengthen(&mut self, rng: &mut Rng) {
-        let was = self.heal_at / MS;
+        let old_end_ms = self.heal_at / MS;
         self.heal_at = rng.range(4_000, 9_000) * MS;
         for fault in &mut self.faults {
-            fault.at = fault.at / was * (self.heal_at / MS);
+            fault.at = fault.at / old_end_ms * (self.heal_at / MS);
         }
         self.settings.guard = true;
         self.tasks = self.tasks.min(3);
-        let longest = rng.pick(&[0, 600, 1_000, 1_500, 2_500]) * MS;
-        self.settings.max_ttl = longest.max(self.settings.ttl);
-        let one = rng.chance(700_000);
+        let max_ttl = rng.pick(&[0, 600, 1_000, 1_500, 2_500]) * MS;
+        self.settings.max_ttl = max_ttl.max(self.settings.ttl);
+        let is_one_resource = rng.chance(700_000);
         for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
             step.think = rng.below(300 * MS);
             step.hold = rng.below(self.settings.ttl / MS * 3 / 2) * MS;
-            step.resource = if one { 0 } else { step.resource };
+            step.resource = if is_one_resource { 0 } else { step.resource };
         }
     }
 
@@ -70,17 +72,17 @@ impl Scenario {
             master.disk = rng.pick(&[Disk::None, Disk::None, Disk::Stale, Disk::Always]);
         }
         // The time from which each master may crash again.
-        let mut free = vec![0; self.masters.len()];
-        let guard = self.settings.max_ttl;
+        let mut may_crash_at = vec![0; self.masters.len()];
+        let guard_nanos = self.settings.max_ttl;
         let mut at = rng.range(50, 1_500) * MS;
         loop {
             let master = rng.below(self.masters.len() as u64) as usize;
             let down = rng.range(5, 600) * MS;
             let restart = at + down;
-            if restart + guard >= self.heal_at {
+            if restart + guard_nanos >= self.heal_at {
                 return;
             }
-            if free[master] <= at {
+            if may_crash_at[master] <= at {
                 let age = rng.range(1, 400) * MS;
                 let kind = FaultKind::Crash {
                     master: master as u8,
@@ -89,31 +91,36 @@ impl Scenario {
                 };
                 self.faults.push(Fault { at, kind });
                 if rng.chance(800_000) {
-                    self.jump_around((free[master], at, restart), master as u8, rng);
+                    self.jump_around((may_crash_at[master], at, restart), master as u8, rng);
                 }
-                free[master] = restart + guard;
+                may_crash_at[master] = restart + guard_nanos;
             }
-            at += rng.below(3 * guard / MS) * MS + MS;
+            at += rng.below(3 * guard_nanos / MS) * MS + MS;
         }
     }
 
     /// Adds two jumps of a master's clock that cancel each other out, around the crash at `at` and the restart at
     /// `restart`. The first jump is not before `from`.
-    fn jump_around(&mut self, (from, at, restart): (u64, u64, u64), master: u8, rng: &mut Rng) {
+    fn jump_around(
+        &mut self,
+        (earliest, crash_at, restart_at): (u64, u64, u64),
+        master: u8,
+        rng: &mut Rng,
+    ) {
         let by_us = rng.pick(&JUMPS_US);
-        let guard = self.settings.max_ttl / 100 * 95;
-        let back = if rng.chance(400_000) {
-            at - rng.below((at - from).min(1_000 * MS) + 1)
+        let guard_nanos = self.settings.max_ttl / 100 * 95;
+        let back_at = if rng.chance(400_000) {
+            crash_at - rng.below((crash_at - earliest).min(1_000 * MS) + 1)
         } else {
-            at + rng.below(restart - at)
+            crash_at + rng.below(restart_at - crash_at)
         };
-        let forward = if rng.chance(150_000) {
-            back.max(at) + rng.below(restart - back.max(at))
+        let forward_at = if rng.chance(150_000) {
+            back_at.max(crash_at) + rng.below(restart_at - back_at.max(crash_at))
         } else {
-            restart + rng.below(guard)
+            restart_at + rng.below(guard_nanos)
         };
-        for (at, by_us) in [(back, -by_us), (forward, by_us)] {
-            let kind = FaultKind::Jump { master, by_us };
+        for (at, by_us) in [(back_at, -by_us), (forward_at, by_us)] {
+            let kind = FaultKind::ClockJump { master, by_us };
             self.faults.push(Fault { at, kind });
         }
     }
@@ -121,8 +128,8 @@ impl Scenario {
     /// Lets most client processes end and start again several times. A process that has just started knows nothing about
     /// earlier runs of the masters.
     fn start_clients_often(&mut self, rng: &mut Rng) {
-        let lasting = rng.chance(500_000);
-        for client in usize::from(lasting)..self.clients.len() {
+        let first_client_stays = rng.chance(500_000);
+        for client in usize::from(first_client_stays)..self.clients.len() {
             for _ in 0..rng.below(8) {
                 let kind = FaultKind::Kill {
                     client: client as u8,

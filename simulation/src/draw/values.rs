@@ -6,21 +6,21 @@ use crate::kind::{Kind, ValueStep};
 use crate::scenario::{Disk, Step};
 
 /// The resource whose lock guards a quota.
-const QUOTA: u8 = 0;
+const QUOTA_RESOURCE: u8 = 0;
 /// The resource whose lock guards a once-per-period record (the last period in which clients have done some work).
-const RECORD: u8 = 1;
+const RECORD_RESOURCE: u8 = 1;
 
 /// The probability that a scenario has values under locks, in parts per million.
-const WORLDS_PPM: u32 = 70_000;
+const VALUES_PPM: u32 = 70_000;
 
 /// In scenarios with values: the largest number of tasks per client, and the largest number of steps per client.
-const MOST: (u8, usize) = (2, 20);
+const LIMITS: (u8, usize) = (2, 20);
 
 impl Scenario {
     /// Adds values to some scenarios. `rng` is a separate random stream, so these draws do not change the scenario's
     /// other draws.
     pub(super) fn add_values(&mut self, rng: &mut Rng) {
-        if rng.chance(WORLDS_PPM) {
+        if rng.chance(VALUES_PPM) {
             self.slow_down(rng);
             self.crash_by_turns(rng);
             self.use_values(rng);
@@ -30,24 +30,27 @@ impl Scenario {
     /// Lets some steps use values, which the first client creates at the beginning.
     pub(super) fn use_values(&mut self, rng: &mut Rng) {
         self.period = rng.pick(&[300 * MS, 1_000 * MS, 3_000 * MS, 60_000 * MS]);
-        let (quota, record) = match rng.below(4) {
+        let (uses_quota, uses_record) = match rng.below(4) {
             0 => (true, false),
             1 => (false, true),
             _ => (true, true),
         };
-        let most = rng.pick(&[1, 1, 2, 3]);
+        let largest_take = rng.pick(&[1, 1, 2, 3]);
         let ttl = self.settings.ttl;
         for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
-            let drawn = rng.below(12);
-            let (resource, verb) = match drawn {
-                0..=4 if quota => (QUOTA, ValueStep::Take(rng.range(1, most) as u8)),
-                5 if quota => (QUOTA, ValueStep::Left),
-                6 | 7 if record => (RECORD, ValueStep::Once),
-                8..=10 if record => (RECORD, ValueStep::Turn),
+            let choice = rng.below(12);
+            let (resource, verb) = match choice {
+                0..=4 if uses_quota => (
+                    QUOTA_RESOURCE,
+                    ValueStep::Take(rng.range(1, largest_take) as u8),
+                ),
+                5 if uses_quota => (QUOTA_RESOURCE, ValueStep::ReadRemaining),
+                6 | 7 if uses_record => (RECORD_RESOURCE, ValueStep::AtMostOnce),
+                8..=10 if uses_record => (RECORD_RESOURCE, ValueStep::SeparateCalls),
                 _ => continue,
             };
             (step.resource, step.kind) = (resource, Kind::Value(verb));
-            if verb == ValueStep::Turn {
+            if verb == ValueStep::SeparateCalls {
                 // The client reads the value, waits for half of `step.hold`, and then writes the value. The lock may
                 // expire during the wait.
                 step.hold = rng.below(2 * ttl);
@@ -56,9 +59,12 @@ impl Scenario {
             }
         }
         let units = rng.range(2, 40) as u8;
-        let kinds = [(QUOTA, units, quota), (RECORD, 0, record)];
-        for (resource, units, on) in kinds.into_iter().rev() {
-            self.create(resource, units, on);
+        let kinds = [
+            (QUOTA_RESOURCE, units, uses_quota),
+            (RECORD_RESOURCE, 0, uses_record),
+        ];
+        for (resource, units, is_used) in kinds.into_iter().rev() {
+            self.insert_creation(resource, units, is_used);
         }
     }
 
@@ -70,40 +76,43 @@ impl Scenario {
         if !self.has_values() {
             return;
         }
-        let (at_least, removes) = (rng.chance(500_000), rng.chance(300_000));
+        let (has_at_least_once, has_removal) = (rng.chance(500_000), rng.chance(300_000));
         for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
-            if at_least && step.kind == Kind::Value(ValueStep::Once) && rng.chance(600_000) {
-                step.kind = Kind::Value(ValueStep::AtLeast);
+            if has_at_least_once
+                && step.kind == Kind::Value(ValueStep::AtMostOnce)
+                && rng.chance(600_000)
+            {
+                step.kind = Kind::Value(ValueStep::AtLeastOnce);
                 step.hold = rng.below(2 * self.settings.ttl);
                 step.drop = rng.chance(100_000);
             }
         }
         let steps = &mut self.clients[0].steps;
-        let creates = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
-        let created: Vec<Step> = steps.iter().filter(creates).copied().collect();
-        if !removes || created.is_empty() {
+        let is_creation = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
+        let creations: Vec<Step> = steps.iter().filter(is_creation).copied().collect();
+        if !has_removal || creations.is_empty() {
             return;
         }
-        let mut create = created[rng.below(created.len() as u64) as usize];
-        let record = create.kind == Kind::Value(ValueStep::Create(0));
+        let mut creation = creations[rng.below(creations.len() as u64) as usize];
+        let is_record = creation.kind == Kind::Value(ValueStep::Create(0));
         let remove = Step {
             think: rng.below(500) * MS,
-            kind: Kind::Value(ValueStep::Remove { record }),
-            ..create
+            kind: Kind::Value(ValueStep::Remove { record: is_record }),
+            ..creation
         };
-        create.think = rng.below(500) * MS;
-        if !record {
-            create.kind = Kind::Value(ValueStep::Create(rng.range(2, 40) as u8));
+        creation.think = rng.below(500) * MS;
+        if !is_record {
+            creation.kind = Kind::Value(ValueStep::Create(rng.range(2, 40) as u8));
         }
-        let at = rng.range(created.len() as u64, steps.len() as u64) as usize;
-        steps.splice(at..at, [remove, create]);
+        let index = rng.range(creations.len() as u64, steps.len() as u64) as usize;
+        steps.splice(index..index, [remove, creation]);
     }
 
-    /// If `on`, inserts a new first step for the first client, which creates the value of the resource.
-    fn create(&mut self, resource: u8, units: u8, on: bool) {
+    /// If `is_used`, inserts a new first step for the first client, which creates the value of the resource.
+    fn insert_creation(&mut self, resource: u8, units: u8, is_used: bool) {
         let steps = &mut self.clients[0].steps;
-        if let Some(first) = steps.first().copied().filter(|_| on) {
-            let create = Step {
+        if let Some(first) = steps.first().copied().filter(|_| is_used) {
+            let creation = Step {
                 think: MS,
                 resource,
                 wait: 1_000 * MS,
@@ -111,14 +120,14 @@ impl Scenario {
                 kind: Kind::Value(ValueStep::Create(units)),
                 ..first
             };
-            steps.insert(0, create);
+            steps.insert(0, creation);
         }
     }
 
     pub(super) fn slow_down(&mut self, rng: &mut Rng) {
-        self.tasks = self.tasks.min(MOST.0);
+        self.tasks = self.tasks.min(LIMITS.0);
         for client in &mut self.clients {
-            client.steps.truncate(MOST.1);
+            client.steps.truncate(LIMITS.1);
         }
         let settings = &mut self.settings;
         settings.ttl = rng.range(200, 500) * MS;
@@ -130,9 +139,9 @@ impl Scenario {
         for fault in &mut self.faults {
             fault.at = 300 * MS + fault.at * 2;
         }
-        let slow = rng.range(5, 14);
+        let factor = rng.range(5, 14);
         for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
-            step.think *= slow;
+            step.think *= factor;
             step.extend = step.extend.map(|_| settings.ttl);
         }
     }
@@ -145,19 +154,19 @@ impl Scenario {
         for master in &mut self.masters {
             master.disk = rng.pick(&[Disk::None, Disk::Stale, Disk::Stale]);
         }
-        let pace = rng.range(800, 6_000) * MS;
-        let together = rng.chance(300_000);
+        let interval = rng.range(800, 6_000) * MS;
+        let may_crash_together = rng.chance(300_000);
         let masters = self.masters.len() as u64;
-        let mut at = 500 * MS + rng.below(pace);
+        let mut at = 500 * MS + rng.below(interval);
         while at + 200 * MS < self.heal_at {
-            let first = rng.below(masters);
+            let first_master = rng.below(masters);
             // Sometimes a majority of the masters crashes at the same time.
-            let count = if together && rng.chance(400_000) {
+            let count = if may_crash_together && rng.chance(400_000) {
                 masters / 2 + 1
             } else {
                 1
             };
-            for master in first..first + count {
+            for master in first_master..first_master + count {
                 let kind = FaultKind::Crash {
                     master: (master % masters) as u8,
                     down: rng.range(1, 100) * MS,
@@ -165,7 +174,7 @@ impl Scenario {
                 };
                 self.faults.push(Fault { at, kind });
             }
-            at += rng.range(pace / 2, 2 * pace);
+            at += rng.range(interval / 2, 2 * interval);
         }
         self.faults.sort_by_key(|fault| fault.at);
     }

@@ -11,14 +11,14 @@ use quorate::runtime::{BoxFuture, Runtime};
 
 use crate::process::Process;
 use crate::seeded_bugs::Flaw;
-use crate::world::{Heard, Word, number_of};
+use crate::world::{OrderKind, OrderReply, number_in_marker};
 
 /// How long an operator waits for a master's answer to one order.
-const PATIENCE: Duration = Duration::from_millis(800);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// For the seeded bug `CloseMinority`: the masters (by number) that the operator reports as closed, although they still
 /// vote for clients of the old masters. Each value is the generation marker that it reports: its number and its text.
-pub(super) type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
+pub(super) type FalseMarkers = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
 /// The `Node` (the library's interface to a master) of an operator. It opens one connection for each [`ChangeOrder`].
 /// The operator sends lock requests through `locks`, as a client does.
@@ -27,9 +27,9 @@ pub(super) struct OperatorNode {
     pub(super) master: usize,
     pub(super) locks: Arc<dyn Node>,
     /// Whether the master of this node is the first of the old masters.
-    pub(super) first: bool,
+    pub(super) is_first_old: bool,
     pub(super) flaw: Option<Flaw>,
-    pub(super) claims: Claims,
+    pub(super) false_markers: FalseMarkers,
 }
 
 impl Node for OperatorNode {
@@ -50,47 +50,43 @@ impl Node for OperatorNode {
     }
 
     fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
-        let talk = Talk {
+        let connection = OperatorConnection {
             process: self.process.clone(),
             master: self.master,
-            run: None,
-            first: self.first,
+            server_run: None,
+            is_first_old: self.is_first_old,
             flaw: self.flaw,
-            claims: self.claims.clone(),
+            false_markers: self.false_markers.clone(),
         };
-        Box::pin(talk.carry_out(order))
+        Box::pin(connection.carry_out(order))
     }
 }
 
 /// One connection of an operator to a master.
-struct Talk {
+struct OperatorConnection {
     process: Arc<Process>,
     master: usize,
-    run: Option<u32>,
-    first: bool,
+    server_run: Option<u32>,
+    is_first_old: bool,
     flaw: Option<Flaw>,
-    claims: Claims,
+    false_markers: FalseMarkers,
 }
 
-impl Talk {
+impl OperatorConnection {
     async fn carry_out(mut self, order: ChangeOrder) -> ChangeSeen {
         let mut seen = ChangeSeen::default();
         if matches!(order, ChangeOrder::Identify) {
             // A simulated address always leads to the same server, so the operator need not connect.
             return seen;
         }
-        if let Err(fault) = self.carried_out(&order, &mut seen).await {
+        if let Err(fault) = self.try_order(&order, &mut seen).await {
             seen.fault = Some(fault);
         }
         seen
     }
 
-    async fn carried_out(
-        &mut self,
-        order: &ChangeOrder,
-        seen: &mut ChangeSeen,
-    ) -> Result<(), Fault> {
-        let mut ended = 0;
+    async fn try_order(&mut self, order: &ChangeOrder, seen: &mut ChangeSeen) -> Result<(), Fault> {
+        let mut closed_connections = 0;
         let (mut counters, mut names, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         match order {
             ChangeOrder::Raise {
@@ -99,37 +95,41 @@ impl Talk {
                 step,
                 restores,
             } => {
-                if self.only_claims(*number, print) {
+                if self.claims_without_closing(*number, print) {
                     return self.read_state(seen).await;
                 }
-                self.say(Word::Raise(*number, print.clone(), *restores))
+                self.send(OrderKind::RaiseMarker(*number, print.clone(), *restores))
                     .await?;
                 if self.flaw != Some(Flaw::MarkWithoutKill) {
-                    ended = self.end_clients_below(*step).await?;
+                    closed_connections = self.end_clients_below(*step).await?;
                 }
             }
             ChangeOrder::Counters(within) => {
-                let Heard::Counters(all) = self.say(Word::Counters(*within)).await? else {
-                    return Err(odd());
+                let OrderReply::Counters(all) = self.send(OrderKind::ListCounters(*within)).await?
+                else {
+                    return Err(unexpected_answer());
                 };
                 counters = all;
             }
             ChangeOrder::Values => {
-                let Heard::Values(all) = self.say(Word::Values).await? else {
-                    return Err(odd());
+                let OrderReply::Values(all) = self.send(OrderKind::ListValues).await? else {
+                    return Err(unexpected_answer());
                 };
                 names = all;
             }
             ChangeOrder::Carry(counters) => {
-                let Heard::Owned(all) = self.say(Word::Carry(counters.clone())).await? else {
-                    return Err(odd());
+                let OrderReply::Owned(all) = self
+                    .send(OrderKind::RaiseCounters(counters.clone()))
+                    .await?
+                else {
+                    return Err(unexpected_answer());
                 };
                 owned = all;
             }
             _ => {}
         }
         self.read_state(seen).await?;
-        seen.ended = ended;
+        seen.ended = closed_connections;
         seen.counters = counters;
         seen.names = names;
         seen.owned = owned;
@@ -140,28 +140,31 @@ impl Talk {
     /// Returns the number of closed connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
         // List only the present connections. A client that connects later checks the master's generation marker.
-        let Heard::Clients(list) = self.say(Word::Clients).await? else {
-            return Err(odd());
+        let OrderReply::Clients(list) = self.send(OrderKind::ListClients).await? else {
+            return Err(unexpected_answer());
         };
-        let mut ended = 0;
+        let mut closed = 0;
         for client in quorate::testing::clients(&list) {
-            if matches!(client.kind, ClientKind::AtStep(of, _) if of < step) {
-                let killed = self.say(Word::Kill(client.id)).await?;
-                ended += usize::from(matches!(killed, Heard::Killed(true)));
+            if matches!(client.kind, ClientKind::AtStep(client_step, _) if client_step < step) {
+                let killed = self.send(OrderKind::KillConnection(client.id)).await?;
+                closed += usize::from(matches!(killed, OrderReply::Killed(true)));
             }
         }
-        Ok(ended)
+        Ok(closed)
     }
 
     async fn read_state(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
-        let Heard::Seen(found, list) = self.say(Word::Look).await? else {
-            return Err(odd());
+        let OrderReply::State(state, list) = self.send(OrderKind::ReadState).await? else {
+            return Err(unexpected_answer());
         };
-        *seen = *found;
+        *seen = *state;
         seen.clients = quorate::testing::clients(&list);
-        let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((number, mark)) = claims.get(&self.master)
-            && number_of(seen.mark.as_deref()) < *number
+        let false_markers = self
+            .false_markers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((number, mark)) = false_markers.get(&self.master)
+            && number_in_marker(seen.mark.as_deref()) < *number
         {
             seen.mark = Some(mark.clone());
         }
@@ -170,36 +173,40 @@ impl Talk {
 
     /// Whether the operator reports this master as closed, although the master still votes for clients of the old
     /// masters. The seeded bug `CloseMinority` does so for all old masters except the first.
-    fn only_claims(&self, number: u64, print: &str) -> bool {
-        let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
-        if claims {
+    fn claims_without_closing(&self, number: u64, print: &str) -> bool {
+        let is_false =
+            self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.is_first_old;
+        if is_false {
             let mark = (number, format!("{number} {print}"));
-            let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-            known.insert(self.master, mark);
+            let mut false_markers = self
+                .false_markers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            false_markers.insert(self.master, mark);
         }
-        claims
+        is_false
     }
 
-    async fn say(&mut self, word: Word) -> Result<Heard, Fault> {
+    async fn send(&mut self, word: OrderKind) -> Result<OrderReply, Fault> {
         let process = self.process.clone();
         let said = process
             .shared
-            .say_order(process.client, (self.master, self.run), word);
+            .send_order(process.client, (self.master, self.server_run), word);
         let said = std::pin::pin!(said);
-        let late = process.sleep_until(process.now() + PATIENCE);
-        let Either::Left(((heard, run), _)) = select(said, late).await else {
-            process.shared.world().watch.coverage.unanswered += 1;
-            return Err(Fault::Timeout(PATIENCE));
+        let late = process.sleep_until(process.now() + ANSWER_TIMEOUT);
+        let Either::Left(((heard, server_run), _)) = select(said, late).await else {
+            process.shared.world().observer.coverage.unanswered_commands += 1;
+            return Err(Fault::Timeout(ANSWER_TIMEOUT));
         };
-        self.run.get_or_insert(run);
+        self.server_run.get_or_insert(server_run);
         match heard {
-            Heard::Gone => Err(Fault::Down("connection closed".into())),
-            Heard::Refused(how) => Err(Fault::Server(how.text().trim_end().into())),
+            OrderReply::Disconnected => Err(Fault::Down("connection closed".into())),
+            OrderReply::Refused(how) => Err(Fault::Server(how.text().trim_end().into())),
             heard => Ok(heard),
         }
     }
 }
 
-fn odd() -> Fault {
+fn unexpected_answer() -> Fault {
     Fault::Server("an unexpected answer".into())
 }

@@ -5,7 +5,7 @@ use super::Flaw;
 impl Flaw {
     /// The seeded bugs in the age of a server run. Only scenarios in which the clocks of restarted masters jump can
     /// reveal them.
-    pub const OF_CLOCKS: [Self; 3] = [
+    pub const CLOCK_BUGS: [Self; 3] = [
         Self::AgeFromUptime,
         Self::AgeOfEarlierRun,
         Self::RestoredMarkerIsOld,
@@ -13,7 +13,7 @@ impl Flaw {
 
     /// Whether this bug concerns the age of a server run.
     pub fn is_of_clocks(self) -> bool {
-        Self::OF_CLOCKS.contains(&self)
+        Self::CLOCK_BUGS.contains(&self)
     }
 
     /// The name of a seeded bug in the age of a server run, for commands and tables.

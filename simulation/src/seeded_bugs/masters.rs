@@ -7,15 +7,15 @@ use quorate::RedlockBuilder;
 use quorate::node::{Answer, Fault, Node, Request};
 
 use super::Flaw;
-use crate::change_plan::{ChangePlan, Named};
+use crate::change_plan::{ChangePlan, ClientMasters};
 
 impl Flaw {
     /// The seeded bugs in the replacement of masters. Only scenarios in which masters are replaced can reveal them.
-    pub const OF_CHANGES: [Self; 23] = [
+    pub const CHANGE_BUGS: [Self; 23] = [
         Self::JointUnion,
         Self::JointOldOnly,
         Self::JointNextOnly,
-        Self::NextBesideOld,
+        Self::MarkersIgnored,
         Self::LeftoverLock,
         Self::FenceOneSet,
         Self::ConfirmAtLeastJoint,
@@ -39,7 +39,7 @@ impl Flaw {
 
     /// Whether this bug concerns the replacement of masters.
     pub fn is_of_changes(self) -> bool {
-        Self::OF_CHANGES.contains(&self)
+        Self::CHANGE_BUGS.contains(&self)
     }
 
     /// The name of a seeded bug in the replacement of masters, for commands and tables.
@@ -48,7 +48,7 @@ impl Flaw {
             Self::JointUnion => "joint-union",
             Self::JointOldOnly => "joint-old-only",
             Self::JointNextOnly => "joint-next-only",
-            Self::NextBesideOld => "next-beside-old",
+            Self::MarkersIgnored => "markers-ignored",
             Self::LeftoverLock => "leftover-lock",
             Self::FenceOneSet => "fence-one-set",
             Self::ConfirmAtLeastJoint => "confirm-at-least-joint",
@@ -80,19 +80,19 @@ impl Flaw {
     }
 
     /// Whether, with this bug, a master is replaced only by reconfiguring the clients, without an operator.
-    pub(crate) fn replaces(self) -> bool {
+    pub(crate) fn replaces_without_operator(self) -> bool {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// Returns `settings` with the client's masters (`named`). With some bugs, a client that should use two sets uses
+    /// Returns `settings` with the client's masters (`configuration`). With some bugs, a client that should use two sets uses
     /// only one: the old set, the new set, or the union of both.
-    pub(crate) fn counted_by(
+    pub(crate) fn configure_client(
         self,
-        named: &Named,
+        configuration: &ClientMasters,
         settings: RedlockBuilder,
         nodes: &[Arc<dyn Node>],
     ) -> RedlockBuilder {
-        let [old, next] = named.sets();
+        let [old, next] = configuration.sets();
         let set = match self {
             _ if old == next => None,
             Self::JointUnion => Some(old | next),
@@ -101,17 +101,21 @@ impl Flaw {
             _ => None,
         };
         let Some(set) = set else {
-            return named.in_settings(settings).nodes(nodes.to_vec());
+            return configuration.configure(settings).nodes(nodes.to_vec());
         };
-        let asked = named.asked().into_iter().zip(nodes);
-        let counts = asked.filter(|(master, _)| set >> master & 1 == 1);
-        settings.nodes(counts.map(|(_, node)| node.clone()).collect())
+        let masters_with_nodes = configuration.all_masters().into_iter().zip(nodes);
+        let counted_nodes = masters_with_nodes.filter(|(master, _)| set >> master & 1 == 1);
+        settings.nodes(counted_nodes.map(|(_, node)| node.clone()).collect())
     }
 
     /// Falsifies an answer from a master that is only in the new set, so that the client ignores the number in the
     /// answer. `FenceOneSet` sets the fencing counter of a grant to 1. `TicketOneSet` sets the ticket in a refusal to
     /// 0.
-    pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
+    pub(crate) fn falsify_answer_of_next_set(
+        self,
+        request: &Request,
+        answer: &mut Result<Answer, Fault>,
+    ) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
                 *counter = counter.map(|_| 1);
@@ -120,9 +124,9 @@ impl Flaw {
                 Self::TicketOneSet,
                 Request::Acquire { .. },
                 Ok(Answer::Refused {
-                    line: Some(line), ..
+                    line: Some(queue), ..
                 }),
-            ) => line.ticket = 0,
+            ) => queue.ticket = 0,
             _ => {}
         }
     }
@@ -131,16 +135,17 @@ impl Flaw {
 impl ChangePlan {
     /// For the bugs that replace a master without an operator: returns the masters that a client uses at this step. At
     /// step 0, it uses the first set of masters, and later the second set.
-    pub(crate) fn replaced(&self, step: u8) -> Named {
-        Named::unmarked(self.sets[usize::from(step > 0)])
+    pub(crate) fn masters_without_operator(&self, step: u8) -> ClientMasters {
+        ClientMasters::of_one_set(self.sets[usize::from(step > 0)])
     }
 
     /// Returns the number of the master that is replaced, if the plan's first change replaces exactly one of at least
     /// three masters; otherwise `None`.
-    pub(crate) fn one_replaced(&self) -> Option<usize> {
+    pub(crate) fn only_replaced_master(&self) -> Option<usize> {
         let [old, next] = [self.sets[0], self.sets[1]];
-        let (left, new) = (old & !next, next & !old);
-        let one = left.is_power_of_two() && new.is_power_of_two() && old.count_ones() > 2;
-        one.then(|| left.trailing_zeros() as usize)
+        let (removed, added) = (old & !next, next & !old);
+        let is_single =
+            removed.is_power_of_two() && added.is_power_of_two() && old.count_ones() > 2;
+        is_single.then(|| removed.trailing_zeros() as usize)
     }
 }

@@ -3,24 +3,27 @@
 
 use quorate::node::{Answer, Fault, Request};
 
-use super::turn::{Outcome, Turn};
+use super::request_context::{Outcome, RequestContext};
 
-pub(super) fn read_as_free(turn: &mut Turn<'_>, keys: &[Vec<u8>]) -> Option<Outcome> {
-    let foreign = |turn: &mut Turn<'_>, key: &Vec<u8>| {
+pub(super) fn execute_with_mget(
+    context: &mut RequestContext<'_>,
+    keys: &[Vec<u8>],
+) -> Option<Outcome> {
+    let foreign = |context: &mut RequestContext<'_>, key: &Vec<u8>| {
         let key = key.as_slice().into();
-        turn.memory.apply(turn.now, &Request::Look { key }) == Err(Fault::WrongType)
+        context.memory.apply(context.now, &Request::Look { key }) == Err(Fault::WrongType)
     };
-    let foreign: Vec<_> = keys.iter().filter(|key| foreign(turn, key)).collect();
+    let foreign: Vec<_> = keys.iter().filter(|key| foreign(context, key)).collect();
     if foreign.is_empty() {
         return None;
     }
     for key in &foreign {
-        turn.free(key);
+        context.delete_lock(key);
     }
-    let answer = turn.sound();
+    let answer = context.execute_correctly();
     if !matches!(answer, Ok(Answer::Granted { .. })) {
         for key in foreign {
-            turn.memory.put_foreign(key);
+            context.memory.put_foreign(key);
         }
     }
     Some(answer)

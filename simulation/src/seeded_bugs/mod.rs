@@ -5,30 +5,30 @@
 //! no rule.
 
 mod ages;
-mod as_it_stands;
-mod counted;
-mod locker;
+mod counted_holds;
+mod frozen_hold;
 mod masters;
 mod mget;
 mod notes;
 mod permits;
-mod register;
+mod request_context;
 mod scripts;
 mod tickets;
-mod turn;
 mod votes;
+mod wrong_locker;
+mod wrong_register;
 
 use std::fmt;
 
 use quorate::node::store::StoreFlaw;
 
-pub(crate) use as_it_stands::AsItStands;
-pub(crate) use counted::CountedHolds;
-pub(crate) use locker::WrongLocker;
-pub(crate) use notes::wrong_note;
-pub(crate) use permits::counted_place;
-pub(crate) use register::{WrongRegister, wrong_value};
+pub(crate) use counted_holds::CountedHolds;
+pub(crate) use frozen_hold::FrozenHold;
+pub(crate) use notes::execute_note_wrongly;
+pub(crate) use permits::place_of_counted_permit;
 pub(crate) use scripts::WrongScripts;
+pub(crate) use wrong_locker::WrongLocker;
+pub(crate) use wrong_register::{WrongRegister, execute_value_wrongly};
 
 /// A seeded bug. The comment of each variant describes the faulty behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,7 +199,7 @@ pub enum Flaw {
     JointNextOnly,
     /// Masters ignore their generation markers. So they vote for clients of the old masters and for clients of the new
     /// masters at the same time.
-    NextBesideOld,
+    MarkersIgnored,
     /// If no connected client uses only the old masters, the operator lets the new masters vote immediately.
     /// Disconnected clients of the old masters may still hold locks.
     LeftoverLock,
@@ -263,11 +263,11 @@ pub enum Flaw {
 impl Flaw {
     /// The seeded bugs that randomly drawn scenarios can reveal. This list does not contain:
     ///
-    /// - the bugs in [`OF_STORES`](Self::OF_STORES), [`OF_CHANGES`](Self::OF_CHANGES) and
-    ///   [`OF_CLOCKS`](Self::OF_CLOCKS);
+    /// - the bugs in [`STORE_BUGS`](Self::OF_STORES), [`CHANGE_BUGS`](Self::OF_CHANGES) and
+    ///   [`CLOCK_BUGS`](Self::OF_CLOCKS);
     /// - `ConfirmAnyKey`, `LateRefill` and `WriteElsewhere`, which only hand-written scenarios reveal
     ///   (`tests/all/kinds.rs`, `tests/all/values.rs`).
-    pub const ALL: [Self; 59] = [
+    pub const REDIS_BUGS: [Self; 59] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -330,7 +330,7 @@ impl Flaw {
     ];
 
     /// The seeded bugs in stores. Only scenarios with stores can reveal them.
-    pub const OF_STORES: [Self; 7] = [
+    pub const STORE_BUGS: [Self; 7] = [
         Self::VersionsAgain,
         Self::SessionIsLease,
         Self::EarlyEnd,
@@ -342,7 +342,7 @@ impl Flaw {
 
     /// The seeded bugs in the rule by which a new process judges the age of a lease. Only scenarios with stores without a
     /// clock and with brief processes can reveal them.
-    pub const OF_TRIES: [Self; 4] = [
+    pub const SHORT_PROCESS_BUGS: [Self; 4] = [
         Self::StoreAlone,
         Self::WallAlone,
         Self::AnyEra,
@@ -351,16 +351,16 @@ impl Flaw {
 
     /// Whether this bug is in the rule by which a new process judges the age of a lease.
     pub fn is_of_tries(self) -> bool {
-        Self::OF_TRIES.contains(&self)
+        Self::SHORT_PROCESS_BUGS.contains(&self)
     }
 
     /// Whether this bug concerns stores.
     pub fn is_of_stores(self) -> bool {
-        Self::OF_STORES.contains(&self)
+        Self::STORE_BUGS.contains(&self)
     }
 
     /// The flaw in the library's driver for stores; `None` if this bug is elsewhere.
-    pub(crate) fn of_driver(self) -> Option<StoreFlaw> {
+    pub(crate) fn driver_flaw(self) -> Option<StoreFlaw> {
         match self {
             Self::EarlyEnd => Some(StoreFlaw::EarlyEnd),
             Self::Unsoiled => Some(StoreFlaw::Unsoiled),
@@ -440,12 +440,12 @@ impl Flaw {
             Self::CounterForADay => "counter-for-a-day",
             Self::CounterKeepsExpiry => "counter-keeps-expiry",
             Self::BreakWhereHeld => "break-where-held",
-            of_other_worlds => of_other_worlds.name_in_other_worlds(),
+            of_other_families => of_other_families.name_in_other_families(),
         }
     }
 
     /// The name of a seeded bug that only changes of masters, jumping clocks or stores reveal.
-    fn name_in_other_worlds(self) -> &'static str {
+    fn name_in_other_families(self) -> &'static str {
         match self {
             of_changes if of_changes.is_of_changes() => of_changes.name_at_changes(),
             of_clocks if of_clocks.is_of_clocks() => of_clocks.name_at_clocks(),
@@ -472,16 +472,20 @@ impl Flaw {
 
     /// Returns the seeded bug with this name; `None` if there is none.
     pub fn by_name(name: &str) -> Option<Self> {
-        let all = Self::ALL.into_iter().chain(Self::OF_STORES);
-        let all = all.chain(Self::OF_TRIES).chain(Self::OF_CHANGES);
-        let all = all.chain(Self::OF_CLOCKS).chain([
-            Self::Sound,
-            Self::ConfirmAnyKey,
-            Self::SoundRegister,
-            Self::LateRefill,
-            Self::WriteElsewhere,
-        ]);
-        all.into_iter().find(|flaw| flaw.name() == name)
+        let mut bugs = Self::REDIS_BUGS
+            .into_iter()
+            .chain(Self::STORE_BUGS)
+            .chain(Self::SHORT_PROCESS_BUGS)
+            .chain(Self::CHANGE_BUGS)
+            .chain(Self::CLOCK_BUGS)
+            .chain([
+                Self::Sound,
+                Self::ConfirmAnyKey,
+                Self::SoundRegister,
+                Self::LateRefill,
+                Self::WriteElsewhere,
+            ]);
+        bugs.find(|flaw| flaw.name() == name)
     }
 
     /// Whether this bug is a variant of the small client [`WrongLocker`], which then replaces the library.

@@ -7,10 +7,10 @@ use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, Request};
 
 use super::Flaw;
-use super::turn::Outcome;
+use super::request_context::Outcome;
 
 /// Returns the reply of a master with a seeded bug in notes; `None` if the bug does not change the reply.
-pub(crate) fn wrong_note(
+pub(crate) fn execute_note_wrongly(
     flaw: Flaw,
     memory: &mut Master,
     now: u64,
@@ -20,15 +20,15 @@ pub(crate) fn wrong_note(
         (Flaw::NoteOfAnybody, Request::Note { items }) => {
             for item in items.iter().filter(|item| !item.claim.is_withdrawn()) {
                 let key = item.claim.key();
-                let peek = memory.peek(now, key);
-                let (Some(holder), Some(until)) = (peek.holder, peek.expires) else {
+                let lock = memory.peek(now, key);
+                let (Some(holder), Some(until)) = (lock.holder, lock.expires) else {
                     continue;
                 };
-                let left = Duration::from_micros(until.saturating_sub(now));
-                let dated = format!(" {}\t{}", item.since, item.says);
-                let text = [holder, dated.as_bytes()].concat();
+                let remaining = Duration::from_micros(until.saturating_sub(now));
+                let dated_note = format!(" {}\t{}", item.since, item.says);
+                let text = [holder, dated_note.as_bytes()].concat();
                 let note_key = [b"quorate:note:", key].concat();
-                memory.put_text(now, &note_key, &text, Some(left));
+                memory.put_text(now, &note_key, &text, Some(remaining));
             }
             Some(Ok(Answer::Noted(vec![true; items.len()])))
         }
@@ -36,8 +36,8 @@ pub(crate) fn wrong_note(
             if claim.group().is_some() || claim.permit().is_some() {
                 return None;
             }
-            let same = Claim::new("", claim.key(), claim.token(), true);
-            let claim = Arc::new(same.with_fairness(claim.fairness().clone()));
+            let unnoted_claim = Claim::new("", claim.key(), claim.token(), true);
+            let claim = Arc::new(unnoted_claim.with_fairness(claim.fairness().clone()));
             let leave = *leave;
             Some(memory.apply(now, &Request::Release { claim, leave }))
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use quorate::node::{Answer, Claim, ExtendItem, Fairness, Permit, QueueInfo, Request};
 
 use super::Flaw;
-use super::turn::{Outcome, Turn};
+use super::request_context::{Outcome, RequestContext};
 use crate::facts::Believer;
 use crate::kind::Kind;
 use crate::locker::{PERMITS, RESOURCES};
@@ -18,18 +18,18 @@ use crate::locker::{PERMITS, RESOURCES};
 pub(super) struct SlotsTaken(HashMap<[u8; 32], Permit>);
 
 /// Returns a claim like `claim`, but for the slot `permit`.
-fn moved(claim: &Claim, permit: &Permit) -> Arc<Claim> {
-    let same = Claim::new("", &permit.key(), claim.token(), true)
+fn with_slot(claim: &Claim, permit: &Permit) -> Arc<Claim> {
+    let moved_claim = Claim::new("", &permit.key(), claim.token(), true)
         .with_permit(permit.clone())
         .with_fairness(claim.fairness().clone());
     if claim.is_withdrawn() {
-        same.withdraw();
+        moved_claim.withdraw();
     }
-    Arc::new(same)
+    Arc::new(moved_claim)
 }
 
 /// Returns all slots of the semaphore to which `permit` belongs.
-fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
+fn all_slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     let permit = permit.clone();
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
@@ -37,23 +37,27 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
 /// For a seeded bug: the masters only count permits, and ignore slots. Returns the place that the checkers record for a
 /// granted permit: the first slot of the semaphore that no client holds. Returns `place` if all slots are held, or if
 /// the lock is not a permit.
-pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
+pub(crate) fn place_of_counted_permit(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;
     };
-    let free = |place: &u8| {
-        let mut there = believers.iter().filter(|one| !one.over);
-        !there.any(|one| one.resource == usize::from(*place))
+    let is_free = |place: &u8| {
+        let mut live_holds = believers.iter().filter(|believer| !believer.is_over);
+        !live_holds.any(|believer| believer.resource == usize::from(*place))
     };
     let first = place - (place - RESOURCES as u8) % PERMITS as u8;
-    (first..first + permits).find(free).unwrap_or(place)
+    (first..first + permits).find(is_free).unwrap_or(place)
 }
 
 impl SlotsTaken {
     /// Executes a request as a master with this flaw. Returns the reply; `None` if the flaw does not change the reply,
     /// so that the correct master must execute the request.
-    pub(super) fn execute(&mut self, flaw: Flaw, turn: &mut Turn<'_>) -> Option<Outcome> {
-        match (flaw, turn.request) {
+    pub(super) fn execute(
+        &mut self,
+        flaw: Flaw,
+        context: &mut RequestContext<'_>,
+    ) -> Option<Outcome> {
+        match (flaw, context.request) {
             (
                 Flaw::CountToK,
                 Request::Acquire {
@@ -61,8 +65,8 @@ impl SlotsTaken {
                     ttl,
                     proposal,
                 },
-            ) => self.counted(turn, claim, (*ttl, *proposal)),
-            (Flaw::CountToK, request) => self.of_taken(turn, request),
+            ) => self.grant_any_slot(context, claim, (*ttl, *proposal)),
+            (Flaw::CountToK, request) => self.apply_to_assigned_slot(context, request),
             (
                 Flaw::MasterPicksSlot,
                 Request::Acquire {
@@ -70,7 +74,7 @@ impl SlotsTaken {
                     ttl,
                     proposal,
                 },
-            ) => picked(turn, claim, (*ttl, *proposal)),
+            ) => refuse_other_slots(context, claim, (*ttl, *proposal)),
             (
                 Flaw::NoSemaphoreLine,
                 Request::Acquire {
@@ -79,121 +83,138 @@ impl SlotsTaken {
                     proposal,
                 },
             ) => {
-                let alone = claim.permit().cloned()?;
-                let alone = Claim::new("", &alone.key(), claim.token(), true).with_permit(alone);
+                let permit = claim.permit().cloned()?;
+                let unqueued_claim =
+                    Claim::new("", &permit.key(), claim.token(), true).with_permit(permit);
                 let request = Request::Acquire {
-                    claim: Arc::new(alone.with_fairness(Fairness::Fair(None))),
+                    claim: Arc::new(unqueued_claim.with_fairness(Fairness::Fair(None))),
                     ttl: *ttl,
                     proposal: *proposal,
                 };
-                Some(turn.memory.apply(turn.now, &request))
+                Some(context.memory.apply(context.now, &request))
             }
             _ => None,
         }
     }
 
     /// Grants a permit in any free slot of the semaphore. All slots of the semaphore share one fencing counter.
-    fn counted(
+    fn grant_any_slot(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut RequestContext<'_>,
         claim: &Claim,
         (ttl, proposal): (Duration, u64),
     ) -> Option<Outcome> {
         let permit = claim.permit()?;
         let value = claim.token().to_hex();
-        let free = |turn: &Turn<'_>, slot: &Permit| turn.holder(&slot.key()).is_none();
-        let has = self.0.get(&value).filter(|slot| !free(turn, slot)).cloned();
-        let next = has.or_else(|| slots(permit).find(|slot| free(turn, slot)));
-        let slot = next.unwrap_or_else(|| permit.clone());
-        let largest = slots(permit).map(|slot| turn.counter(&slot.key())).max();
+        let is_free =
+            |context: &RequestContext<'_>, slot: &Permit| context.holder(&slot.key()).is_none();
+        let held_slot = self
+            .0
+            .get(&value)
+            .filter(|slot| !is_free(context, slot))
+            .cloned();
+        let free_or_held_slot =
+            held_slot.or_else(|| all_slots(permit).find(|slot| is_free(context, slot)));
+        let slot = free_or_held_slot.unwrap_or_else(|| permit.clone());
+        let largest_counter = all_slots(permit)
+            .map(|slot| context.counter(&slot.key()))
+            .max();
         let request = Request::Acquire {
-            claim: moved(claim, &slot),
+            claim: with_slot(claim, &slot),
             ttl,
             proposal,
         };
-        let fresh = free(turn, &slot);
-        let answer = turn.memory.apply(turn.now, &request);
+        let is_new = is_free(context, &slot);
+        let answer = context.memory.apply(context.now, &request);
         let Ok(Answer::Granted {
             counter: Some(counter),
         }) = answer
         else {
             return Some(answer);
         };
-        let number = counter.max(largest.unwrap_or(0) + u64::from(fresh));
-        for slot in slots(permit) {
-            turn.set_counter(&slot.key(), number);
+        let new_counter = counter.max(largest_counter.unwrap_or(0) + u64::from(is_new));
+        for slot in all_slots(permit) {
+            context.set_counter(&slot.key(), new_counter);
         }
         self.0.insert(value, slot);
-        let counter = Some(number);
+        let counter = Some(new_counter);
         Some(Ok(Answer::Granted { counter }))
     }
 
     /// Applies a request to the slot that this master has assigned to the lock value of the request.
-    fn of_taken(&self, turn: &mut Turn<'_>, request: &Request) -> Option<Outcome> {
-        let of = |claim: &Arc<Claim>| match self.0.get(&claim.token().to_hex()) {
-            Some(slot) => moved(claim, slot),
+    fn apply_to_assigned_slot(
+        &self,
+        context: &mut RequestContext<'_>,
+        request: &Request,
+    ) -> Option<Outcome> {
+        let on_assigned_slot = |claim: &Arc<Claim>| match self.0.get(&claim.token().to_hex()) {
+            Some(slot) => with_slot(claim, slot),
             None => claim.clone(),
         };
         let request = match request {
             Request::Confirm { claim, token } => Request::Confirm {
-                claim: of(claim),
+                claim: on_assigned_slot(claim),
                 token: *token,
             },
             Request::Release { claim, leave } => Request::Release {
-                claim: of(claim),
+                claim: on_assigned_slot(claim),
                 leave: *leave,
             },
             Request::Extend { items } => {
-                let item = |item: &ExtendItem| ExtendItem {
-                    claim: of(&item.claim),
-                    ..item.clone()
+                let move_item = |move_item: &ExtendItem| ExtendItem {
+                    claim: on_assigned_slot(&move_item.claim),
+                    ..move_item.clone()
                 };
                 Request::Extend {
-                    items: items.iter().map(item).collect(),
+                    items: items.iter().map(move_item).collect(),
                 }
             }
             _ => return None,
         };
-        Some(turn.memory.apply(turn.now, &request))
+        Some(context.memory.apply(context.now, &request))
     }
 }
 
 /// Refuses an acquire of a slot that is not the lowest free slot, and offers only the lowest free slot. Returns `None`
 /// for other acquires, so that the correct master answers.
-fn picked(turn: &mut Turn<'_>, claim: &Claim, (ttl, proposal): (Duration, u64)) -> Option<Outcome> {
+fn refuse_other_slots(
+    context: &mut RequestContext<'_>,
+    claim: &Claim,
+    (ttl, proposal): (Duration, u64),
+) -> Option<Outcome> {
     let permit = claim.permit()?;
-    let free = |slot: &Permit| turn.holder(&slot.key()).is_none();
-    let lowest = slots(permit).find(free)?;
-    let mine = turn.holder(&permit.key()).as_deref() == Some(&claim.token().to_hex()[..]);
-    if mine || lowest.slot() == permit.slot() {
+    let is_free = |slot: &Permit| context.holder(&slot.key()).is_none();
+    let lowest_slot = all_slots(permit).find(is_free)?;
+    let is_own = context.holder(&permit.key()).as_deref() == Some(&claim.token().to_hex()[..]);
+    if is_own || lowest_slot.slot() == permit.slot() {
         return None;
     }
-    let claim = moved(claim, &lowest);
+    let claim = with_slot(claim, &lowest_slot);
     let request = Request::Acquire {
         claim: claim.clone(),
         ttl,
         proposal,
     };
-    let mut answer = turn.memory.apply(turn.now, &request);
-    let line = match &mut answer {
+    let mut answer = context.memory.apply(context.now, &request);
+    let queue = match &mut answer {
         Ok(Answer::Refused {
-            line: Some(line), ..
+            line: Some(queue), ..
         }) => {
-            line.free &= 1 << lowest.slot();
+            queue.free &= 1 << lowest_slot.slot();
             return Some(answer);
         }
         Ok(Answer::Granted { .. }) => QueueInfo {
-            free: 1 << lowest.slot(),
+            free: 1 << lowest_slot.slot(),
             ticket: claim.ticket().map_or(0, |ticket| ticket.number),
             ..QueueInfo::default()
         },
         _ => return Some(answer),
     };
     let leave = false;
-    let back = Request::Release { claim, leave };
-    let _released = turn.memory.apply(turn.now, &back);
+    let release = Request::Release { claim, leave };
+    let _released = context.memory.apply(context.now, &release);
     Some(Ok(Answer::Refused {
         ttl_left: Some(Duration::ZERO),
-        line: Some(Box::new(line)),
+        line: Some(Box::new(queue)),
     }))
 }

@@ -8,30 +8,30 @@ use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, Class, ExtendItem, Group, Mode, QueueInfo, Request};
 
 use super::Flaw;
-use super::mget::read_as_free;
+use super::mget::execute_with_mget;
 use super::permits::SlotsTaken;
+use super::request_context::{Outcome, RequestContext, ticket_of};
 use super::tickets::Tickets;
-use super::turn::{Outcome, Turn, ticket};
 
 /// A fencing counter is roughly a time in microseconds. A master limits a proposed counter to at most this distance
 /// from its own clock.
-const SLACK_US: u64 = 1_000_000;
+const COUNTER_SLACK_US: u64 = 1_000_000;
 
 /// The state that a faulty master has in addition to its keys.
 #[derive(Default)]
 pub(crate) struct WrongScripts {
     /// The number of shared holds that the master has counted under each lock key.
-    counted: HashMap<Vec<u8>, i64>,
+    hold_counts: HashMap<Vec<u8>, i64>,
     /// The waiters that want several resources.
-    several: HashSet<Arc<str>>,
+    waiters_for_several: HashSet<Arc<str>>,
     /// The slots of semaphores that the master has given to lock values.
-    slots: SlotsTaken,
+    assigned_slots: SlotsTaken,
     /// The largest ticket that waiters have drawn for each resource.
     tickets: Tickets,
 }
 
 /// Returns the class of a shared claim (readers, or one owner); `None` for an exclusive claim.
-fn class(claim: &Claim) -> Option<&Class> {
+fn class_of(claim: &Claim) -> Option<&Class> {
     match &claim.group()?.parts().first()?.mode {
         Mode::Class(class) => Some(class),
         Mode::Exclusive => None,
@@ -43,15 +43,15 @@ fn is_plain(claim: &Claim) -> bool {
     claim.group().is_none() && claim.permit().is_none()
 }
 
-fn reads(claim: &Claim) -> bool {
-    class(claim) == Some(&Class::Shared)
+fn is_reader(claim: &Claim) -> bool {
+    class_of(claim) == Some(&Class::Shared)
 }
 
-fn owned(claim: &Claim) -> bool {
-    matches!(class(claim), Some(Class::Owner(_)))
+fn is_owned(claim: &Claim) -> bool {
+    matches!(class_of(claim), Some(Class::Owner(_)))
 }
 
-fn instead(claim: &Claim) -> bool {
+fn replaces_own_lock(claim: &Claim) -> bool {
     claim.group().is_some_and(|group| group.instead().is_some())
 }
 
@@ -63,23 +63,23 @@ fn keys_of(claim: &Claim) -> Vec<Vec<u8>> {
     claim.keys().map(|key| key.to_vec()).collect()
 }
 
-/// Returns the same claim with the fencing token `number`.
-fn renumbered(claim: &Claim, number: u64) -> Arc<Claim> {
+/// Returns the same claim with the fencing token `token`.
+fn with_token(claim: &Claim, token: u64) -> Arc<Claim> {
     let parts = claim
         .group()
         .map_or(Vec::new(), |group| group.parts().to_vec());
     let group = Group::new(parts);
-    group.agreed(number);
-    let same = Claim::new("", claim.key(), claim.token(), true).with_group(group);
+    group.agreed(token);
+    let renumbered_claim = Claim::new("", claim.key(), claim.token(), true).with_group(group);
     if claim.is_withdrawn() {
-        same.withdraw();
+        renumbered_claim.withdraw();
     }
-    Arc::new(same)
+    Arc::new(renumbered_claim)
 }
 
-impl Turn<'_> {
-    fn shows(&self, claim: &Claim) -> bool {
-        class(claim).is_some_and(|class| self.holder(claim.key()) == Some(class.marker()))
+impl RequestContext<'_> {
+    fn has_own_marker(&self, claim: &Claim) -> bool {
+        class_of(claim).is_some_and(|class| self.holder(claim.key()) == Some(class.marker()))
     }
 
     fn is_member(&self, claim: &Claim) -> bool {
@@ -89,28 +89,30 @@ impl Turn<'_> {
     }
 
     /// Returns the ids of the waiters that are ahead of the claim in the queue.
-    fn before(&mut self, claim: &Claim) -> Vec<String> {
+    fn waiters_ahead(&mut self, claim: &Claim) -> Vec<String> {
         let key: Arc<[u8]> = claim.key().into();
         let Ok(Answer::State(state)) = self.memory.apply(self.now, &Request::Look { key }) else {
             return Vec::new();
         };
-        let me = ticket(claim).map(|ticket| ticket.waiter.to_string());
-        let ids = state.queue.into_iter().map(|waiter| waiter.id);
-        ids.take_while(|id| me.as_ref() != Some(id)).collect()
+        let own_id = ticket_of(claim).map(|ticket| ticket.waiter.to_string());
+        let queued_ids = state.queue.into_iter().map(|waiter| waiter.id);
+        queued_ids
+            .take_while(|id| own_id.as_ref() != Some(id))
+            .collect()
     }
 
     /// Grants one key exclusively, ignoring the queue.
-    fn take(&mut self, claim: &Claim, ttl: Duration) -> Answer {
+    fn grant_exclusively(&mut self, claim: &Claim, ttl: Duration) -> Answer {
         let number = self.counter(claim.key()) + 1;
         self.set_counter(claim.key(), number);
-        self.put(claim.key(), &claim.token().to_hex(), ttl);
+        self.put_value(claim.key(), &claim.token().to_hex(), ttl);
         let counter = Some(number);
         Answer::Granted { counter }
     }
 
     /// After a grant, resets the key's fencing counter to `before` (its value before the grant), and returns a grant
     /// with this counter. If `answer` is no grant or `before` is zero, returns `answer` and changes nothing.
-    fn unraised(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
+    fn reset_counter(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
         if !matches!(answer, Ok(Answer::Granted { .. })) || before == 0 {
             return answer;
         }
@@ -130,13 +132,13 @@ impl WrongScripts {
         now: u64,
         request: &Request,
     ) -> Option<Outcome> {
-        let mut turn = Turn {
+        let mut context = RequestContext {
             memory,
             now,
             request,
         };
         if flaw.is_of_permits() {
-            return self.slots.execute(flaw, &mut turn);
+            return self.assigned_slots.execute(flaw, &mut context);
         }
         match request {
             Request::Acquire {
@@ -144,19 +146,20 @@ impl WrongScripts {
                 ttl,
                 proposal,
             } => match flaw {
-                Flaw::TicketPerResource if is_several(claim) => {
-                    let said = self.tickets.several(&mut turn, claim, (*ttl, *proposal));
-                    Some(said)
-                }
-                Flaw::TicketPerResource => self.tickets.alone(claim),
+                Flaw::TicketPerResource if is_several(claim) => Some(self.tickets.acquire_several(
+                    &mut context,
+                    claim,
+                    (*ttl, *proposal),
+                )),
+                Flaw::TicketPerResource => self.tickets.record_single(claim),
                 Flaw::MgetWrongtype if claim.group().is_some() => {
-                    read_as_free(&mut turn, &keys_of(claim))
+                    execute_with_mget(&mut context, &keys_of(claim))
                 }
-                _ => self.acquire(flaw, turn, claim, (*ttl, *proposal)),
+                _ => self.acquire(flaw, context, claim, (*ttl, *proposal)),
             },
-            Request::Confirm { claim, token } => confirm(flaw, turn, claim, *token),
-            Request::Release { claim, .. } => self.release(flaw, turn, claim),
-            Request::Extend { items } => extend(flaw, turn, items),
+            Request::Confirm { claim, token } => confirm(flaw, context, claim, *token),
+            Request::Release { claim, .. } => self.release(flaw, context, claim),
+            Request::Extend { items } => extend(flaw, context, items),
             _ => None,
         }
     }
@@ -164,129 +167,145 @@ impl WrongScripts {
     fn acquire(
         &mut self,
         flaw: Flaw,
-        mut turn: Turn<'_>,
+        mut context: RequestContext<'_>,
         claim: &Claim,
         (ttl, proposal): (Duration, u64),
     ) -> Option<Outcome> {
         let key = claim.key();
-        let (holder, counter) = (turn.holder(key), turn.counter(key));
-        let refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
-        let granted = |answer: &Outcome| matches!(answer, Ok(Answer::Granted { .. }));
-        if let Some(ticket) = ticket(claim).filter(|_| is_several(claim)) {
-            self.several.insert(ticket.waiter.clone());
+        let (holder, counter) = (context.holder(key), context.counter(key));
+        let is_refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
+        let is_granted = |answer: &Outcome| matches!(answer, Ok(Answer::Granted { .. }));
+        if let Some(ticket) = ticket_of(claim).filter(|_| is_several(claim)) {
+            self.waiters_for_several.insert(ticket.waiter.clone());
         }
         Some(match flaw {
-            Flaw::CountedHolds if class(claim).is_some() => {
-                let stood = turn.shows(claim);
-                let answer = turn.sound();
-                if granted(&answer) {
-                    let counted = self.counted.entry(key.to_vec()).or_default();
-                    *counted = if stood { *counted + 1 } else { 1 };
+            Flaw::CountedHolds if class_of(claim).is_some() => {
+                let was_shared = context.has_own_marker(claim);
+                let answer = context.execute_correctly();
+                if is_granted(&answer) {
+                    let count = self.hold_counts.entry(key.to_vec()).or_default();
+                    *count = if was_shared { *count + 1 } else { 1 };
                 }
                 answer
             }
-            Flaw::NewestExpiry if class(claim).is_some() => {
-                let answer = turn.sound();
-                if let (true, Some(class)) = (granted(&answer), class(claim)) {
-                    turn.put(key, &class.marker(), ttl);
+            Flaw::NewestExpiry if class_of(claim).is_some() => {
+                let answer = context.execute_correctly();
+                if let (true, Some(class)) = (is_granted(&answer), class_of(claim)) {
+                    context.put_value(key, &class.marker(), ttl);
                 }
                 answer
             }
-            Flaw::MarkerlessReaders if reads(claim) => {
-                let answer = turn.sound();
-                if granted(&answer) {
-                    turn.free(key);
+            Flaw::MarkerlessReaders if is_reader(claim) => {
+                let answer = context.execute_correctly();
+                if is_granted(&answer) {
+                    context.delete_lock(key);
                 }
                 answer
             }
-            Flaw::ReaderNoRaise if reads(claim) && !instead(claim) && holder.is_none() => {
-                let answer = turn.sound();
-                turn.unraised(key, counter, answer)
+            Flaw::ReaderNoRaise
+                if is_reader(claim) && !replaces_own_lock(claim) && holder.is_none() =>
+            {
+                let answer = context.execute_correctly();
+                context.reset_counter(key, counter, answer)
             }
-            Flaw::DowngradeNoRaise if instead(claim) => {
-                let answer = turn.sound();
-                turn.unraised(key, counter, answer)
+            Flaw::DowngradeNoRaise if replaces_own_lock(claim) => {
+                let answer = context.execute_correctly();
+                context.reset_counter(key, counter, answer)
             }
-            Flaw::ReadersPassWriters if reads(claim) => {
-                let answer = turn.sound();
-                let free = turn.holder(key).is_none();
-                if !refused(&answer) || !(free || turn.shows(claim)) {
+            Flaw::ReadersPassWriters if is_reader(claim) => {
+                let answer = context.execute_correctly();
+                let free = context.holder(key).is_none();
+                if !is_refused(&answer) || !(free || context.has_own_marker(claim)) {
                     return Some(answer);
                 }
                 let number = counter + u64::from(free);
-                let claim = renumbered(claim, number);
+                let claim = with_token(claim, number);
                 let items = [ExtendItem {
                     claim,
                     ttl,
                     note: false,
                 }]
                 .into();
-                let _kept = turn.memory.apply(turn.now, &Request::Extend { items });
+                let _kept = context
+                    .memory
+                    .apply(context.now, &Request::Extend { items });
                 let counter = Some(number);
                 Ok(Answer::Granted { counter })
             }
             Flaw::WritersFirst | Flaw::SinglePassesMulti | Flaw::OwnerInLine => {
-                return self.in_line(flaw, turn, claim, (ttl, proposal));
+                return self.answer_with_wrong_queue(flaw, context, claim, (ttl, proposal));
             }
-            _ => return of_several(flaw, turn, claim, (ttl, proposal)),
+            _ => return answer_several_wrongly(flaw, context, claim, (ttl, proposal)),
         })
     }
 
     /// Answers an acquire as a master with a seeded bug in its queue. Returns `None` if the correct master must answer.
-    fn in_line(
+    fn answer_with_wrong_queue(
         &self,
         flaw: Flaw,
-        mut turn: Turn<'_>,
+        mut context: RequestContext<'_>,
         claim: &Claim,
         (ttl, _): (Duration, u64),
     ) -> Option<Outcome> {
         let key = claim.key();
-        let holder = turn.holder(key);
-        let refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
+        let holder = context.holder(key);
+        let is_refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
         Some(match flaw {
             Flaw::WritersFirst | Flaw::SinglePassesMulti if is_plain(claim) => {
-                let answer = turn.sound();
-                let before = turn.before(claim);
-                let passes = |id: &String| match flaw {
+                let answer = context.execute_correctly();
+                let waiters_ahead = context.waiters_ahead(claim);
+                let may_be_overtaken = |id: &String| match flaw {
                     Flaw::WritersFirst => id.ends_with(":r"),
-                    _ => self.several.contains(&**id),
+                    _ => self.waiters_for_several.contains(&**id),
                 };
-                if refused(&answer) && turn.holder(key).is_none() && before.iter().all(passes) {
-                    return Some(Ok(turn.take(claim, ttl)));
+                if is_refused(&answer)
+                    && context.holder(key).is_none()
+                    && waiters_ahead.iter().all(may_be_overtaken)
+                {
+                    return Some(Ok(context.grant_exclusively(claim, ttl)));
                 }
                 answer
             }
-            Flaw::OwnerInLine if owned(claim) && turn.shows(claim) && !turn.is_member(claim) => {
-                let before = turn.before(claim);
-                if before.is_empty() {
+            Flaw::OwnerInLine
+                if is_owned(claim)
+                    && context.has_own_marker(claim)
+                    && !context.is_member(claim) =>
+            {
+                let waiters_ahead = context.waiters_ahead(claim);
+                if waiters_ahead.is_empty() {
                     return None;
                 }
-                let ahead = before.len() as u64;
-                let line = QueueInfo {
+                let ahead = waiters_ahead.len() as u64;
+                let queue = QueueInfo {
                     ahead,
-                    ticket: ticket(claim).map_or(ahead, |ticket| ticket.number),
+                    ticket: ticket_of(claim).map_or(ahead, |ticket| ticket.number),
                     holder,
                     ..QueueInfo::default()
                 };
                 Ok(Answer::Refused {
                     ttl_left: Some(ttl),
-                    line: Some(Box::new(line)),
+                    line: Some(Box::new(queue)),
                 })
             }
             _ => return None,
         })
     }
 
-    fn release(&mut self, flaw: Flaw, mut turn: Turn<'_>, claim: &Claim) -> Option<Outcome> {
-        if flaw != Flaw::CountedHolds || !turn.shows(claim) {
+    fn release(
+        &mut self,
+        flaw: Flaw,
+        mut context: RequestContext<'_>,
+        claim: &Claim,
+    ) -> Option<Outcome> {
+        if flaw != Flaw::CountedHolds || !context.has_own_marker(claim) {
             return None;
         }
-        let answer = turn.sound();
+        let answer = context.execute_correctly();
         let key = claim.key();
-        let counted = self.counted.entry(key.to_vec()).or_default();
-        *counted -= 1;
-        if *counted <= 0 && turn.shows(claim) {
-            turn.free(key);
+        let count = self.hold_counts.entry(key.to_vec()).or_default();
+        *count -= 1;
+        if *count <= 0 && context.has_own_marker(claim) {
+            context.delete_lock(key);
         }
         Some(answer)
     }
@@ -294,48 +313,50 @@ impl WrongScripts {
 
 /// Answers an acquire as a master with a seeded bug in locks on several resources. Returns `None` if the correct master
 /// must answer.
-fn of_several(
+fn answer_several_wrongly(
     flaw: Flaw,
-    mut turn: Turn<'_>,
+    mut context: RequestContext<'_>,
     claim: &Claim,
     (ttl, proposal): (Duration, u64),
 ) -> Option<Outcome> {
     let key = claim.key();
-    let holder = turn.holder(key);
-    let refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
-    let granted = |answer: &Outcome| matches!(answer, Ok(Answer::Granted { .. }));
+    let holder = context.holder(key);
+    let is_refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
+    let is_granted = |answer: &Outcome| matches!(answer, Ok(Answer::Granted { .. }));
     Some(match flaw {
         Flaw::MultiOwnCounter if is_several(claim) => {
-            let stood: Vec<_> = claim.keys().map(|key| turn.counter(key)).collect();
+            let previous_counters: Vec<_> = claim.keys().map(|key| context.counter(key)).collect();
             let value = claim.token().to_hex();
-            let again = holder.as_deref() == Some(&value[..]);
-            let answer = turn.sound();
-            if again || !granted(&answer) {
+            let is_repeated = holder.as_deref() == Some(&value[..]);
+            let answer = context.execute_correctly();
+            if is_repeated || !is_granted(&answer) {
                 return Some(answer);
             }
-            let lowest = turn.now.saturating_sub(SLACK_US);
-            let clamped = proposal.clamp(lowest, turn.now + SLACK_US);
+            let lowest = context.now.saturating_sub(COUNTER_SLACK_US);
+            let clamped_proposal = proposal.clamp(lowest, context.now + COUNTER_SLACK_US);
             let mut largest = 0;
-            for (key, stood) in claim.keys().zip(stood) {
-                let number = clamped.max(stood + 1);
+            for (key, previous) in claim.keys().zip(previous_counters) {
+                let number = clamped_proposal.max(previous + 1);
                 largest = largest.max(number);
-                turn.set_counter(key, number);
+                context.set_counter(key, number);
             }
             let counter = Some(largest);
             Ok(Answer::Granted { counter })
         }
         Flaw::PartialGrantCounts if is_several(claim) => {
-            let answer = turn.sound();
-            let free = claim.keys().filter(|key| turn.holder(key).is_none());
-            let free: Vec<_> = free.collect();
-            if !refused(&answer) || free.is_empty() {
+            let answer = context.execute_correctly();
+            let free_keys: Vec<_> = claim
+                .keys()
+                .filter(|key| context.holder(key).is_none())
+                .collect();
+            if !is_refused(&answer) || free_keys.is_empty() {
                 return Some(answer);
             }
-            let largest = claim.keys().map(|key| turn.counter(key)).max();
+            let largest = claim.keys().map(|key| context.counter(key)).max();
             let number = largest.unwrap_or(0) + 1;
-            for key in free {
-                turn.set_counter(key, number);
-                turn.put(key, &claim.token().to_hex(), ttl);
+            for key in free_keys {
+                context.set_counter(key, number);
+                context.put_value(key, &claim.token().to_hex(), ttl);
             }
             let counter = Some(number);
             Ok(Answer::Granted { counter })
@@ -344,33 +365,38 @@ fn of_several(
     })
 }
 
-fn confirm(flaw: Flaw, mut turn: Turn<'_>, claim: &Claim, token: u64) -> Option<Outcome> {
+fn confirm(
+    flaw: Flaw,
+    mut context: RequestContext<'_>,
+    claim: &Claim,
+    token: u64,
+) -> Option<Outcome> {
     Some(match flaw {
-        Flaw::ReaderAtLeast if reads(claim) => match turn.sound() {
+        Flaw::ReaderAtLeast if is_reader(claim) => match context.execute_correctly() {
             Ok(Answer::CounterAbove(_)) => Ok(Answer::Confirmed),
             answer => answer,
         },
-        Flaw::OwnerWritesBack if owned(claim) => match turn.sound() {
+        Flaw::OwnerWritesBack if is_owned(claim) => match context.execute_correctly() {
             Ok(Answer::NotAlone) => {
-                let counter = turn.counter(claim.key());
+                let counter = context.counter(claim.key());
                 if counter > token {
                     return Some(Ok(Answer::CounterAbove(counter)));
                 }
-                turn.set_counter(claim.key(), token);
+                context.set_counter(claim.key(), token);
                 Ok(Answer::Confirmed)
             }
             answer => answer,
         },
-        Flaw::ConfirmAnyKey if is_several(claim) => match turn.sound() {
+        Flaw::ConfirmAnyKey if is_several(claim) => match context.execute_correctly() {
             Ok(Answer::NotOurs) => {
                 let value = claim.token().to_hex();
-                let ours = |key: &&Arc<[u8]>| turn.holder(key).as_deref() == Some(&value[..]);
-                let ours: Vec<_> = claim.keys().filter(ours).collect();
-                if ours.is_empty() || ours.iter().any(|key| turn.counter(key) > token) {
+                let is_own = |key: &&Arc<[u8]>| context.holder(key).as_deref() == Some(&value[..]);
+                let own_keys: Vec<_> = claim.keys().filter(is_own).collect();
+                if own_keys.is_empty() || own_keys.iter().any(|key| context.counter(key) > token) {
                     return Some(Ok(Answer::NotOurs));
                 }
-                for key in ours {
-                    turn.set_counter(key, token);
+                for key in own_keys {
+                    context.set_counter(key, token);
                 }
                 Ok(Answer::Confirmed)
             }
@@ -380,49 +406,56 @@ fn confirm(flaw: Flaw, mut turn: Turn<'_>, claim: &Claim, token: u64) -> Option<
     })
 }
 
-fn extend(flaw: Flaw, mut turn: Turn<'_>, items: &[ExtendItem]) -> Option<Outcome> {
+fn extend(flaw: Flaw, mut context: RequestContext<'_>, items: &[ExtendItem]) -> Option<Outcome> {
     match flaw {
         Flaw::NewestExpiry => {
-            let answer = turn.sound();
+            let answer = context.execute_correctly();
             for item in items.iter().filter(|item| !item.claim.is_withdrawn()) {
-                if let Some(class) = class(&item.claim).filter(|_| turn.shows(&item.claim)) {
-                    turn.put(item.claim.key(), &class.marker(), item.ttl);
+                if let Some(class) =
+                    class_of(&item.claim).filter(|_| context.has_own_marker(&item.claim))
+                {
+                    context.put_value(item.claim.key(), &class.marker(), item.ttl);
                 }
             }
             Some(answer)
         }
         Flaw::KeepNoRaise => {
-            let stood = |item: &ExtendItem| turn.counter(item.claim.key());
-            let stood: Vec<u64> = items.iter().map(stood).collect();
-            let answer = turn.sound();
-            for (item, stood) in items.iter().zip(stood) {
+            let counters: Vec<u64> = items
+                .iter()
+                .map(|item: &ExtendItem| context.counter(item.claim.key()))
+                .collect();
+            let answer = context.execute_correctly();
+            for (item, counter) in items.iter().zip(counters) {
                 let number = item.claim.group().map_or(0, Group::number);
-                if reads(&item.claim) && stood > number {
-                    turn.set_counter(item.claim.key(), stood);
+                if is_reader(&item.claim) && counter > number {
+                    context.set_counter(item.claim.key(), counter);
                 }
             }
             Some(answer)
         }
         Flaw::LateKeep | Flaw::OwnerAnyNumber => {
-            let wrong = |item: &ExtendItem| {
+            let falsify = |item: &ExtendItem| {
                 let claim = &item.claim;
-                let stands = match flaw {
-                    Flaw::LateKeep => turn.holder(claim.key()).is_none(),
-                    _ => turn.shows(claim),
+                let is_falsified = match flaw {
+                    Flaw::LateKeep => context.holder(claim.key()).is_none(),
+                    _ => context.has_own_marker(claim),
                 };
-                let claim = if owned(claim) && stands {
-                    let counter = turn.counter(claim.key());
+                let claim = if is_owned(claim) && is_falsified {
+                    let counter = context.counter(claim.key());
                     let number = claim.group().map_or(0, Group::number);
-                    renumbered(claim, counter.max(number))
+                    with_token(claim, counter.max(number))
                 } else {
                     claim.clone()
                 };
                 let (ttl, note) = (item.ttl, item.note);
                 ExtendItem { claim, ttl, note }
             };
-            let items = items.iter().map(wrong).collect();
-            let said = turn.memory.apply(turn.now, &Request::Extend { items });
-            Some(said)
+            let items = items.iter().map(falsify).collect();
+            Some(
+                context
+                    .memory
+                    .apply(context.now, &Request::Extend { items }),
+            )
         }
         _ => None,
     }

@@ -16,7 +16,7 @@ pub(super) struct Votes {
 
 impl Votes {
     /// Creates an empty collection of answers for a request to this number of masters.
-    pub(super) fn of(nodes: usize) -> Arc<Self> {
+    pub(super) fn empty(nodes: usize) -> Arc<Self> {
         Arc::new(Self {
             answers: Mutex::new(vec![None; nodes]),
             waker: AtomicWaker::new(),
@@ -30,7 +30,7 @@ impl Votes {
         phase: Phase,
         request: impl Fn(usize) -> Request,
     ) -> Arc<Self> {
-        let votes = Self::of(nodes.len());
+        let votes = Self::empty(nodes.len());
         for (index, node) in nodes.iter().enumerate() {
             node.send(request(index), Reply::new(votes.clone(), index, phase));
         }
@@ -41,7 +41,7 @@ impl Votes {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) async fn until<T>(&self, mut decided: impl FnMut(&Answers) -> Option<T>) -> T {
+    pub(super) async fn wait_until<T>(&self, mut decided: impl FnMut(&Answers) -> Option<T>) -> T {
         std::future::poll_fn(|cx| {
             self.waker.register(cx.waker());
             decided(&self.answers()).map_or(Poll::Pending, Poll::Ready)

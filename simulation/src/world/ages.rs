@@ -3,67 +3,80 @@
 use quorate::testing::server_half::{AgeCall, bulk};
 
 use super::World;
+use super::arguments::{as_text, parse_number};
 use super::master::{SimMaster, run_id};
-use super::words::{number, text};
 use crate::seeded_bugs::Flaw;
 
 /// The key of the age record.
-const AGE: &[u8] = b"quorate:masters:age";
+const AGE_KEY: &[u8] = b"quorate:masters:age";
 
 /// One day in milliseconds: clients stop raising the age at this value.
 const DAY_MS: u64 = 86_400_000;
 
 impl SimMaster {
     fn age_record(&self, now_us: u64) -> Option<&str> {
-        self.memory.peek(now_us, AGE).holder.map(text)
+        self.memory.peek(now_us, AGE_KEY).holder.map(as_text)
     }
 
     fn set_age_record(&mut self, now_us: u64, record: &str) {
-        self.memory.put_text(now_us, AGE, record.as_bytes(), None);
+        self.memory
+            .put_text(now_us, AGE_KEY, record.as_bytes(), None);
     }
 }
 
 impl World {
     /// Starts the age record of a master, as an operator does together with a generation marker that the master did not
     /// have. If the marker was not lost, the operator trusts the uptime of the server.
-    pub(super) fn begin_age(&mut self, index: usize, lost: bool) {
-        let secs = if lost {
+    pub(super) fn start_age_record(&mut self, index: usize, is_marker_lost: bool) {
+        let uptime_seconds = if is_marker_lost {
             0
         } else {
-            u64::try_from(self.uptime(index)).map_or(0, |secs| secs.saturating_sub(1))
+            u64::try_from(self.uptime(index))
+                .map_or(0, |uptime_seconds| uptime_seconds.saturating_sub(1))
         };
-        self.put_age(index, 1_000 * secs, if lost { "lost-0" } else { "0" });
+        self.write_age_record(
+            index,
+            1_000 * uptime_seconds,
+            if is_marker_lost { "lost-0" } else { "0" },
+        );
     }
 
     /// Returns the run id that a master reports.
-    pub(super) fn shown_run(&self, index: usize) -> String {
-        let warm = self.flaw == Some(Flaw::WarmSpare);
-        run_id(index, if warm { 0 } else { self.masters[index].run })
+    pub(super) fn reported_run_id(&self, index: usize) -> String {
+        let keeps_run_id = self.flaw == Some(Flaw::WarmSpare);
+        run_id(
+            index,
+            if keeps_run_id {
+                0
+            } else {
+                self.masters[index].restarts
+            },
+        )
     }
 
-    fn put_age(&mut self, index: usize, age_ms: u64, life: &str) {
-        let run = self.shown_run(index);
-        let now_us = self.masters[index].micros(self.now);
+    fn write_age_record(&mut self, index: usize, age_ms: u64, life: &str) {
+        let run = self.reported_run_id(index);
+        let now_us = self.masters[index].clock_us(self.now);
         self.masters[index].set_age_record(now_us, &format!("{run} {age_ms} {life}"));
     }
 
     /// Returns the age record that a master shows; empty without a record. Some seeded bugs falsify it.
-    fn shown_age(&self, index: usize) -> String {
-        let (master, run) = (&self.masters[index], self.shown_run(index));
-        let record = master.age_record(master.micros(self.now));
+    fn reported_age_record(&self, index: usize) -> String {
+        let (master, run) = (&self.masters[index], self.reported_run_id(index));
+        let record = master.age_record(master.clock_us(self.now));
         match (self.flaw, record) {
             (Some(Flaw::AgeFromUptime), _) => format!("{run} {} 0", 1_000 * self.uptime(index)),
             (Some(Flaw::AgeOfEarlierRun), Some(record)) => {
-                let (_, age) = record.split_once(' ').unwrap_or_default();
-                format!("{run} {age}")
+                let (_, record_without_run) = record.split_once(' ').unwrap_or_default();
+                format!("{run} {record_without_run}")
             }
             (_, record) => record.unwrap_or_default().to_owned(),
         }
     }
 
     /// Writes the reply to a client that reads the age record: the record, or null if the master has none.
-    pub(super) fn tell_age(&self, conn: usize, out: &mut Vec<u8>) {
-        let record = self.shown_age(self.conns[conn].master);
+    pub(super) fn reply_with_age(&self, conn: usize, out: &mut Vec<u8>) {
+        let record = self.reported_age_record(self.conns[conn].master);
         let record = Some(record).filter(|record| !record.is_empty());
         bulk(record.as_deref().map(str::as_bytes), out);
     }
@@ -78,40 +91,40 @@ impl World {
             marker,
         } = *call;
         let index = self.conns[conn].master;
-        let now_us = self.masters[index].micros(self.now);
-        let lost = self.masters[index].mark(now_us).is_none();
-        let never = self.flaw == Some(Flaw::MarkLostOnRestart);
-        if lost && (marker.is_empty() || never) {
+        let now_us = self.masters[index].clock_us(self.now);
+        let is_marker_lost = self.masters[index].marker(now_us).is_none();
+        let never_restores = self.flaw == Some(Flaw::MarkLostOnRestart);
+        if is_marker_lost && (marker.is_empty() || never_restores) {
             return bulk(Some(b""), out);
         }
         let record = self.masters[index]
             .age_record(now_us)
             .unwrap_or_default()
             .to_owned();
-        let words: Vec<&str> = record.split(' ').collect();
-        let raised = match words[..] {
-            _ if lost => {
-                let trusted = self.flaw == Some(Flaw::RestoredMarkerIsOld);
-                let age_ms = if trusted { DAY_MS } else { 0 };
+        let fields: Vec<&str> = record.split(' ').collect();
+        let new_record = match fields[..] {
+            _ if is_marker_lost => {
+                let is_trusted = self.flaw == Some(Flaw::RestoredMarkerIsOld);
+                let age_ms = if is_trusted { DAY_MS } else { 0 };
                 Some(format!("{run} {age_ms} lost-{new_life}"))
             }
-            [of, shown, its] if of == run => {
-                let higher = its == life && number(shown.as_bytes()) < age;
-                higher.then(|| format!("{run} {age} {its}"))
+            [recorded_run, recorded_age, recorded_life] if recorded_run == run => {
+                let is_older = recorded_life == life && parse_number(recorded_age.as_bytes()) < age;
+                is_older.then(|| format!("{run} {age} {recorded_life}"))
             }
             _ => {
-                let counted = if life.is_empty() { age } else { 0 };
-                Some(format!("{run} {counted} {new_life}"))
+                let start_age = if life.is_empty() { age } else { 0 };
+                Some(format!("{run} {start_age} {new_life}"))
             }
         };
-        if let Some(raised) = raised {
-            self.watch.coverage.aged += 1;
-            self.masters[index].set_age_record(now_us, &raised);
+        if let Some(new_record) = new_record {
+            self.observer.coverage.written_age_records += 1;
+            self.masters[index].set_age_record(now_us, &new_record);
         }
-        if lost {
-            self.restore_mark(index, marker);
+        if is_marker_lost {
+            self.restore_marker(index, marker);
         }
-        let record = self.shown_age(index);
+        let record = self.reported_age_record(index);
         bulk(Some(record.as_bytes()), out);
     }
 }

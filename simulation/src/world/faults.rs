@@ -3,118 +3,123 @@
 use std::sync::atomic::Ordering;
 
 use super::event::Event;
-use super::{Todo, World};
+use super::{UnlockedWork, World};
 use crate::facts::Fact;
 use crate::happening::Happening;
 use crate::scenario::FaultKind;
 use crate::seeded_bugs::Flaw;
 
 impl World {
-    pub(super) fn fault(&mut self, index: usize) -> Option<Todo> {
+    pub(super) fn inject_fault(&mut self, index: usize) -> Option<UnlockedWork> {
         let fault = self.scenario.faults[index];
-        self.say(|| format!("FAULT {:?}", fault.kind));
-        if let Some((what, client, resource)) = Happening::of(fault.kind) {
-            self.tell_happened(what, client, resource);
+        self.trace_line(|| format!("FAULT {:?}", fault.kind));
+        if let Some((happening, client, resource)) = Happening::from_fault(fault.kind) {
+            self.report_happening_to(happening, client, resource);
         }
         let now = self.now;
         match fault.kind {
             FaultKind::Crash { master, down, .. } => self.crash(master.into(), down),
             FaultKind::Stall { master, lasts } => {
-                self.watch.coverage.stalls += 1;
+                self.observer.coverage.stalls += 1;
                 let master = &mut self.masters[usize::from(master)];
                 master.stalled_until = master.stalled_until.max(now + lasts);
             }
-            FaultKind::Jump { master, by_us } => {
-                self.watch.coverage.jumps += 1;
-                self.jump(master.into(), by_us * 1_000);
+            FaultKind::ClockJump { master, by_us } => {
+                self.observer.coverage.jumps += 1;
+                self.move_clock(master.into(), by_us * 1_000);
             }
-            FaultKind::Elect { master, by_us } => self.elect(master.into(), by_us),
-            FaultKind::Date { client, by_us } => {
-                self.watch.coverage.dates += 1;
+            FaultKind::LeaderChange { master, by_us } => self.change_leader(master.into(), by_us),
+            FaultKind::WallClockJump { client, by_us } => {
+                self.observer.coverage.wall_clock_jumps += 1;
                 let process = &self.processes[usize::from(client)];
                 process.wall_us.fetch_add(by_us, Ordering::Relaxed);
             }
-            // Only count the partition. Each packet checks the scenario's partitions itself (`Trip::ends`).
-            FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
-            FaultKind::Reset { master } => {
-                self.cut_all(master.into(), true);
-                self.cut_sessions(master.into(), true);
+            // Only count the partition. Each packet checks the scenario's partitions itself (`PacketRoute::ends`).
+            FaultKind::Partition { .. } => self.observer.coverage.partitions += 1,
+            FaultKind::ResetConnections { master } => {
+                self.break_all_connections(master.into(), true);
+                self.break_all_sessions(master.into(), true);
             }
-            FaultKind::Forget { master } => {
-                self.watch.coverage.half_open += 1;
-                self.forget(master.into());
+            FaultKind::ForgetConnections { master } => {
+                self.observer.coverage.half_open += 1;
+                self.forget_connections(master.into());
                 self.forget_sessions(master.into());
             }
             FaultKind::Refuse { master, how, lasts } => {
-                self.masters[usize::from(master)].refusing = Some((now + lasts, how));
+                self.masters[usize::from(master)].refusal = Some((now + lasts, how));
             }
-            FaultKind::Fill {
+            FaultKind::OutOfMemory {
                 master,
                 resource,
                 lasts,
-            } => self.masters[usize::from(master)].full = Some((now + lasts, resource.into())),
-            FaultKind::Flush { master } => self.masters[usize::from(master)].scripts.clear(),
-            FaultKind::Break { resource, missed } => {
-                self.break_lock(resource, missed);
-                return Some(Todo::Break(self.breaks_at_stores(resource, missed)));
+            } => {
+                self.masters[usize::from(master)].memory_shortage =
+                    Some((now + lasts, resource.into()))
+            }
+            FaultKind::FlushScripts { master } => self.masters[usize::from(master)].scripts.clear(),
+            FaultKind::ForceRelease { resource, missed } => {
+                self.begin_force_release(resource, missed);
+                return Some(UnlockedWork::ForceRelease(
+                    self.prepare_store_force_release(resource, missed),
+                ));
             }
             FaultKind::ForeignKey {
                 master,
                 resource,
                 lasts,
             } => self.put_foreign_key(master, resource, lasts),
-            FaultKind::Garble { master } => {
+            FaultKind::MalformReplies { master } => {
                 for conn in &mut self.conns {
-                    conn.garbled |= conn.master == usize::from(master);
+                    conn.is_next_reply_malformed |= conn.master == usize::from(master);
                 }
                 self.garble_sessions(master.into());
             }
             FaultKind::Pause { client, lasts } => self.pause(client, lasts),
             FaultKind::Kill { client, down } => self.kill_process(client, down),
-            FaultKind::Skip { down, .. } => self.leave_alone(index, down),
-            FaultKind::Tell { client, step, down } => {
-                self.tell_masters(index as u32, (client, step), down);
+            FaultKind::UnusedDays { down, .. } => self.begin_unused_days(index, down),
+            FaultKind::Reconfigure { client, step, down } => {
+                self.reconfigure_client(index as u32, (client, step), down);
             }
         }
         None
     }
 
-    fn elect(&mut self, master: usize, by_us: i64) {
-        self.watch.coverage.elections += 1;
+    fn change_leader(&mut self, master: usize, by_us: i64) {
+        self.observer.coverage.elections += 1;
         self.masters[master].leaders += 1;
-        self.jump(master, by_us * 1_000);
+        self.move_clock(master, by_us * 1_000);
     }
 
     fn pause(&mut self, client: u8, lasts: u64) {
-        self.watch.coverage.pauses += 1;
+        self.observer.coverage.pauses += 1;
         let process = &mut self.processes[usize::from(client)];
         let until = process.paused_until.max(self.now + lasts);
         process.paused_until = until;
-        self.watch.awake_since[usize::from(client)] = until;
-        self.at(until, Event::Resume(client));
+        self.observer.awake_since[usize::from(client)] = until;
+        self.schedule(until, Event::ProcessResumes(client));
     }
 
-    /// Handles the fault `Skip`: kills all client processes, schedules the jump of all clocks, and starts the processes
+    /// Handles the fault `UnusedDays`: kills all client processes, schedules the jump of all clocks, and starts the processes
     /// again after `down` nanoseconds.
-    fn leave_alone(&mut self, fault: usize, down: u64) {
+    fn begin_unused_days(&mut self, fault: usize, down: u64) {
         for client in 0..self.processes.len() {
             self.kill_process(client as u8, down);
         }
-        self.at(self.now, Event::Skipped(fault as u32));
+        self.schedule(self.now, Event::ClocksAdvance(fault as u32));
     }
 
-    /// Advances all clocks by the time `by` of the fault `Skip`. `fault` is the index of this fault in the scenario.
-    pub(super) fn skip(&mut self, fault: usize) {
-        let FaultKind::Skip { by, .. } = self.scenario.faults[fault].kind else {
+    /// Advances all clocks by the time `by` of the fault `UnusedDays`. `fault` is the index of this fault in the scenario.
+    pub(super) fn advance_all_clocks(&mut self, fault: usize) {
+        let FaultKind::UnusedDays { by, .. } = self.scenario.faults[fault].kind else {
             return;
         };
-        self.watch.coverage.skips += 1;
+        self.observer.coverage.skipped_days += 1;
         let now = self.now;
         for master in 0..self.masters.len() {
-            self.jump(master, by as i64);
+            self.move_clock(master, by as i64);
         }
         if self.flaw == Some(Flaw::CounterForADay) {
-            self.forget_counters();
+            self.delete_all_counters();
         }
         for process in &mut self.processes {
             process.clock.jump(now, by as i64);
@@ -122,41 +127,41 @@ impl World {
                 .wall_us
                 .fetch_add((by / 1_000) as i64, Ordering::Relaxed);
         }
-        for fallen in self.fallen.iter_mut().flatten() {
-            fallen.1 = now;
+        for outdated in self.outdated_markers.iter_mut().flatten() {
+            outdated.1 = now;
         }
-        for until in self.reopened.iter_mut().flatten() {
-            *until = now.min(*until);
+        for guard_end in self.guard_ends.iter_mut().flatten() {
+            *guard_end = now.min(*guard_end);
         }
-        self.judge_marks();
-        self.happened(Happening::Unused);
+        self.check_outdated_markers();
+        self.report_happening(Happening::UnusedDays);
     }
 
     /// Moves the clock of a master by `by` nanoseconds, and reports the jump to the checkers.
-    fn jump(&mut self, index: usize, by: i64) {
+    fn move_clock(&mut self, index: usize, by: i64) {
         let now = self.now;
         let fact = Fact::ClockJumps {
             master: index,
-            shown_us: self.masters[index].micros(now),
+            reading_us: self.masters[index].clock_us(now),
         };
-        self.watch.fact(now, &fact);
+        self.observer.report_fact(now, &fact);
         let master = &mut self.masters[index];
         master.clock.jump(now, by);
-        master.look_at_all(now);
+        master.record_all_lock_states(now);
     }
 
     /// Ends a client process, and starts a new one for the client's next step.
-    pub(crate) fn ends(&mut self, client: usize) {
-        self.at(self.now, Event::Ends(client as u8));
+    pub(crate) fn schedule_process_end(&mut self, client: usize) {
+        self.schedule(self.now, Event::ProcessEnds(client as u8));
     }
 
     pub(super) fn kill_process(&mut self, client: u8, down: u64) {
         let process = &mut self.processes[usize::from(client)];
-        if !process.done && !process.killed {
-            self.watch.coverage.kills += 1;
-            process.killed = true;
+        if !process.is_done && !process.is_killed {
+            self.observer.coverage.kills += 1;
+            process.is_killed = true;
             process.paused_until = 0;
-            self.at(self.now + down, Event::Boot(client));
+            self.schedule(self.now + down, Event::ProcessStarts(client));
         }
     }
 
@@ -173,24 +178,29 @@ impl World {
         if process.paused_until > self.now {
             return;
         }
-        for event in std::mem::take(&mut process.parked) {
-            self.at(self.now, event);
+        for event in std::mem::take(&mut process.postponed_events) {
+            self.schedule(self.now, event);
         }
-        self.say(|| format!("client {client} resumes"));
+        self.trace_line(|| format!("client {client} resumes"));
     }
 
     /// Reports an interfering event to the checkers. The event concerns all clients and all resources.
-    pub(super) fn happened(&mut self, what: Happening) {
-        self.tell_happened(what, None, None);
+    pub(super) fn report_happening(&mut self, happening: Happening) {
+        self.report_happening_to(happening, None, None);
     }
 
-    fn tell_happened(&mut self, what: Happening, client: Option<usize>, resource: Option<usize>) {
+    fn report_happening_to(
+        &mut self,
+        happening: Happening,
+        client: Option<usize>,
+        resource: Option<usize>,
+    ) {
         let now = self.now;
         let fact = Fact::Happened {
-            what,
+            happening,
             client,
             resource,
         };
-        self.watch.fact(now, &fact);
+        self.observer.report_fact(now, &fact);
     }
 }

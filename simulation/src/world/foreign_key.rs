@@ -6,20 +6,20 @@ use quorate::node::{Fault, Request};
 use super::master::SimMaster;
 use super::{Event, World};
 use crate::facts::Fact;
-use crate::locker::{RESOURCES, name};
+use crate::locker::{RESOURCES, key_of_place};
 
 impl SimMaster {
     /// Whether a foreign value is under the lock key of this resource.
-    fn is_foreign(&mut self, now: u64, resource: usize) -> bool {
-        let key = name(resource as u8).as_bytes().into();
-        let now_us = self.micros(now);
+    fn has_foreign_value(&mut self, now: u64, resource: usize) -> bool {
+        let key = key_of_place(resource as u8).as_bytes().into();
+        let now_us = self.clock_us(now);
         self.memory.apply(now_us, &Request::Look { key }) == Err(Fault::WrongType)
     }
 
-    fn end(&mut self, now: u64, resource: usize) {
+    fn remove_foreign_value(&mut self, now: u64, resource: usize) {
         self.foreign_keys &= !(1 << resource);
-        if self.is_foreign(now, resource) {
-            let (now_us, key) = (self.micros(now), name(resource as u8).as_bytes());
+        if self.has_foreign_value(now, resource) {
+            let (now_us, key) = (self.clock_us(now), key_of_place(resource as u8).as_bytes());
             let ttl = Some(std::time::Duration::ZERO);
             self.memory.put_text(now_us, key, b"", ttl);
         }
@@ -28,7 +28,7 @@ impl SimMaster {
     /// Called after the server has restarted. Removes all foreign values, including those that the disk has restored.
     pub(super) fn forget_foreign_keys(&mut self, now: u64) {
         for resource in 0..RESOURCES {
-            self.end(now, resource);
+            self.remove_foreign_value(now, resource);
         }
     }
 }
@@ -40,23 +40,23 @@ impl World {
             return;
         }
         let master = &mut self.masters[usize::from(index)];
-        let key = name(resource).as_bytes();
-        let now_us = master.micros(now);
-        let taken = master.memory.peek(now_us, key).holder.is_some();
-        if !master.up || taken || master.foreign_keys >> resource & 1 == 1 {
+        let key = key_of_place(resource).as_bytes();
+        let now_us = master.clock_us(now);
+        let is_used = master.memory.peek(now_us, key).holder.is_some();
+        if !master.up || is_used || master.foreign_keys >> resource & 1 == 1 {
             return;
         }
         master.memory.put_foreign(key);
         master.foreign_keys |= 1 << resource;
-        self.watch.coverage.foreign_keys += 1;
+        self.observer.coverage.foreign_keys += 1;
         let master = index;
-        self.at(now + lasts, Event::ForeignKeyGoes { master, resource });
+        self.schedule(now + lasts, Event::ForeignKeyRemoved { master, resource });
     }
 
     pub(super) fn remove_foreign_key(&mut self, index: u8, resource: u8) {
         let (now, resource) = (self.now, usize::from(resource));
         self.check_foreign_key(index.into(), resource);
-        self.masters[usize::from(index)].end(now, resource);
+        self.masters[usize::from(index)].remove_foreign_value(now, resource);
     }
 
     /// Reports to the checkers whether a foreign value for this resource is still on this master. Reports nothing if no
@@ -66,11 +66,11 @@ impl World {
         if master.foreign_keys == 0 || master.foreign_keys >> resource & 1 == 0 {
             return;
         }
-        let fact = Fact::ForeignKey {
+        let fact = Fact::ForeignKeyChecked {
             master: index,
             resource,
-            stands: master.is_foreign(now, resource),
+            is_unchanged: master.has_foreign_value(now, resource),
         };
-        self.watch.fact(now, &fact);
+        self.observer.report_fact(now, &fact);
     }
 }

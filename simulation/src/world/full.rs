@@ -5,13 +5,13 @@ use quorate::node::{Answer, ExtendItem, Extended, Fault, Request};
 
 use super::World;
 use super::orders::Counter;
-use crate::locker::resource_of;
+use crate::locker::place_of_key;
 
 impl World {
     /// Whether a master has no memory left for the lock with this key.
     fn is_full_for(&self, index: usize, key: &[u8]) -> bool {
-        let full = self.masters[index].full;
-        full.is_some_and(|(until, resource)| self.now < until && resource == resource_of(key))
+        let shortage = self.masters[index].memory_shortage;
+        shortage.is_some_and(|(until, resource)| self.now < until && resource == place_of_key(key))
     }
 
     /// Whether a master has enough memory to raise these fencing counters.
@@ -32,7 +32,7 @@ impl World {
         request: &Request,
     ) -> Result<Answer, Fault> {
         match request {
-            _ if self.masters[index].full.is_none() => {}
+            _ if self.masters[index].memory_shortage.is_none() => {}
             Request::Extend { items } => return self.extend_if_room(index, items),
             Request::Acquire { claim, .. }
             | Request::Confirm { claim, .. }
@@ -40,46 +40,51 @@ impl World {
             | Request::Write { claim, .. }
                 if claim.keys().any(|key| self.is_full_for(index, key)) =>
             {
-                self.watch.coverage.full += 1;
-                self.say(|| {
+                self.observer.coverage.out_of_memory_refusals += 1;
+                self.trace_line(|| {
                     format!("master {index} has no memory for this lock, and refuses the request")
                 });
                 return Err(Fault::OutOfMemory);
             }
             _ => {}
         }
-        self.apply(index, request, true)
+        self.execute_and_report(index, request, true)
     }
 
     fn extend_if_room(&mut self, index: usize, items: &[ExtendItem]) -> Result<Answer, Fault> {
-        let now_us = self.masters[index].micros(self.now);
+        let now_us = self.masters[index].clock_us(self.now);
         let needs_room = |item: &ExtendItem| {
-            let missing = |key: &[u8]| self.masters[index].holder(now_us, key).is_none();
+            let is_missing = |key: &[u8]| self.masters[index].holder(now_us, key).is_none();
             let mut keys = item.claim.keys();
             !item.claim.is_withdrawn()
-                && keys.any(|key| self.is_full_for(index, key) && missing(key))
+                && keys.any(|key| self.is_full_for(index, key) && is_missing(key))
         };
-        let refused: Vec<bool> = items.iter().map(needs_room).collect();
-        let others = items.iter().zip(&refused).filter(|(_, refused)| !**refused);
-        let others: Vec<ExtendItem> = others.map(|(item, _)| item.clone()).collect();
-        let mut said = Vec::new().into_iter();
-        if !others.is_empty() {
-            let items = others.into();
-            match self.apply(index, &Request::Extend { items }, true)? {
-                Answer::Extended(each) => said = each.into_iter(),
+        let refused_items: Vec<bool> = items.iter().map(needs_room).collect();
+        let accepted_items = items
+            .iter()
+            .zip(&refused_items)
+            .filter(|(_, refused)| !**refused);
+        let accepted_items: Vec<ExtendItem> =
+            accepted_items.map(|(item, _)| item.clone()).collect();
+        let mut results = Vec::new().into_iter();
+        if !accepted_items.is_empty() {
+            let items = accepted_items.into();
+            match self.execute_and_report(index, &Request::Extend { items }, true)? {
+                Answer::Extended(answered) => results = answered.into_iter(),
                 answer => return Ok(answer),
             }
         }
-        self.watch.coverage.full += refused.iter().filter(|refused| **refused).count() as u64;
-        let mut all = Vec::new();
-        for (item, refused) in items.iter().zip(refused) {
+        self.observer.coverage.out_of_memory_refusals +=
+            refused_items.iter().filter(|refused| **refused).count() as u64;
+        let mut all_results = Vec::new();
+        for (item, is_refused) in items.iter().zip(refused_items) {
             let keys = item.claim.keys().count();
-            if refused {
-                all.extend(vec![Extended::Unknown(Fault::OutOfMemory); keys]);
+            if is_refused {
+                all_results.extend(vec![Extended::Unknown(Fault::OutOfMemory); keys]);
             } else {
-                all.extend(said.by_ref().take(keys));
+                all_results.extend(results.by_ref().take(keys));
             }
         }
-        Ok(Answer::Extended(all))
+        Ok(Answer::Extended(all_results))
     }
 }

@@ -14,7 +14,7 @@ use quorate::testing::{Driver, Stage, Wants};
 
 use super::{Event, Shared, World};
 use crate::facts::Fact;
-use crate::locker::resource_of;
+use crate::locker::place_of_key;
 use crate::rng::Rng;
 
 pub(crate) struct Link {
@@ -22,24 +22,24 @@ pub(crate) struct Link {
     pub(super) master: usize,
     pub(super) driver: Arc<Driver>,
     /// Whether the client process is dead. Nothing that a dead process sends reaches a master.
-    pub(super) dead: bool,
+    pub(super) is_dead: bool,
     /// The connection that the driver uses, or that it is opening; `None` if there is none.
     pub(super) conn: Option<usize>,
     /// Whether a run of the link's actor is scheduled.
-    ringing: bool,
+    is_actor_scheduled: bool,
     /// The true time at which the link's alarm fires, and the number of the alarm; `None` if no alarm is set.
-    armed: Option<(u64, u32)>,
-    laps: u32,
+    alarm_at: Option<(u64, u32)>,
+    last_serial: u32,
     pub(super) rng: Rng,
 }
 
 /// A call to the driver. The mutex of `World` must not be locked during the call.
-pub(super) enum Call {
-    Turn,
+pub(super) enum DriverCall {
+    RunActor,
     Tick,
-    Dialed,
-    Hear(Vec<u8>),
-    Cut(&'static str),
+    Connected,
+    Receive(Vec<u8>),
+    Disconnect(&'static str),
 }
 
 impl Link {
@@ -48,11 +48,11 @@ impl Link {
             client,
             master,
             driver,
-            dead: false,
+            is_dead: false,
             conn: None,
-            ringing: false,
-            armed: None,
-            laps: 0,
+            is_actor_scheduled: false,
+            alarm_at: None,
+            last_serial: 0,
             rng,
         }
     }
@@ -63,20 +63,20 @@ impl Shared {
     pub(crate) fn send(&self, index: usize, request: Request, reply: Reply) {
         let driver = {
             let mut world = self.world();
-            if world.links[index].dead {
+            if world.links[index].is_dead {
                 return;
             }
-            world.started(index, &request);
-            world.ring(index);
+            world.report_request(index, &request);
+            world.schedule_actor(index);
             world.links[index].driver.clone()
         };
         driver.send(request, reply);
     }
 
     /// Calls the driver of a link, and then carries out the actions that the driver requests.
-    pub(super) fn step_link(&self, world: MutexGuard<'_, World>, index: usize, call: Call) {
+    pub(super) fn call_driver(&self, world: MutexGuard<'_, World>, index: usize, call: DriverCall) {
         let link = &world.links[index];
-        if link.dead {
+        if link.is_dead {
             return;
         }
         let clock = world.processes[link.client].clock;
@@ -84,11 +84,11 @@ impl Shared {
         let driver = link.driver.clone();
         drop(world);
         match call {
-            Call::Turn => {}
-            Call::Tick => driver.tick(now),
-            Call::Dialed => driver.dialed(now),
-            Call::Hear(bytes) => driver.hear(&bytes, now),
-            Call::Cut(why) => driver.cut(why, now),
+            DriverCall::RunActor => {}
+            DriverCall::Tick => driver.tick(now),
+            DriverCall::Connected => driver.dialed(now),
+            DriverCall::Receive(bytes) => driver.hear(&bytes, now),
+            DriverCall::Disconnect(reason) => driver.cut(reason, now),
         }
         let Wants {
             stage,
@@ -96,111 +96,119 @@ impl Shared {
             wake_at,
         } = driver.turn(now);
         let mut world = self.world();
-        world.sync(index, stage, bytes, wake_at);
+        world.apply_driver_output(index, stage, bytes, wake_at);
         let (now, client) = (world.now, world.links[index].client);
-        world.watch.after(now, Some(client));
+        world.observer.check_after_event(now, Some(client));
     }
 }
 
 impl World {
     /// Schedules the actor of a link. It runs after all tasks that are ready at this time.
-    fn ring(&mut self, index: usize) {
-        if !std::mem::replace(&mut self.links[index].ringing, true) {
+    fn schedule_actor(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.links[index].is_actor_scheduled, true) {
             let link = index as u32;
-            self.at(self.now, Event::Turn { link });
+            self.schedule(self.now, Event::RunActor { link });
         }
     }
 
-    pub(super) fn turn(&mut self, index: usize) -> Call {
-        self.links[index].ringing = false;
-        Call::Turn
+    pub(super) fn start_actor(&mut self, index: usize) -> DriverCall {
+        self.links[index].is_actor_scheduled = false;
+        DriverCall::RunActor
     }
 
-    pub(super) fn alarm(&mut self, index: usize, lap: u32) -> Option<Call> {
+    pub(super) fn fire_alarm(&mut self, index: usize, serial: u32) -> Option<DriverCall> {
         let link = &mut self.links[index];
-        if link.armed.is_none_or(|(_, armed)| armed != lap) {
+        if link.alarm_at.is_none_or(|(_, alarm)| alarm != serial) {
             return None;
         }
-        link.armed = None;
-        Some(Call::Tick)
+        link.alarm_at = None;
+        Some(DriverCall::Tick)
     }
 
     /// Called when a request is queued. Records the time of the process's first request. Reports to the checkers each
     /// write of a value, and the first request of each acquire attempt.
-    pub(super) fn started(&mut self, index: usize, request: &Request) {
-        let (client, task) = (self.links[index].client, self.task);
+    pub(super) fn report_request(&mut self, index: usize, request: &Request) {
+        let (client, task) = (self.links[index].client, self.polled_task);
         self.processes[client].first_request.get_or_insert(self.now);
         if let Request::Write { claim, token, .. } = request {
-            let (resource, token) = (resource_of(claim.key()), *token);
+            let (resource, token) = (place_of_key(claim.key()), *token);
             let fact = Fact::WriteSent {
                 task,
                 resource,
                 token,
             };
-            self.watch.fact(self.now, &fact);
+            self.observer.report_fact(self.now, &fact);
         }
         let Request::Acquire { claim, .. } = request else {
             return;
         };
-        let last = &mut self.processes[client].attempt;
-        if last.as_ref().is_some_and(|last| Arc::ptr_eq(last, claim)) {
+        let latest_attempt = &mut self.processes[client].latest_attempt;
+        if latest_attempt
+            .as_ref()
+            .is_some_and(|latest_attempt| Arc::ptr_eq(latest_attempt, claim))
+        {
             return;
         }
-        *last = Some(claim.clone());
-        let fact = Fact::Started {
+        *latest_attempt = Some(claim.clone());
+        let fact = Fact::AttemptStarted {
             client,
             task,
             claim,
         };
-        self.watch.fact(self.now, &fact);
+        self.observer.report_fact(self.now, &fact);
     }
 
     /// Carries out the actions that a driver has requested: connects, sends bytes, closes the connection, or sets an
     /// alarm.
-    fn sync(&mut self, index: usize, stage: Stage, bytes: Vec<u8>, alarm: Option<Instant>) {
+    fn apply_driver_output(
+        &mut self,
+        index: usize,
+        stage: Stage,
+        bytes: Vec<u8>,
+        alarm: Option<Instant>,
+    ) {
         match stage {
             Stage::Dial => {
-                let waits = self.links[index]
+                let is_connecting = self.links[index]
                     .conn
-                    .is_some_and(|conn| self.is_dialing(conn));
-                if !waits {
-                    self.close(index);
-                    self.dial(index);
+                    .is_some_and(|conn| self.is_connecting(conn));
+                if !is_connecting {
+                    self.close_link(index);
+                    self.open_connection(index);
                 }
             }
             Stage::Talk => {
                 if let Some(conn) = self.links[index].conn
                     && !bytes.is_empty()
                 {
-                    self.say_to_master(conn, bytes);
+                    self.send_to_master(conn, bytes);
                 }
             }
-            Stage::Rest | Stage::Over => self.close(index),
+            Stage::Rest | Stage::Over => self.close_link(index),
         }
         let Some(alarm) = alarm else { return };
         let link = &self.links[index];
         let clock = self.processes[link.client].clock;
-        let Some(at) = clock.when(alarm.as_nanos()) else {
+        let Some(alarm_time) = clock.time_of_reading(alarm.as_nanos()) else {
             return;
-        };
-        // Replace the alarm of the link only if the new alarm is earlier, as the real actor does.
-        let at = at.max(self.now);
-        if link.armed.is_none_or(|(armed, _)| armed > at) {
+        }; // Replace the alarm of the link only if the new alarm is earlier, as the real actor does.
+        let fires_at = alarm_time.max(self.now);
+        if link.alarm_at.is_none_or(|(present, _)| present > fires_at) {
             let link = &mut self.links[index];
-            link.laps += 1;
-            let lap = link.laps;
-            link.armed = Some((at, lap));
+            link.last_serial += 1;
+            let serial = link.last_serial;
+            link.alarm_at = Some((fires_at, serial));
             let link = index as u32;
-            self.at(at, Event::Alarm { link, lap });
+            self.schedule(fires_at, Event::Alarm { link, serial });
         }
     }
 
     /// Closes all connections of a process that is killed. Bytes in flight may still arrive.
-    pub(crate) fn kill_links(&mut self, client: usize) {
+    pub(crate) fn close_links_of_process(&mut self, client: usize) {
         for index in 0..self.links.len() {
-            if self.links[index].client == client && !self.links[index].dead {
-                self.close(index);
-                self.links[index].dead = true;
+            if self.links[index].client == client && !self.links[index].is_dead {
+                self.close_link(index);
+                self.links[index].is_dead = true;
             }
         }
     }

@@ -8,72 +8,72 @@ use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, ServerRun};
 
 use super::{Event, Records, World};
-use crate::clock::{BEGIN, Clock, EPOCH_US};
-use crate::facts::{Fact, Member, Seen, Verb, short};
-use crate::locker::{PLACES, is_line, name, resource_of};
+use crate::clock::{Clock, EPOCH_US, RUN_START};
+use crate::facts::{Fact, LockState, Member, Verb, short_hex};
+use crate::locker::{PLACES, is_semaphore_queue, key_of_place, place_of_key};
 use crate::scenario::{Disk, MasterPlan, Refusal};
-use crate::seeded_bugs::{Flaw, WrongScripts, wrong_note, wrong_value};
+use crate::seeded_bugs::{Flaw, WrongScripts, execute_note_wrongly, execute_value_wrongly};
 
 pub(crate) struct SimMaster {
     pub(super) memory: Master,
     /// An older state of the master's memory. The next restart restores it if the disk is stale.
-    disk: Master,
+    disk_state: Master,
     /// The master's wall clock. It shows the nanoseconds since 1970.
     pub(crate) clock: Clock,
-    keeps: Disk,
+    preserves: Disk,
     /// The number of leaders of the store so far. A restart is followed by the election of a leader as well.
     pub(super) leaders: u64,
     /// The number of restarts of the server process. The run id contains this number.
-    pub(crate) run: u32,
+    pub(crate) restarts: u32,
     pub(crate) up: bool,
     /// The reading of the master's clock when the server started, in microseconds.
     started_us: u64,
     pub(crate) stalled_until: u64,
     /// The true time until which the master refuses lock requests, and the reason; `None` if it has never refused
     /// requests.
-    pub(crate) refusing: Option<(u64, Refusal)>,
+    pub(crate) refusal: Option<(u64, Refusal)>,
     /// A shortage of memory: the true time at which it ends, and the resource whose lock it affects. `None` if there
     /// has been no shortage.
-    pub(super) full: Option<(u64, usize)>,
+    pub(super) memory_shortage: Option<(u64, usize)>,
     /// The loaded scripts, as sets of bits (bit n is script n). `scripts[i]` has the scripts that begin with the
     /// generation marker check `World::looks[i]`. `scripts[0]` has the scripts without a check.
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,
-    wrong: WrongScripts,
+    wrong_scripts: WrongScripts,
     /// The resources whose lock keys hold foreign values (bit n is resource n).
     pub(super) foreign_keys: u32,
     /// The last recorded state of each lock.
-    pub(super) seen: [Seen; PLACES],
+    pub(super) lock_states: [LockState; PLACES],
 }
 
 impl SimMaster {
     pub(crate) fn new((index, plan): (usize, &MasterPlan)) -> Self {
-        let begins = (EPOCH_US * 1_000).saturating_add_signed(plan.offset_us * 1_000);
+        let first_reading_us = (EPOCH_US * 1_000).saturating_add_signed(plan.offset_us * 1_000);
         Self {
-            memory: started(index, 0, Master::default()),
-            disk: Master::default(),
-            clock: Clock::new(begins, plan.ppm),
-            keeps: plan.disk,
+            memory: with_run_id(index, 0, Master::default()),
+            disk_state: Master::default(),
+            clock: Clock::new(first_reading_us, plan.ppm),
+            preserves: plan.disk,
             leaders: 1,
-            run: 0,
+            restarts: 0,
             up: true,
             // At the beginning of a run the server has been running for a day.
-            started_us: begins / 1_000 - 86_400_000_000,
+            started_us: first_reading_us / 1_000 - 86_400_000_000,
             stalled_until: 0,
-            refusing: None,
-            full: None,
+            refusal: None,
+            memory_shortage: None,
             scripts: Vec::new(),
             retired: false,
-            wrong: WrongScripts::default(),
+            wrong_scripts: WrongScripts::default(),
             foreign_keys: 0,
-            seen: [Seen::default(); PLACES],
+            lock_states: [LockState::default(); PLACES],
         }
     }
 
     /// The reading of the master's clock in microseconds, rounded down to whole milliseconds. Keys expire by this
     /// reading.
-    pub(crate) fn micros(&self, now: u64) -> u64 {
+    pub(crate) fn clock_us(&self, now: u64) -> u64 {
         self.clock.read(now) / 1_000_000 * 1_000
     }
 
@@ -81,21 +81,21 @@ impl SimMaster {
     /// each rounded down to seconds, and then subtracted. Negative if the clock was set back after the start.
     pub(crate) fn uptime(&self, now: u64) -> i64 {
         let seconds = |micros: u64| (micros / 1_000_000) as i64;
-        seconds(self.micros(now)) - seconds(self.started_us)
+        seconds(self.clock_us(now)) - seconds(self.started_us)
     }
 
     pub(crate) fn snapshot(&mut self) {
-        if self.keeps == Disk::Stale {
-            self.disk = self.memory.clone();
+        if self.preserves == Disk::Stale {
+            self.disk_state = self.memory.clone();
         }
     }
 
     /// Returns the note of the lock's holder that this master stores, and the note's expiry in microseconds on the
     /// master's clock; `None` if there is no note.
     pub(super) fn note(&self, now_us: u64, key: &[u8]) -> Option<(Vec<u8>, u64)> {
-        let key = [b"quorate:note:", key].concat();
-        let peek = self.memory.peek(now_us, &key);
-        Some((peek.holder?.to_vec(), peek.expires.unwrap_or(u64::MAX)))
+        let note_key = [b"quorate:note:", key].concat();
+        let stored = self.memory.peek(now_us, &note_key);
+        Some((stored.holder?.to_vec(), stored.expires.unwrap_or(u64::MAX)))
     }
 
     /// Returns the value of a lock key; `None` if there is no such key.
@@ -108,39 +108,42 @@ impl SimMaster {
     }
 
     /// Records the present state of one lock in `seen`, and returns this state.
-    pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
-        let seen = self.peek_key(now_us, key);
-        self.seen[resource_of(key)] = seen;
-        seen
+    pub(super) fn record_lock_state(&mut self, now_us: u64, key: &[u8]) -> LockState {
+        let state = self.lock_state(now_us, key);
+        self.lock_states[place_of_key(key)] = state;
+        state
     }
 
     /// Records the present state of all locks in `seen`. Called after an event that is not a request, such as a clock
     /// jump. A key that `seen` shows as expired then stays expired, even if the clock is set back later.
-    pub(super) fn look_at_all(&mut self, now: u64) {
+    pub(super) fn record_all_lock_states(&mut self, now: u64) {
         for resource in 0..PLACES {
-            let key = name(resource as u8).as_bytes();
-            self.seen[resource] = self.peek_key(self.micros(now), key);
+            let key = key_of_place(resource as u8).as_bytes();
+            self.lock_states[resource] = self.lock_state(self.clock_us(now), key);
         }
     }
 
-    pub(super) fn peek_key(&self, now_us: u64, key: &[u8]) -> Seen {
-        let peek = self.memory.peek(now_us, key);
-        Seen {
-            holder: peek.holder.and_then(padded),
-            expires: peek.expires.unwrap_or(0),
-            counter: peek.counter.unwrap_or(0),
-            counter_expires: peek.counter_expires.unwrap_or(0),
+    pub(super) fn lock_state(&self, now_us: u64, key: &[u8]) -> LockState {
+        let key_state = self.memory.peek(now_us, key);
+        LockState {
+            holder: key_state.holder.and_then(pad_lock_value),
+            expires_us: key_state.expires.unwrap_or(0),
+            counter: key_state.counter.unwrap_or(0),
+            counter_expires_us: key_state.counter_expires.unwrap_or(0),
         }
     }
 
     /// Returns all holds of a shared lock: the holds of its readers, or of its owner.
     fn members(&self, key: &[u8]) -> Vec<Member> {
-        let member = |(value, until_ms): &([u8; 32], u64)| Member {
+        let to_member = |(value, until_ms): &([u8; 32], u64)| Member {
             value: *value,
-            until: self.clock.when(until_ms * 1_000_000).unwrap_or(u64::MAX),
-            until_ms: *until_ms,
+            expires_at: self
+                .clock
+                .time_of_reading(until_ms * 1_000_000)
+                .unwrap_or(u64::MAX),
+            expires_at_ms: *until_ms,
         };
-        self.memory.standing(key).iter().map(member).collect()
+        self.memory.standing(key).iter().map(to_member).collect()
     }
 
     /// Executes a request in this master's memory. The seeded bug `flaw` may change the memory or the answer.
@@ -151,20 +154,22 @@ impl SimMaster {
         flaw: Option<Flaw>,
     ) -> Result<Answer, Fault> {
         if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_kinds()) {
-            let said = self.wrong.execute(flaw, &mut self.memory, now_us, request);
-            return said.unwrap_or_else(|| self.memory.apply(now_us, request));
+            let answer = self
+                .wrong_scripts
+                .execute(flaw, &mut self.memory, now_us, request);
+            return answer.unwrap_or_else(|| self.memory.apply(now_us, request));
         }
         if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_values()) {
-            let said = wrong_value(flaw, &mut self.memory, now_us, request);
-            return said.unwrap_or_else(|| self.memory.apply(now_us, request));
+            let answer = execute_value_wrongly(flaw, &mut self.memory, now_us, request);
+            return answer.unwrap_or_else(|| self.memory.apply(now_us, request));
         }
         if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_notes()) {
-            let said = wrong_note(flaw, &mut self.memory, now_us, request);
-            return said.unwrap_or_else(|| self.memory.apply(now_us, request));
+            let answer = execute_note_wrongly(flaw, &mut self.memory, now_us, request);
+            return answer.unwrap_or_else(|| self.memory.apply(now_us, request));
         }
         match (flaw, request) {
             (Some(Flaw::UnconditionalDelete), Request::Release { claim, .. }) => {
-                if self.peek_key(now_us, claim.key()).holder.is_some() {
+                if self.lock_state(now_us, claim.key()).holder.is_some() {
                     let (key, value) = (claim.key(), claim.token().to_hex());
                     self.memory.put_text(now_us, key, &value, None);
                 }
@@ -179,10 +184,10 @@ impl SimMaster {
             (Some(Flaw::TicketNotRaised), _) => {
                 let mut answer = self.memory.apply(now_us, request);
                 if let Ok(Answer::Refused {
-                    line: Some(line), ..
+                    line: Some(queue), ..
                 }) = &mut answer
                 {
-                    line.ticket = line.ticket.saturating_sub(1);
+                    queue.ticket = queue.ticket.saturating_sub(1);
                 }
                 answer
             }
@@ -190,8 +195,8 @@ impl SimMaster {
                 let answer = self.memory.apply(now_us, request);
                 for item in items.iter() {
                     let value = item.claim.token().to_hex();
-                    let ours = self.peek_key(now_us, item.claim.key()).holder == Some(value);
-                    if ours && !item.claim.is_withdrawn() {
+                    let is_own = self.lock_state(now_us, item.claim.key()).holder == Some(value);
+                    if is_own && !item.claim.is_withdrawn() {
                         self.memory
                             .put_text(now_us, item.claim.key(), &value, Some(item.ttl));
                     }
@@ -199,15 +204,15 @@ impl SimMaster {
                 answer
             }
             (Some(Flaw::CounterKeepsExpiry), Request::Acquire { claim, .. }) => {
-                let before = self.memory.peek(now_us, claim.key()).counter_expires;
+                let expiry_before = self.memory.peek(now_us, claim.key()).counter_expires;
                 let answer = self.memory.apply(now_us, request);
                 let after = self.memory.peek(now_us, claim.key());
-                if let (Some(expires), Some(counter)) = (before, after.counter) {
-                    let left = Duration::from_micros(expires.saturating_sub(now_us));
+                if let (Some(expires), Some(counter)) = (expiry_before, after.counter) {
+                    let remaining = Duration::from_micros(expires.saturating_sub(now_us));
                     let key = [b"quorate:fence:", claim.key()].concat();
                     let number = counter.to_string();
                     self.memory
-                        .put_text(now_us, &key, number.as_bytes(), Some(left));
+                        .put_text(now_us, &key, number.as_bytes(), Some(remaining));
                 }
                 answer
             }
@@ -216,43 +221,43 @@ impl SimMaster {
     }
 }
 
-/// Returns `memory` with the run id of a server process. `run` is the number of the restarts of this master.
-fn started(index: usize, run: u32, mut memory: Master) -> Master {
-    memory.set_run(ServerRun::new(run_id(index, run)));
+/// Returns `memory` with the run id of a server process. `restarts` is the number of the restarts of this master.
+fn with_run_id(index: usize, restarts: u32, mut memory: Master) -> Master {
+    memory.set_run(ServerRun::new(run_id(index, restarts)));
     memory
 }
 
 /// Returns the run id of a server process: the number of the master and the number of its restarts.
-pub(super) fn run_id(index: usize, run: u32) -> String {
-    format!("{index}.{run}")
+pub(super) fn run_id(index: usize, restarts: u32) -> String {
+    format!("{index}.{restarts}")
 }
 
 /// Pads the content of a lock key with zeros to 32 bytes, the length of a lock value. If readers or an owner hold the
 /// lock, the content is shorter than that.
-fn padded(holder: &[u8]) -> Option<[u8; 32]> {
-    let mut whole = [0; 32];
-    whole.get_mut(..holder.len())?.copy_from_slice(holder);
-    Some(whole)
+fn pad_lock_value(holder: &[u8]) -> Option<[u8; 32]> {
+    let mut padded = [0; 32];
+    padded.get_mut(..holder.len())?.copy_from_slice(holder);
+    Some(padded)
 }
 
 /// Formats the content of a lock key for traces. Shows the first six hex digits of a lock value. If readers or an owner
 /// hold the lock, shows the text that marks them.
-fn stands_as(holder: &[u8; 32]) -> String {
+fn format_holder(holder: &[u8; 32]) -> String {
     let end = holder.iter().position(|byte| *byte == 0);
     match end {
-        None => short(holder),
+        None => short_hex(holder),
         Some(end) => String::from_utf8_lossy(&holder[8..end]).into_owned(),
     }
 }
 
 /// Formats an answer briefly for traces.
-fn plain(answer: &Result<Answer, Fault>) -> String {
+fn format_answer(answer: &Result<Answer, Fault>) -> String {
     match answer {
         Ok(Answer::Granted { .. }) => "granted".to_owned(),
-        Ok(Answer::Refused { line, .. }) => match line {
-            Some(line) => format!(
+        Ok(Answer::Refused { line: queue, .. }) => match queue {
+            Some(queue) => format!(
                 "refused, {} waiters ahead, ticket {}",
-                line.ahead, line.ticket
+                queue.ahead, queue.ticket
             ),
             None => "refused".to_owned(),
         },
@@ -261,11 +266,11 @@ fn plain(answer: &Result<Answer, Fault>) -> String {
 }
 
 /// Returns each key of the lock that an item extends, together with the claim of the lock.
-fn keys_of(item: &ExtendItem) -> impl Iterator<Item = (&Arc<Claim>, &Arc<[u8]>)> {
+fn keys_with_claims(item: &ExtendItem) -> impl Iterator<Item = (&Arc<Claim>, &Arc<[u8]>)> {
     item.claim.keys().map(|key| (&item.claim, key))
 }
 
-fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
+fn claim_and_verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
     Some(match request {
         Request::Acquire { claim, .. } => (claim, Verb::Acquire),
         Request::Confirm { claim, .. } => (claim, Verb::Confirm),
@@ -278,7 +283,7 @@ fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
 impl World {
     /// Lets a master execute a request, and reports the request to the checkers. `live` is false for a delayed second
     /// copy of a request.
-    pub(super) fn apply(
+    pub(super) fn execute_and_report(
         &mut self,
         index: usize,
         request: &Request,
@@ -286,55 +291,55 @@ impl World {
     ) -> Result<Answer, Fault> {
         let now = self.now;
         let master = &mut self.masters[index];
-        let now_us = master.micros(now);
-        self.watch.coverage.messages += 1;
+        let now_us = master.clock_us(now);
+        self.observer.coverage.messages += 1;
         if let Request::Read { .. } | Request::Write { .. } = request {
             return self.apply_value(index, request);
         }
         if let Request::Note { .. } = request {
             return self.apply_notes(index, request);
         }
-        let Some((claim, verb)) = verb(request) else {
+        let Some((claim, verb)) = claim_and_verb(request) else {
             return master.execute(now_us, request, self.flaw);
         };
         if let Request::Extend { items } = request {
-            let locks = || items.iter().flat_map(keys_of);
-            let before: Vec<Seen> = locks()
-                .map(|(_, key)| master.peek_key(now_us, key))
+            let locks = || items.iter().flat_map(keys_with_claims);
+            let states_before: Vec<LockState> = locks()
+                .map(|(_, key)| master.lock_state(now_us, key))
                 .collect();
             let answer = master.execute(now_us, request, self.flaw);
-            for (number, ((claim, key), before)) in locks().zip(before).enumerate() {
+            for (position, ((claim, key), before)) in locks().zip(states_before).enumerate() {
                 let master = &mut self.masters[index];
-                let after = master.peek_key(now_us, key);
-                master.seen[resource_of(key)] = after;
+                let after = master.lock_state(now_us, key);
+                master.lock_states[place_of_key(key)] = after;
                 if before.holder.is_none() && after.holder.is_some() {
-                    self.watch.coverage.restored += 1;
+                    self.observer.coverage.restored += 1;
                 }
                 let extended = match &answer {
-                    Ok(Answer::Extended(each)) => each.get(number).cloned(),
+                    Ok(Answer::Extended(results)) => results.get(position).cloned(),
                     _ => None,
                 };
-                let said = (&answer, extended);
-                self.applied((index, key), claim, (verb, live), said, (before, after));
+                let result = (&answer, extended);
+                self.report_executed((index, key), claim, (verb, live), result, (before, after));
             }
             return answer;
         }
         if claim.group().is_some() {
             return self.apply_group(index, request, (claim, verb, live));
         }
-        if is_line(claim.key()) {
+        if is_semaphore_queue(claim.key()) {
             let answer = master.execute(now_us, request, self.flaw);
-            self.behind(index, request);
+            self.finish_request(index, request);
             return answer;
         }
-        let before = master.seen[resource_of(claim.key())].at(now_us);
+        let before = master.lock_states[place_of_key(claim.key())].without_expired_lock(now_us);
         let answer = master.execute(now_us, request, self.flaw);
-        let after = master.peek_key(now_us, claim.key());
-        master.seen[resource_of(claim.key())] = after;
-        let said = (&answer, None);
+        let after = master.lock_state(now_us, claim.key());
+        master.lock_states[place_of_key(claim.key())] = after;
+        let result = (&answer, None);
         let key = claim.key();
-        self.applied((index, key), claim, (verb, live), said, (before, after));
-        self.behind(index, request);
+        self.report_executed((index, key), claim, (verb, live), result, (before, after));
+        self.finish_request(index, request);
         answer
     }
 
@@ -346,77 +351,78 @@ impl World {
         (claim, verb, live): (&Arc<Claim>, Verb, bool),
     ) -> Result<Answer, Fault> {
         let master = &mut self.masters[index];
-        let now_us = master.micros(self.now);
-        self.watch.coverage.groups += 1;
-        let before: Vec<Seen> = claim
+        let now_us = master.clock_us(self.now);
+        self.observer.coverage.groups += 1;
+        let states_before: Vec<LockState> = claim
             .keys()
-            .map(|key| master.peek_key(now_us, key))
+            .map(|key| master.lock_state(now_us, key))
             .collect();
         let answer = master.execute(now_us, request, self.flaw);
-        for (key, before) in claim.keys().zip(before) {
+        for (key, before) in claim.keys().zip(states_before) {
             let master = &mut self.masters[index];
-            let after = master.peek_key(now_us, key);
-            master.seen[resource_of(key)] = after;
-            let said = (&answer, None);
-            self.applied((index, key), claim, (verb, live), said, (before, after));
+            let after = master.lock_state(now_us, key);
+            master.lock_states[place_of_key(key)] = after;
+            let result = (&answer, None);
+            self.report_executed((index, key), claim, (verb, live), result, (before, after));
         }
-        self.behind(index, request);
+        self.finish_request(index, request);
         answer
     }
 
     /// Does the work that follows the execution of a request: reports a waiter that has left its queue, and sends
     /// wake-ups.
-    fn behind(&mut self, index: usize, request: &Request) {
+    fn finish_request(&mut self, index: usize, request: &Request) {
         let now = self.now;
         let published = self.masters[index].memory.take_published();
         if let Request::Release { claim, leave: true } = request {
-            self.watch.fact(
+            self.observer.report_fact(
                 now,
-                &Fact::Left {
+                &Fact::WaiterLeft {
                     master: index,
                     claim,
                 },
             );
         }
         for (process, key) in published {
-            self.publish(index, &process, &key);
+            self.send_wake_up(index, &process, &key);
         }
     }
 
-    fn applied(
+    fn report_executed(
         &mut self,
         (master, key): (usize, &[u8]),
         claim: &Arc<Claim>,
-        verb: (Verb, bool),
+        (verb, live): (Verb, bool),
         (answer, extended): (&Result<Answer, Fault>, Option<Extended>),
-        (before, after): (Seen, Seen),
+        (before, after): (LockState, LockState),
     ) {
-        let (verb, live) = verb;
         let now = self.now;
-        let resource = resource_of(key);
-        self.watch.say(now, || {
-            let stands = after
+        let resource = place_of_key(key);
+        self.observer.trace_line(now, || {
+            let holder_text = after
                 .holder
-                .map_or_else(|| "free".to_owned(), |holder| stands_as(&holder));
-            let waits = match claim.fairness() {
+                .map_or_else(|| "free".to_owned(), |holder| format_holder(&holder));
+            let ticket_text = match claim.fairness() {
                 Fairness::Fair(Some(place)) => format!(" ({}, {})", place.number, place.waiter),
                 _ => String::new(),
             };
             format!(
-                "master {master}: {verb:?} of {}{waits} on r{resource}: {}; now {stands}, counter {}",
-                short(&claim.token().to_hex()),
-                plain(answer),
+                "master {master}: {verb:?} of {}{ticket_text} on r{resource}: {}; now {holder_text}, counter {}",
+                short_hex(&claim.token().to_hex()),
+                format_answer(answer),
                 after.counter
             )
         });
-        let now_ms = self.masters[master].micros(now) / 1_000;
-        let expires = self.masters[master].clock.when(after.expires * 1_000);
-        let expires = expires.unwrap_or(u64::MAX);
+        let now_ms = self.masters[master].clock_us(now) / 1_000;
+        let expires_at = self.masters[master]
+            .clock
+            .time_of_reading(after.expires_us * 1_000)
+            .unwrap_or(u64::MAX);
         self.check_foreign_key(master, resource);
         let members = self.masters[master].members(key);
-        self.watch.fact(
+        self.observer.report_fact(
             now,
-            &Fact::Applied {
+            &Fact::RequestExecuted {
                 master,
                 now_ms,
                 resource,
@@ -427,11 +433,11 @@ impl World {
                 extended,
                 before,
                 after,
-                expires,
+                expires_at,
                 members: &members,
             },
         );
-        self.show_note(master, key);
+        self.report_stored_note(master, key);
     }
 
     /// Returns the uptime that a master reports, in seconds.
@@ -448,11 +454,11 @@ impl World {
         if !self.masters[index].up {
             return;
         }
-        self.watch.coverage.crashes += 1;
+        self.observer.coverage.crashes += 1;
         self.masters[index].up = false;
-        self.cut_all(index, false);
-        self.cut_sessions(index, false);
-        self.at(self.now + down, Event::Restart(index as u8));
+        self.break_all_connections(index, false);
+        self.break_all_sessions(index, false);
+        self.schedule(self.now + down, Event::MasterRestarts(index as u8));
     }
 
     pub(super) fn restart(&mut self, index: usize) {
@@ -460,48 +466,50 @@ impl World {
             return;
         }
         let now = self.now;
-        let marked = self.mark_number(index);
-        match self.masters[index].keeps {
-            Disk::None => self.stores[index].fall_back_to(Records::default()),
-            Disk::Stale => self.stores[index].fall_back_to(self.store_disks[index].clone()),
+        let marker_before = self.marker_number(index);
+        match self.masters[index].preserves {
+            Disk::None => self.stores[index].restore_from(Records::default()),
+            Disk::Stale => self.stores[index].restore_from(self.store_disks[index].clone()),
             Disk::Always => {}
         }
-        let coverage = &mut self.watch.coverage;
+        let coverage = &mut self.observer.coverage;
         let master = &mut self.masters[index];
         master.leaders += 1;
-        match master.keeps {
+        match master.preserves {
             Disk::None => {
                 coverage.empty_restarts += 1;
                 master.memory = Master::default();
             }
             Disk::Stale => {
                 coverage.stale_restarts += 1;
-                master.memory = master.disk.clone();
+                master.memory = master.disk_state.clone();
             }
             Disk::Always => coverage.full_restarts += 1,
         }
-        let run = master.run + 1;
-        master.memory = started(index, run, std::mem::take(&mut master.memory));
+        let restarts = master.restarts + 1;
+        master.memory = with_run_id(index, restarts, std::mem::take(&mut master.memory));
         master.forget_foreign_keys(now);
-        master.look_at_all(now);
+        master.record_all_lock_states(now);
         master.up = true;
-        master.run = run;
+        master.restarts = restarts;
         master.stalled_until = 0;
         master.scripts.clear();
         if self.flaw != Some(Flaw::WarmSpare) {
-            master.started_us = master.micros(now);
+            master.started_us = master.clock_us(now);
         }
-        let kept = master.keeps;
-        self.say(|| format!("master {index} restarts, and its disk has kept: {kept:?}"));
-        let forgot = kept != Disk::Always;
-        self.watch.fact(
+        let preserved = master.preserves;
+        self.trace_line(|| {
+            format!("master {index} restarts, and its disk has kept: {preserved:?}")
+        });
+        let lost_data = preserved != Disk::Always;
+        self.observer.report_fact(
             now,
-            &Fact::Restarted {
+            &Fact::MasterRestarted {
                 master: index,
-                forgot,
+                lost_data,
             },
         );
-        self.look_at_fallen(index, marked);
-        debug_assert!(now >= BEGIN);
+        self.record_marker_after_restart(index, marker_before);
+        debug_assert!(now >= RUN_START);
     }
 }

@@ -4,6 +4,7 @@
 //! unlocked whenever the library is called, because the library calls back into the world.
 
 mod ages;
+mod arguments;
 mod deletion;
 mod event;
 mod faults;
@@ -11,18 +12,17 @@ mod force_release;
 mod foreign_key;
 mod full;
 mod link;
-mod marks;
+mod markers;
 mod master;
 mod net;
 mod notes;
+mod observer;
 mod orders;
 mod records;
 mod register;
 mod server;
 mod session;
 mod store;
-mod watch;
-mod words;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
@@ -34,24 +34,24 @@ use quorate::node::{Claim, Ended, Request};
 use quorate::runtime::BoxFuture;
 
 pub(crate) use event::Event;
-use event::Scheduled;
-use link::Call;
+use event::ScheduledEvent;
+use link::DriverCall;
 pub(crate) use link::Link;
-use marks::Looks;
-pub(crate) use marks::number_of;
+use markers::MarkerCheck;
+pub(crate) use markers::number_in_marker;
 use master::SimMaster;
 use net::Conn;
-use orders::Order;
-pub(crate) use orders::{Heard, Word};
+pub(crate) use observer::RunObserver;
+use orders::OperatorOrder;
+pub(crate) use orders::{OrderKind, OrderReply};
 use records::Records;
-use session::{Asked, Session};
-pub(crate) use session::{Question, Said};
-use store::{Breaker, Breaks};
-pub(crate) use watch::Watch;
+use session::{PendingRequest, Session};
+pub(crate) use session::{SessionAnswer, SessionRequest};
+use store::{StoreConnection, StoreForceRelease};
 
-use crate::clock::{BEGIN, Clock, MS};
-use crate::play::Play;
+use crate::clock::{Clock, MS, RUN_START};
 use crate::rng::Rng;
+use crate::run_options::RunOptions;
 use crate::scenario::{FaultKind, Scenario};
 use crate::seeded_bugs::Flaw;
 
@@ -60,19 +60,19 @@ pub(crate) struct Shared {
     /// The true time in nanoseconds. It advances from event to event, and a little at each reading of a clock.
     now: AtomicU64,
     /// Whether a task is being polled. Only a task that is being polled may be preempted when it reads a clock.
-    polled: AtomicBool,
+    is_task_polled: AtomicBool,
     /// The tasks that have been woken. This list is not in `World`, so a wake-up does not lock the mutex `world`.
-    pub(crate) ready: Arc<Mutex<VecDeque<usize>>>,
+    pub(crate) ready_tasks: Arc<Mutex<VecDeque<usize>>>,
     world: Mutex<World>,
 }
 
 impl Shared {
-    pub(crate) fn new(scenario: Arc<Scenario>, play: Play) -> Arc<Self> {
+    pub(crate) fn new(scenario: Arc<Scenario>, run_options: RunOptions) -> Arc<Self> {
         Arc::new(Self {
-            now: AtomicU64::new(BEGIN),
-            polled: AtomicBool::new(false),
-            ready: Arc::default(),
-            world: Mutex::new(World::new(scenario, play)),
+            now: AtomicU64::new(RUN_START),
+            is_task_polled: AtomicBool::new(false),
+            ready_tasks: Arc::default(),
+            world: Mutex::new(World::new(scenario, run_options)),
         })
     }
 
@@ -88,116 +88,120 @@ impl Shared {
     }
 
     /// Sets whether a task is being polled (true) or not. Returns the previous value.
-    pub(crate) fn polls(&self, polls: bool) -> bool {
-        self.polled.swap(polls, Ordering::Relaxed)
+    pub(crate) fn set_polling(&self, polls: bool) -> bool {
+        self.is_task_polled.swap(polls, Ordering::Relaxed)
     }
 
     /// Reads the state of all holds of a client process, and then runs the checkers on it.
-    pub(crate) fn after(&self, client: usize) {
+    pub(crate) fn check_client(&self, client: usize) {
         let mut world = self.world();
         let now = world.now;
-        world.watch.after(now, Some(client));
+        world.observer.check_after_event(now, Some(client));
     }
 
-    /// Advances the true time by `moment` nanoseconds, the time that a reading of a clock takes. Returns the new true
+    /// Advances the true time by `duration` nanoseconds, the time that a reading of a clock takes. Returns the new true
     /// time.
-    pub(crate) fn advance_clock(&self, moment: u64) -> u64 {
+    pub(crate) fn advance_clock(&self, duration: u64) -> u64 {
         // A simulation run has one thread, so the load and the store need not be one atomic operation.
-        let now = self.now() + moment;
+        let now = self.now() + duration;
         self.now.store(now, Ordering::Relaxed);
         now
     }
 
-    /// Preempts the task that is being polled, for at most `lasts` nanoseconds. Masters, network and drivers continue,
+    /// Preempts the task that is being polled, for at most `longest` nanoseconds. Masters, network and drivers continue,
     /// but no task runs. An event that the executor must handle ends the preemption.
-    pub(crate) fn preempt(&self, lasts: u64) {
+    pub(crate) fn preempt(&self, longest: u64) {
         // Preempt only a task that is being polled. A driver may also read the clock.
-        if !self.polled.swap(false, Ordering::Relaxed) {
+        if !self.is_task_polled.swap(false, Ordering::Relaxed) {
             return;
         }
-        let until = self.now() + lasts;
-        if self.world().is_rested() {
+        let until = self.now() + longest;
+        if self.world().is_preemption_off() {
             return;
         }
-        self.world().watch.coverage.preempted += 1;
+        self.world().observer.coverage.preemptions += 1;
         loop {
             let world = self.world();
             let Some(Reverse(next)) = world.events.peek() else {
                 break;
             };
-            if next.at > until {
+            if next.time > until {
                 self.now.store(until.max(self.now()), Ordering::Relaxed);
                 break;
             }
             if matches!(
                 next.event,
-                Event::Wake(_)
+                Event::TaskReady(_)
                     | Event::Fault(_)
-                    | Event::Reconfigured(_)
-                    | Event::Ends(_)
-                    | Event::Resume(_)
-                    | Event::Boot(_)
+                    | Event::LastReconfiguration(_)
+                    | Event::ProcessEnds(_)
+                    | Event::ProcessResumes(_)
+                    | Event::ProcessStarts(_)
             ) {
                 break;
             }
-            if self.happen(world, until).is_none() {
+            if self.handle_next_event(world, until).is_none() {
                 break;
             }
         }
-        self.polled.store(true, Ordering::Relaxed);
+        self.is_task_polled.store(true, Ordering::Relaxed);
     }
 
     /// Handles the next event and runs the checkers. First advances the true time to the event. Unlocks the world
     /// before it calls the library. Returns the event; `None` if there is no event until `deadline`.
-    pub(crate) fn happen(&self, mut world: MutexGuard<'_, World>, deadline: u64) -> Option<Event> {
+    pub(crate) fn handle_next_event(
+        &self,
+        mut world: MutexGuard<'_, World>,
+        deadline: u64,
+    ) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
-        if next.at > deadline {
+        if next.time > deadline {
             return None;
         }
         // Readings of clocks also advance the time, so the time may already be later than the event's time.
-        world.now = next.at.max(self.now());
+        world.now = next.time.max(self.now());
         self.now.store(world.now, Ordering::Relaxed);
-        let todo = world.happen(next.event);
+        let unlocked_work = world.handle_event(next.event);
         let now = world.now;
-        match todo {
+        match unlocked_work {
             // Do not run the checkers yet: they run after the woken task.
-            Some(Todo::Wake(waker)) => {
+            Some(UnlockedWork::Wake(waker)) => {
                 drop(world);
                 waker.wake();
             }
-            Some(Todo::Step(link, call)) => self.step_link(world, link, call),
-            Some(Todo::Break(breaks)) => {
+            Some(UnlockedWork::CallDriver(link, call)) => self.call_driver(world, link, call),
+            Some(UnlockedWork::ForceRelease(breaks)) => {
                 drop(world);
                 breaks.send();
             }
-            None => world.watch.after(now, None),
+            None => world.observer.check_after_event(now, None),
         }
         Some(next.event)
     }
 
     /// Empties the world at the end of a run, to break reference cycles.
-    pub(crate) fn demolish(&self) {
+    pub(crate) fn clear_world(&self) {
         let mut world = self.world();
         let links = std::mem::take(&mut world.links);
-        let rest = (
-            std::mem::take(&mut world.watch.believers),
-            std::mem::take(&mut world.spawned),
+        let remaining = (
+            std::mem::take(&mut world.observer.believers),
+            std::mem::take(&mut world.spawned_tasks),
             std::mem::take(&mut world.timers),
-            std::mem::take(&mut world.strays),
-            std::mem::take(&mut world.breakers),
+            std::mem::take(&mut world.duplicates),
+            std::mem::take(&mut world.store_connections),
             std::mem::take(&mut world.orders),
         );
         drop(world);
-        drop((links, rest));
+        drop((links, remaining));
     }
 }
 
 /// The part of an event's work that must be done while the world is unlocked: wake a task, call a driver, or send a
 /// force-release.
-enum Todo {
+enum UnlockedWork {
     Wake(Waker),
-    Step(usize, Call),
-    Break(Breaks),
+    CallDriver(usize, DriverCall),
+    ForceRelease(StoreForceRelease),
 }
 
 /// A client process as the world sees it.
@@ -205,27 +209,27 @@ pub(crate) struct Process {
     pub(crate) clock: Clock,
     pub(crate) wall_us: Arc<AtomicI64>,
     /// The number of times that the process has started.
-    pub(crate) life: u32,
+    pub(crate) starts: u32,
     pub(crate) paused_until: u64,
     /// The events that arrived while the process was paused.
-    parked: Vec<Event>,
+    postponed_events: Vec<Event>,
     /// The tasks that were woken while the process was paused.
-    pub(crate) parked_tasks: Vec<usize>,
+    pub(crate) postponed_tasks: Vec<usize>,
     /// The index of the next step in the process's plan.
-    pub(crate) step: usize,
+    pub(crate) next_step_index: usize,
     /// The number of tasks of the process that are still running.
-    pub(crate) tasks: u8,
-    pub(crate) done: bool,
-    pub(crate) killed: bool,
+    pub(crate) running_tasks: u8,
+    pub(crate) is_done: bool,
+    pub(crate) is_killed: bool,
     /// The latest attempt of the process; `None` if there was none.
-    attempt: Option<Arc<Claim>>,
+    latest_attempt: Option<Arc<Claim>>,
     /// When the process sent its first request over its present connections; `None` if it has not sent one.
     pub(crate) first_request: Option<u64>,
     /// The step that the process will have after its next start. It says which masters the process uses (see
     /// `change_plan.rs`).
     next_step: u8,
     /// The present step of the process.
-    step_now: u8,
+    present_step: u8,
 }
 
 /// A force-release whose first step, reading the lock from the masters, is done.
@@ -240,19 +244,19 @@ struct ForceRelease {
 
 #[derive(Default)]
 pub(crate) struct TimerSlot {
-    pub(crate) lap: u32,
+    pub(crate) serial: u32,
     pub(crate) waker: Option<Waker>,
 }
 
 /// A second copy of a message, which arrives late. The master executes it even if the client has closed the connection.
-struct Stray {
+struct DuplicateMessage {
     master: usize,
-    run: u32,
+    restarts: u32,
     /// The connection on which the client sent the original message.
     conn: usize,
-    /// Which check of the generation marker the message contains, as an index into `World::looks`; 0 if it contains no
+    /// Which check of the generation marker the message contains, as an index into `World::marker_check`; 0 if it contains no
     /// check.
-    looks: usize,
+    marker_check: usize,
     request: Request,
 }
 
@@ -262,9 +266,9 @@ pub(crate) struct World {
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) flaw: Option<Flaw>,
     /// The index of the task that is being polled.
-    pub(crate) task: usize,
-    events: BinaryHeap<Reverse<Scheduled>>,
-    seq: u64,
+    pub(crate) polled_task: usize,
+    events: BinaryHeap<Reverse<ScheduledEvent>>,
+    last_sequence_number: u64,
     pub(crate) rng: Rng,
     masters: Vec<SimMaster>,
     /// The records of each master. Only a store (a master like MariaDB or ZooKeeper) has records.
@@ -272,18 +276,18 @@ pub(crate) struct World {
     /// For each master that is a store: the records that a stale disk restores at the next restart.
     store_disks: Vec<Records>,
     sessions: Vec<Session>,
-    asked: Vec<Option<Asked>>,
+    pending_requests: Vec<Option<PendingRequest>>,
     /// For the seeded bug `KeptSession`: the indexes of the sessions with unread answers that clients will reuse.
-    pool: Vec<usize>,
+    reusable_sessions: Vec<usize>,
     /// The lock values that stores have reported as released. Each pair is the index of the store, and the lock value.
-    released: HashSet<(usize, [u8; 32])>,
+    released_values: HashSet<(usize, [u8; 32])>,
     /// The lock values that a force-release has added to the break records of stores.
-    force_released: store::ForceReleased,
+    force_released_values: store::ForceReleasedValues,
     /// The waiters that have left the queue of a store. Each pair is the index of the store, and the waiter.
-    left: HashSet<(usize, Arc<str>)>,
+    left_waiters: HashSet<(usize, Arc<str>)>,
     /// The clients' connections to stores, one for each client and store. The simulation sends force-releases through
     /// them.
-    breakers: Vec<Breaker>,
+    store_connections: Vec<StoreConnection>,
     /// The force-releases at Redis masters so far.
     force_releases: Vec<ForceRelease>,
     pub(crate) links: Vec<Link>,
@@ -291,207 +295,233 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Process>,
     pub(crate) timers: Vec<TimerSlot>,
     pub(crate) free_timers: Vec<u32>,
-    strays: Vec<Option<Stray>>,
+    duplicates: Vec<Option<DuplicateMessage>>,
     /// All orders that operators have sent, by index.
-    orders: Vec<Order>,
+    orders: Vec<OperatorOrder>,
     /// Whether an operator has finished every replacement of masters in this run. Always true without operators.
-    arrived: bool,
+    are_changes_complete: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
-    looks: Vec<Looks>,
+    marker_checks: Vec<MarkerCheck>,
     /// By master: `None`, unless a restart has removed or set back the master's generation marker. Then:
     ///
     /// - the number that the marker had before the restart (the largest one after several such restarts);
     /// - the true time at which the restart guard ends.
     ///
     /// An entry becomes `None` again when the number in the marker is no longer smaller.
-    fallen: Vec<Option<(u64, u64)>>,
+    outdated_markers: Vec<Option<(u64, u64)>>,
     /// By master: the true time at which the restart guard ends after the first restart that removed or set back the
-    /// generation marker; `None` if there was none. Unlike `fallen`, this does not change when the marker is restored.
-    reopened: Vec<Option<u64>>,
+    /// generation marker; `None` if there was none. Unlike `outdated_markers`, this does not change when the marker is restored.
+    guard_ends: Vec<Option<u64>>,
     /// For seeded bugs that replace a master without an operator: the true time at which that master died. `None`
     /// before its death.
-    died: Option<u64>,
+    dead_since: Option<u64>,
     /// The fencing counters of each master when it received its first order from an operator; `None` before. With the
     /// seeded bug `CarryBeforeClose`, the operator copies these counters to the new masters, although they are outdated
     /// by then.
-    counted: Vec<Option<Vec<orders::Counter>>>,
+    early_counters: Vec<Option<Vec<orders::Counter>>>,
     /// Whether the operator is removing a stored value. While it is, the seeded bug `CarryWithoutLock` is switched off.
-    pub(crate) is_dropping: bool,
+    pub(crate) is_operator_removing: bool,
     /// The spawned tasks that the executor has not taken yet.
-    pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
-    pub(crate) watch: Watch,
+    pub(crate) spawned_tasks: Vec<(usize, BoxFuture<()>)>,
+    pub(crate) observer: RunObserver,
 }
 
 impl World {
-    fn new(scenario: Arc<Scenario>, play: Play) -> Self {
+    fn new(scenario: Arc<Scenario>, run_options: RunOptions) -> Self {
         let process = |(client, plan): (usize, &crate::scenario::ClientPlan)| Process {
             next_step: scenario.first_step(client),
-            step_now: scenario.first_step(client),
+            present_step: scenario.first_step(client),
             clock: Clock::new(plan.origin, plan.ppm),
             wall_us: Arc::new(AtomicI64::new(plan.wall_us)),
-            life: 0,
+            starts: 0,
             paused_until: 0,
-            parked: Vec::new(),
-            parked_tasks: Vec::new(),
-            step: 0,
-            tasks: 0,
-            done: false,
-            killed: false,
-            attempt: None,
+            postponed_events: Vec::new(),
+            postponed_tasks: Vec::new(),
+            next_step_index: 0,
+            running_tasks: 0,
+            is_done: false,
+            is_killed: false,
+            latest_attempt: None,
             first_request: None,
         };
         let all_masters = scenario.masters.iter().enumerate();
         let mut world = Self {
-            now: BEGIN,
-            flaw: play.flaw,
-            task: 0,
+            now: RUN_START,
+            flaw: run_options.flaw,
+            polled_task: 0,
             events: BinaryHeap::with_capacity(256),
-            seq: 0,
+            last_sequence_number: 0,
             rng: Rng::stream(scenario.seed, 3),
             masters: all_masters.map(SimMaster::new).collect(),
             stores: vec![Records::default(); scenario.masters.len()],
             store_disks: vec![Records::default(); scenario.masters.len()],
             sessions: Vec::new(),
-            asked: Vec::new(),
-            pool: Vec::new(),
-            released: HashSet::new(),
-            force_released: store::ForceReleased::default(),
-            left: HashSet::new(),
-            breakers: Vec::new(),
+            pending_requests: Vec::new(),
+            reusable_sessions: Vec::new(),
+            released_values: HashSet::new(),
+            force_released_values: store::ForceReleasedValues::default(),
+            left_waiters: HashSet::new(),
+            store_connections: Vec::new(),
             force_releases: Vec::new(),
             links: Vec::new(),
             conns: Vec::new(),
             processes: scenario.clients.iter().enumerate().map(process).collect(),
             timers: Vec::new(),
             free_timers: Vec::new(),
-            strays: Vec::new(),
+            duplicates: Vec::new(),
             orders: Vec::new(),
-            arrived: scenario
+            are_changes_complete: scenario
                 .change
                 .as_ref()
                 .is_none_or(|plan| plan.operators == 0),
-            looks: vec![Looks::default()],
-            fallen: vec![None; scenario.masters.len()],
-            reopened: vec![None; scenario.masters.len()],
-            died: None,
-            counted: vec![None; scenario.masters.len()],
-            is_dropping: false,
-            spawned: Vec::new(),
-            watch: Watch::new(&scenario, play),
+            marker_checks: vec![MarkerCheck::default()],
+            outdated_markers: vec![None; scenario.masters.len()],
+            guard_ends: vec![None; scenario.masters.len()],
+            dead_since: None,
+            early_counters: vec![None; scenario.masters.len()],
+            is_operator_removing: false,
+            spawned_tasks: Vec::new(),
+            observer: RunObserver::new(&scenario, run_options),
             scenario: scenario.clone(),
         };
         for (index, fault) in scenario.faults.iter().enumerate() {
-            let at = BEGIN + fault.at;
+            let at = RUN_START + fault.at;
             if let FaultKind::Crash { master, age, .. } = fault.kind {
-                world.at(at.saturating_sub(age).max(BEGIN), Event::Snapshot(master));
+                world.schedule(
+                    at.saturating_sub(age).max(RUN_START),
+                    Event::DiskSnapshot(master),
+                );
             }
-            world.at(at, Event::Fault(index as u32));
+            world.schedule(at, Event::Fault(index as u32));
         }
-        world.begin_change();
+        world.write_initial_markers();
         world
     }
 
     /// Schedules an event at the true time `at`.
-    pub(crate) fn at(&mut self, at: u64, event: Event) {
-        self.seq += 1;
-        let seq = self.seq;
-        self.events.push(Reverse(Scheduled { at, seq, event }));
+    pub(crate) fn schedule(&mut self, time: u64, event: Event) {
+        self.last_sequence_number += 1;
+        let sequence_number = self.last_sequence_number;
+        self.events.push(Reverse(ScheduledEvent {
+            time,
+            sequence_number,
+            event,
+        }));
     }
 
     /// Whether all faults of the scenario have ended.
-    pub(crate) fn healed(&self) -> bool {
-        self.now >= BEGIN + self.scenario.heal_at
+    pub(crate) fn faults_have_ended(&self) -> bool {
+        self.now >= RUN_START + self.scenario.heal_at
     }
 
     /// Whether preemption is switched off: in a run with stores, after the faults have ended. There would be too many
     /// preemptions, because each clock reading can cause one, and the driver for stores reads the clock very often.
-    fn is_rested(&self) -> bool {
-        self.healed() && self.scenario.stores() != 0
+    fn is_preemption_off(&self) -> bool {
+        self.faults_have_ended() && self.scenario.store_masters() != 0
     }
 
     /// Returns the client whose process receives the event; `None` if no client process receives it.
-    fn owner(&self, event: &Event) -> Option<usize> {
+    fn receiving_client(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Timer { client, .. } => Some(usize::from(*client)),
-            Event::Turn { link } | Event::Alarm { link, .. } => {
+            Event::RunActor { link } | Event::Alarm { link, .. } => {
                 Some(self.links[*link as usize].client)
             }
-            Event::Dialed { conn } | Event::Receive { conn } | Event::Closed { conn } => {
+            Event::ConnectAnswered { conn }
+            | Event::BytesReachClient { conn }
+            | Event::ConnectionClosed { conn } => {
                 let link = self.conns[*conn as usize].link;
                 Some(self.links[link].client)
             }
-            Event::Tell { asked } => self.client_of_asked(*asked),
-            Event::Obeyed { order } => Some(self.orders[*order as usize].client),
-            Event::Lost { session } | Event::Word { session } => {
+            Event::AnswerReachesClient { request } => self.client_of_request(*request),
+            Event::ReplyReachesOperator { order } => Some(self.orders[*order as usize].client),
+            Event::SessionLost { session } | Event::WakeUpReachesClient { session } => {
                 Some(self.client_of_session(*session))
             }
             _ => None,
         }
     }
 
-    fn happen(&mut self, event: Event) -> Option<Todo> {
-        self.watch.coverage.events += 1;
-        self.watch.event += 1;
-        if let Some(client) = self.owner(&event) {
+    fn handle_event(&mut self, event: Event) -> Option<UnlockedWork> {
+        self.observer.coverage.events += 1;
+        self.observer.event += 1;
+        if let Some(client) = self.receiving_client(&event) {
             let process = &mut self.processes[client];
             if process.paused_until > self.now {
-                process.parked.push(event);
+                process.postponed_events.push(event);
                 return None;
             }
         }
-        let step = |(link, call)| Todo::Step(link, call);
-        let at = |index: u32| index as usize;
+        let call_driver = |(link, call)| UnlockedWork::CallDriver(link, call);
+        let to_index = |index: u32| index as usize;
         match event {
-            Event::Timer { slot, lap, .. } => {
+            Event::Timer { slot, serial, .. } => {
                 let timer = &mut self.timers[slot as usize];
-                let due = timer.lap == lap;
-                return due.then(|| timer.waker.take()).flatten().map(Todo::Wake);
+                let is_due = timer.serial == serial;
+                return is_due
+                    .then(|| timer.waker.take())
+                    .flatten()
+                    .map(UnlockedWork::Wake);
             }
-            Event::Turn { link } => {
-                let call = self.turn(at(link));
-                return Some(step((at(link), call)));
+            Event::RunActor { link } => {
+                let call = self.start_actor(to_index(link));
+                return Some(call_driver((to_index(link), call)));
             }
-            Event::Alarm { link, lap } => {
-                let call = self.alarm(at(link), lap);
-                return call.map(|call| step((at(link), call)));
+            Event::Alarm { link, serial } => {
+                let call = self.fire_alarm(to_index(link), serial);
+                return call.map(|call| call_driver((to_index(link), call)));
             }
-            Event::Dialed { conn } => {
-                let link = self.conns[at(conn)].link;
-                return self.dialed(at(conn)).map(|call| step((link, call)));
+            Event::ConnectAnswered { conn } => {
+                let link = self.conns[to_index(conn)].link;
+                return self
+                    .handle_connect_answer(to_index(conn))
+                    .map(|call| call_driver((link, call)));
             }
-            Event::Receive { conn } => return self.receive(at(conn)).map(step),
-            Event::Closed { conn } => return self.closed(at(conn)).map(step),
-            Event::Accept { conn } => self.accept(at(conn)),
-            Event::Arrive { conn } => self.arrive(at(conn)),
-            Event::Stray(index) => self.stray(at(index)),
-            Event::Fault(index) => return self.fault(at(index)),
-            Event::Reach { asked } => self.reach(at(asked)),
-            Event::Tell { asked } => return self.tell(at(asked)),
-            Event::Lost { session } => return self.lost_session(at(session)),
-            Event::Word { session } => return self.word(at(session)),
-            Event::Restart(master) => self.restart(master.into()),
-            Event::Snapshot(master) => self.snapshot(master.into()),
-            Event::ForeignKeyGoes { master, resource } => self.remove_foreign_key(master, resource),
-            Event::Resume(client) => self.resume(client.into()),
-            Event::Ends(client) => {
-                self.watch.coverage.ended_processes += 1;
+            Event::BytesReachClient { conn } => {
+                return self.deliver_to_client(to_index(conn)).map(call_driver);
+            }
+            Event::ConnectionClosed { conn } => {
+                return self.deliver_close(to_index(conn)).map(call_driver);
+            }
+            Event::ConnectReachesMaster { conn } => self.handle_connect(to_index(conn)),
+            Event::BytesReachMaster { conn } => self.deliver_to_master(to_index(conn)),
+            Event::DuplicateReachesMaster(index) => self.deliver_duplicate(to_index(index)),
+            Event::Fault(index) => return self.inject_fault(to_index(index)),
+            Event::RequestReachesStore { request } => self.deliver_request(to_index(request)),
+            Event::AnswerReachesClient { request } => {
+                return self.deliver_answer(to_index(request));
+            }
+            Event::SessionLost { session } => return self.deliver_session_loss(to_index(session)),
+            Event::WakeUpReachesClient { session } => {
+                return self.deliver_wake_up(to_index(session));
+            }
+            Event::MasterRestarts(master) => self.restart(master.into()),
+            Event::DiskSnapshot(master) => self.snapshot(master.into()),
+            Event::ForeignKeyRemoved { master, resource } => {
+                self.remove_foreign_key(master, resource)
+            }
+            Event::ProcessResumes(client) => self.resume(client.into()),
+            Event::ProcessEnds(client) => {
+                self.observer.coverage.ended_processes += 1;
                 self.kill_process(client, 2 * MS);
             }
-            Event::Reconfigured(client) => self.configure_last(client.into()),
-            Event::Ordered { order } => self.ordered(at(order)),
-            Event::Obeyed { order } => return self.obeyed(at(order)).map(Todo::Wake),
-            Event::Unguarded => self.judge_marks(),
-            Event::Break(index) => self.break_step(index as usize),
-            Event::LookedAfter => self.look_after(),
-            Event::Skipped(fault) => self.skip(at(fault)),
-            Event::Wake(_) | Event::Boot(_) => {}
+            Event::LastReconfiguration(client) => self.restart_with_last_masters(client.into()),
+            Event::OrderReachesMaster { order } => self.deliver_order(to_index(order)),
+            Event::ReplyReachesOperator { order } => {
+                return self.deliver_reply(to_index(order)).map(UnlockedWork::Wake);
+            }
+            Event::RestartGuardEnds => self.check_outdated_markers(),
+            Event::ForceReleaseStep(index) => self.continue_force_release(index as usize),
+            Event::RestoreMarkers => self.restore_lost_markers(),
+            Event::ClocksAdvance(fault) => self.advance_all_clocks(to_index(fault)),
+            Event::TaskReady(_) | Event::ProcessStarts(_) => {}
         }
         None
     }
 
     /// Adds a line to the trace, if the run has a trace.
-    pub(crate) fn say(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn trace_line(&mut self, line: impl FnOnce() -> String) {
         let now = self.now;
-        self.watch.say(now, line);
+        self.observer.trace_line(now, line);
     }
 }

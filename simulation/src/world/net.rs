@@ -5,9 +5,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::link::Call;
+use super::link::DriverCall;
 use super::{Event, World};
-use crate::clock::BEGIN;
+use crate::clock::RUN_START;
 use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
 
@@ -17,85 +17,91 @@ pub(super) struct Conn {
     pub(super) master: usize,
     /// The number of restarts of the server when it accepted the connection. The connection ends when the server
     /// process ends.
-    pub(super) run: u32,
-    state: State,
+    pub(super) restarts: u32,
+    state: ConnState,
     /// Whether the connection is open on the client's side.
-    client: bool,
+    is_client_open: bool,
     /// Whether the connection is open on the server's side.
-    pub(super) server: bool,
+    pub(super) is_server_open: bool,
     /// Whether the connection is broken in the network. Bytes that the client sends on a broken connection are lost.
-    broken: bool,
+    is_broken: bool,
     /// The bytes in flight to the server, as packets in the order of sending. Each arrival takes the first packet, so
     /// the order of the bytes is kept.
-    to: VecDeque<Vec<u8>>,
+    to_server: VecDeque<Vec<u8>>,
     /// The bytes in flight to the client, as packets in the order of sending.
-    from: VecDeque<Vec<u8>>,
+    to_client: VecDeque<Vec<u8>>,
     /// The arrival time (true time) of the last packet to the server.
-    last_to: u64,
+    last_arrival_at_server: u64,
     /// The arrival time (true time) of the last packet to the client.
-    last_from: u64,
+    last_arrival_at_client: u64,
     /// The bytes of an incomplete command: the server has received them and waits for the rest of the command.
     pub(super) unread: Vec<u8>,
     /// The id of the client process that has subscribed to wake-ups on this connection; `None` if none has.
     pub(super) subscriber: Option<String>,
     /// The lock keys of the elections whose new leaders are announced on this connection.
-    pub(super) watches: Vec<Arc<[u8]>>,
+    pub(super) watched_elections: Vec<Arc<[u8]>>,
     /// The number of lock requests that the server has executed on this connection.
-    pub(super) served: u64,
+    pub(super) served_requests: u64,
     /// Whether the next reply of the server is malformed.
-    pub(super) garbled: bool,
+    pub(super) is_next_reply_malformed: bool,
     /// The name that the client has given to the connection.
     pub(super) name: String,
     /// Whether an operator has closed the connection at the server. The server then executes no further command from
     /// this connection.
-    pub(super) ended: bool,
+    pub(super) is_killed_by_operator: bool,
 }
 
 #[derive(PartialEq, Eq)]
-enum State {
+enum ConnState {
     Dialing,
     Open,
 }
 
-/// The direction of a packet: `To` the server, or `From` the server.
+/// The direction of a packet: to the master, or from the master.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    To,
-    From,
+pub(super) enum Direction {
+    ToMaster,
+    FromMaster,
 }
 
 /// The route of one packet through the network: its client, its master and its direction.
-pub(super) struct Trip {
+pub(super) struct PacketRoute {
     pub(super) client: usize,
     pub(super) master: usize,
-    pub(super) way: Way,
+    pub(super) direction: Direction,
     /// The longest time that the packet takes if it is sent after all faults have ended, in nanoseconds.
     pub(super) healed_within: u64,
 }
 
-impl Trip {
+impl PacketRoute {
     /// Draws the true time of arrival of a packet that is sent at `now`. Each loss delays the packet by the
     /// retransmission time, and increases `lost` by one. A partition delays the packet until the partition ends.
-    pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
+    pub(super) fn draw_arrival(
+        &self,
+        scenario: &Scenario,
+        now: u64,
+        rng: &mut Rng,
+        lost_packets: &mut u64,
+    ) -> u64 {
         let net = scenario.net;
-        let takes = net.delay + rng.below(net.jitter + 1);
-        if now >= BEGIN + scenario.heal_at {
-            return now + takes.min(self.healed_within);
+        let travel_time = net.delay + rng.below(net.jitter + 1);
+        if now >= RUN_START + scenario.heal_at {
+            return now + travel_time.min(self.healed_within);
         }
-        let mut at = now + takes;
+        let mut arrival = now + travel_time;
         while rng.chance(net.loss_ppm) {
-            *lost += 1;
-            at += net.again;
+            *lost_packets += 1;
+            arrival += net.again;
         }
-        while let Some(end) = self.cut_until(scenario, now, at) {
-            at = end + net.delay + rng.below(net.again);
+        while let Some(partition_end) = self.end_of_partition(scenario, now, arrival) {
+            arrival = partition_end + net.delay + rng.below(net.again);
         }
-        at
+        arrival
     }
 
     /// Returns the end of the partition that blocks the packet; `None` if no partition blocks it. The packet is sent at
-    /// `now`, and would arrive at `at` without the partition.
-    fn cut_until(&self, scenario: &Scenario, now: u64, at: u64) -> Option<u64> {
+    /// `now`, and would arrive at `arrival` without the partition.
+    fn end_of_partition(&self, scenario: &Scenario, now: u64, arrival: u64) -> Option<u64> {
         scenario.faults.iter().find_map(|fault| match fault.kind {
             FaultKind::Partition {
                 clients,
@@ -104,10 +110,20 @@ impl Trip {
                 from,
                 lasts,
             } => {
-                let (begin, end) = (BEGIN + fault.at, BEGIN + fault.at + lasts);
-                let here = clients >> self.client & 1 == 1 && masters >> self.master & 1 == 1;
-                let blocks = if self.way == Way::To { to } else { from };
-                (here && blocks && now < end && at >= begin && at < end).then_some(end)
+                let (begins_at, ends_at) = (RUN_START + fault.at, RUN_START + fault.at + lasts);
+                let is_concerned =
+                    clients >> self.client & 1 == 1 && masters >> self.master & 1 == 1;
+                let is_blocked = if self.direction == Direction::ToMaster {
+                    to
+                } else {
+                    from
+                };
+                (is_concerned
+                    && is_blocked
+                    && now < ends_at
+                    && arrival >= begins_at
+                    && arrival < ends_at)
+                    .then_some(ends_at)
             }
             _ => None,
         })
@@ -116,127 +132,127 @@ impl Trip {
 
 impl Conn {
     /// Whether bytes that the server sends reach the client.
-    pub(super) fn is_heard(&self) -> bool {
-        self.client && self.server
+    pub(super) fn is_open(&self) -> bool {
+        self.is_client_open && self.is_server_open
     }
 }
 
 impl World {
     /// Draws the true time of arrival of a packet that is sent now. The packet arrives after all earlier packets of
     /// this connection in the same direction, so the bytes stay in order.
-    fn travel(&mut self, conn: usize, way: Way) -> u64 {
+    fn draw_packet_arrival(&mut self, conn: usize, direction: Direction) -> u64 {
         let (link, master) = (self.conns[conn].link, self.conns[conn].master);
-        let trip = Trip {
+        let route = PacketRoute {
             client: self.links[link].client,
             master,
-            way,
+            direction,
             // After the faults have healed, a packet takes at most a third of the node timeout. So a round trip fits
             // into the node timeout.
             healed_within: self.scenario.settings.node_timeout / 3,
         };
-        let (rng, lost) = (
+        let (rng, lost_packets) = (
             &mut self.links[link].rng,
-            &mut self.watch.coverage.lost_packets,
+            &mut self.observer.coverage.lost_packets,
         );
-        let at = trip.ends(&self.scenario, self.now, rng, lost);
+        let arrival = route.draw_arrival(&self.scenario, self.now, rng, lost_packets);
         let conn = &mut self.conns[conn];
-        let last = match way {
-            Way::To => &mut conn.last_to,
-            Way::From => &mut conn.last_from,
+        let last_arrival = match direction {
+            Direction::ToMaster => &mut conn.last_arrival_at_server,
+            Direction::FromMaster => &mut conn.last_arrival_at_client,
         };
-        *last = at.max(*last + 1);
-        *last
+        *last_arrival = arrival.max(*last_arrival + 1);
+        *last_arrival
     }
 
     /// Sends the first packet of a new connection.
-    pub(super) fn dial(&mut self, index: usize) {
+    pub(super) fn open_connection(&mut self, index: usize) {
         let conn = self.conns.len();
         self.conns.push(Conn {
             link: index,
             master: self.links[index].master,
-            run: 0,
-            state: State::Dialing,
-            client: true,
-            server: false,
-            broken: false,
-            to: VecDeque::new(),
-            from: VecDeque::new(),
-            last_to: 0,
-            last_from: 0,
+            restarts: 0,
+            state: ConnState::Dialing,
+            is_client_open: true,
+            is_server_open: false,
+            is_broken: false,
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+            last_arrival_at_server: 0,
+            last_arrival_at_client: 0,
             unread: Vec::new(),
             subscriber: None,
-            watches: Vec::new(),
-            served: 0,
-            garbled: false,
+            watched_elections: Vec::new(),
+            served_requests: 0,
+            is_next_reply_malformed: false,
             name: String::new(),
-            ended: false,
+            is_killed_by_operator: false,
         });
         self.links[index].conn = Some(conn);
-        let at = self.travel(conn, Way::To);
+        let at = self.draw_packet_arrival(conn, Direction::ToMaster);
         let conn = conn as u32;
-        self.at(at, Event::Accept { conn });
+        self.schedule(at, Event::ConnectReachesMaster { conn });
     }
 
-    pub(super) fn is_dialing(&self, conn: usize) -> bool {
-        self.conns[conn].state == State::Dialing
+    pub(super) fn is_connecting(&self, conn: usize) -> bool {
+        self.conns[conn].state == ConnState::Dialing
     }
 
     /// Handles the arrival of a connection's first packet at the master. The kernel accepts the connection even if the
     /// server process stalls.
-    pub(super) fn accept(&mut self, conn: usize) {
+    pub(super) fn handle_connect(&mut self, conn: usize) {
         let master = &self.masters[self.conns[conn].master];
-        let (up, run) = (master.up, master.run);
-        let taken = &mut self.conns[conn];
-        taken.server = up;
-        taken.run = run;
-        let at = self.travel(conn, Way::From);
+        let (up, restarts) = (master.up, master.restarts);
+        let connection = &mut self.conns[conn];
+        connection.is_server_open = up;
+        connection.restarts = restarts;
+        let at = self.draw_packet_arrival(conn, Direction::FromMaster);
         let conn = conn as u32;
-        self.at(at, Event::Dialed { conn });
+        self.schedule(at, Event::ConnectAnswered { conn });
     }
 
     /// Called when the client receives the reply to the first packet of a connection. Returns whether the server
     /// accepted or refused the connection; `None` if the client has already closed it.
-    pub(super) fn dialed(&mut self, conn: usize) -> Option<Call> {
-        let dialed = &mut self.conns[conn];
-        if !dialed.client {
+    pub(super) fn handle_connect_answer(&mut self, conn: usize) -> Option<DriverCall> {
+        let connection = &mut self.conns[conn];
+        if !connection.is_client_open {
             return None;
         }
-        dialed.state = State::Open;
-        if !dialed.server {
-            return Some(Call::Cut("connection refused"));
+        connection.state = ConnState::Open;
+        if !connection.is_server_open {
+            return Some(DriverCall::Disconnect("connection refused"));
         }
-        self.watch.coverage.reconnects += 1;
-        Some(Call::Dialed)
+        self.observer.coverage.reconnects += 1;
+        Some(DriverCall::Connected)
     }
 
     /// Sends bytes to the master, in one packet or several. Afterwards, the connection sometimes breaks.
-    pub(super) fn say_to_master(&mut self, conn: usize, bytes: Vec<u8>) {
+    pub(super) fn send_to_master(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
-        while !rest.is_empty() && !self.conns[conn].broken {
-            let behind = rest.split_off(self.piece(conn, rest.len()));
-            self.conns[conn].to.push_back(rest);
-            rest = behind;
-            let at = self.travel(conn, Way::To);
+        while !rest.is_empty() && !self.conns[conn].is_broken {
+            let rest_after = rest.split_off(self.draw_packet_size(conn, rest.len()));
+            self.conns[conn].to_server.push_back(rest);
+            rest = rest_after;
+            let at = self.draw_packet_arrival(conn, Direction::ToMaster);
             let conn = conn as u32;
-            self.at(at, Event::Arrive { conn });
+            self.schedule(at, Event::BytesReachMaster { conn });
         }
         let net = self.scenario.net;
-        let resets = !self.healed() && self.rng_of(conn).chance(net.reset_ppm);
-        if resets {
-            self.cut(conn, true);
+        let is_reset = !self.faults_have_ended() && self.rng_of(conn).chance(net.reset_ppm);
+        if is_reset {
+            self.break_connection(conn, true);
         }
     }
 
     /// Sends bytes to the client, unless the connection is broken.
-    pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
+    pub(super) fn send_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
-        while !rest.is_empty() && self.conns[conn].is_heard() && !self.conns[conn].broken {
-            let behind = rest.split_off(self.piece(conn, rest.len()));
-            self.conns[conn].from.push_back(rest);
-            rest = behind;
-            let at = self.travel(conn, Way::From);
+        while !rest.is_empty() && self.conns[conn].is_open() && !self.conns[conn].is_broken {
+            let rest_after = rest.split_off(self.draw_packet_size(conn, rest.len()));
+            self.conns[conn].to_client.push_back(rest);
+            rest = rest_after;
+            let at = self.draw_packet_arrival(conn, Direction::FromMaster);
             let conn = conn as u32;
-            self.at(at, Event::Receive { conn });
+            self.schedule(at, Event::BytesReachClient { conn });
         }
     }
 
@@ -245,7 +261,7 @@ impl World {
     }
 
     /// Draws the number of bytes in the next packet.
-    fn piece(&mut self, conn: usize, len: usize) -> usize {
+    fn draw_packet_size(&mut self, conn: usize, len: usize) -> usize {
         let cut_ppm = self.scenario.net.cut_ppm;
         let rng = self.rng_of(conn);
         if len > 1 && rng.chance(cut_ppm) {
@@ -257,109 +273,111 @@ impl World {
 
     /// Called when the next packet in flight reaches the server. Executes the commands that are then complete. If the
     /// server stalls, the packet is delayed until the stall ends.
-    pub(super) fn arrive(&mut self, conn: usize) {
+    pub(super) fn deliver_to_master(&mut self, conn: usize) {
         let stalled_until = self.masters[self.conns[conn].master].stalled_until;
-        if stalled_until > self.now && self.conns[conn].server {
+        if stalled_until > self.now && self.conns[conn].is_server_open {
             let conn = conn as u32;
-            self.at(stalled_until, Event::Arrive { conn });
+            self.schedule(stalled_until, Event::BytesReachMaster { conn });
             return;
         }
-        let open = &mut self.conns[conn];
-        let piece = open.to.pop_front();
-        if let (Some(piece), true) = (piece, open.server) {
-            open.unread.extend_from_slice(&piece);
-            self.serve(conn);
+        let connection = &mut self.conns[conn];
+        let packet = connection.to_server.pop_front();
+        if let (Some(packet), true) = (packet, connection.is_server_open) {
+            connection.unread.extend_from_slice(&packet);
+            self.execute_received(conn);
         }
         // If the client has closed the connection and the server has received all bytes, the server closes the
         // connection too.
-        let open = &mut self.conns[conn];
-        if !open.client && open.to.is_empty() {
-            open.server = false;
+        let connection = &mut self.conns[conn];
+        if !connection.is_client_open && connection.to_server.is_empty() {
+            connection.is_server_open = false;
         }
     }
 
     /// Called when the next packet in flight reaches the client. Returns the index of the connection's `Link`, and the
     /// bytes of the packet. Returns `None` if no packet is in flight, or if the client has closed the connection.
-    pub(super) fn receive(&mut self, conn: usize) -> Option<(usize, Call)> {
-        let open = &mut self.conns[conn];
-        let piece = open.from.pop_front()?;
-        open.client.then_some((open.link, Call::Hear(piece)))
+    pub(super) fn deliver_to_client(&mut self, conn: usize) -> Option<(usize, DriverCall)> {
+        let connection = &mut self.conns[conn];
+        let packet = connection.to_client.pop_front()?;
+        connection
+            .is_client_open
+            .then_some((connection.link, DriverCall::Receive(packet)))
     }
 
     /// Returns the index of the connection's `Link`, and a notification for the client: the server has closed the
     /// connection. Returns `None` if the client has already closed it.
-    pub(super) fn closed(&mut self, conn: usize) -> Option<(usize, Call)> {
-        let ended = &self.conns[conn];
-        ended
-            .client
-            .then_some((ended.link, Call::Cut("connection closed")))
+    pub(super) fn deliver_close(&mut self, conn: usize) -> Option<(usize, DriverCall)> {
+        let connection = &self.conns[conn];
+        connection
+            .is_client_open
+            .then_some((connection.link, DriverCall::Disconnect("connection closed")))
     }
 
     /// Closes the client's side of a connection; `index` is the index of its `Link`. Packets that are in flight to the
     /// server may still arrive.
-    pub(super) fn close(&mut self, index: usize) {
+    pub(super) fn close_link(&mut self, index: usize) {
         let Some(conn) = self.links[index].conn.take() else {
             return;
         };
-        if !std::mem::replace(&mut self.conns[conn].client, false) {
+        if !std::mem::replace(&mut self.conns[conn].is_client_open, false) {
             return;
         }
-        self.conns[conn].from.clear();
-        self.strand(conn);
+        self.conns[conn].to_client.clear();
+        self.drop_packets_to_server(conn);
     }
 
     /// Drops the packets in flight to the server: all of them, or all except the first few.
-    fn strand(&mut self, conn: usize) {
-        let ppm = self.scenario.net.leftover_ppm;
-        let under_way = self.conns[conn].to.len();
+    fn drop_packets_to_server(&mut self, conn: usize) {
+        let leftover_ppm = self.scenario.net.leftover_ppm;
+        let in_flight = self.conns[conn].to_server.len();
         let rng = self.rng_of(conn);
-        let live = if under_way > 0 && rng.chance(ppm) {
-            rng.range(1, under_way as u64) as usize
+        let kept = if in_flight > 0 && rng.chance(leftover_ppm) {
+            rng.range(1, in_flight as u64) as usize
         } else {
             0
         };
-        self.watch.coverage.leftovers += live as u64;
-        let open = &mut self.conns[conn];
-        open.to.truncate(live);
-        if live == 0 {
-            open.server = false;
+        self.observer.coverage.leftovers += kept as u64;
+        let connection = &mut self.conns[conn];
+        connection.to_server.truncate(kept);
+        if kept == 0 {
+            connection.is_server_open = false;
         }
     }
 
-    /// Breaks a connection in the network, possibly in the middle of a message. If `alive` is true, the server keeps
+    /// Breaks a connection in the network, possibly in the middle of a message. If `is_server_alive` is true, the server keeps
     /// running, and packets that are in flight to it may still arrive.
-    pub(super) fn cut(&mut self, conn: usize, alive: bool) {
-        if !self.conns[conn].is_heard() || self.conns[conn].broken {
+    pub(super) fn break_connection(&mut self, conn: usize, is_server_alive: bool) {
+        if !self.conns[conn].is_open() || self.conns[conn].is_broken {
             return;
         }
-        self.conns[conn].broken = true;
-        self.watch.coverage.resets += 1;
-        let answers = self.conns[conn].from.len() as u64;
-        let heard = self.rng_of(conn).below(answers + 1) as usize;
-        let torn = self.rng_of(conn).draw();
-        let open = &mut self.conns[conn];
-        open.from.truncate(heard);
-        if let Some(last) = open.from.back_mut() {
-            let keep = torn as usize % (last.len() + 1);
-            last.truncate(keep);
+        self.conns[conn].is_broken = true;
+        self.observer.coverage.resets += 1;
+        let packets = self.conns[conn].to_client.len() as u64;
+        let kept_packets = self.rng_of(conn).below(packets + 1) as usize;
+        let random = self.rng_of(conn).draw();
+        let connection = &mut self.conns[conn];
+        connection.to_client.truncate(kept_packets);
+        if let Some(last) = connection.to_client.back_mut() {
+            let kept_bytes = random as usize % (last.len() + 1);
+            last.truncate(kept_bytes);
         }
-        if alive {
-            self.strand(conn);
+        if is_server_alive {
+            self.drop_packets_to_server(conn);
         } else {
-            self.conns[conn].to.clear();
-            self.conns[conn].server = false;
+            self.conns[conn].to_server.clear();
+            self.conns[conn].is_server_open = false;
         }
-        let at = self.travel(conn, Way::From);
+        let at = self.draw_packet_arrival(conn, Direction::FromMaster);
         let conn = conn as u32;
-        self.at(at, Event::Closed { conn });
+        self.schedule(at, Event::ConnectionClosed { conn });
     }
 
-    pub(super) fn cut_all(&mut self, master: usize, alive: bool) {
+    pub(super) fn break_all_connections(&mut self, master: usize, is_server_alive: bool) {
         for conn in 0..self.conns.len() {
             if self.conns[conn].master == master {
-                self.cut(conn, alive);
-                if !alive {
-                    self.conns[conn].server = false;
+                self.break_connection(conn, is_server_alive);
+                if !is_server_alive {
+                    self.conns[conn].is_server_open = false;
                 }
             }
         }
@@ -367,24 +385,24 @@ impl World {
 
     /// Closes a connection at the server. The server never reads the bytes in flight on this connection.
     pub(super) fn hang_up(&mut self, conn: usize) {
-        let heard = self.conns[conn].is_heard();
-        let open = &mut self.conns[conn];
-        open.server = false;
-        open.to.clear();
-        open.unread.clear();
-        if heard {
-            let at = self.travel(conn, Way::From);
+        let was_open = self.conns[conn].is_open();
+        let connection = &mut self.conns[conn];
+        connection.is_server_open = false;
+        connection.to_server.clear();
+        connection.unread.clear();
+        if was_open {
+            let at = self.draw_packet_arrival(conn, Direction::FromMaster);
             let conn = conn as u32;
-            self.at(at, Event::Closed { conn });
+            self.schedule(at, Event::ConnectionClosed { conn });
         }
     }
 
     /// Ends all connections of a master on the server's side, without notifying the clients. Real servers and
     /// network devices sometimes do this.
-    pub(super) fn forget(&mut self, master: usize) {
+    pub(super) fn forget_connections(&mut self, master: usize) {
         for conn in &mut self.conns {
             if conn.master == master {
-                conn.server = false;
+                conn.is_server_open = false;
             }
         }
     }

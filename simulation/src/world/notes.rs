@@ -6,9 +6,9 @@ use quorate::node::{Answer, Fault, Request};
 use quorate::testing::server_half;
 
 use super::World;
-use super::words::text;
+use super::arguments::as_text;
 use crate::facts::Fact;
-use crate::locker::resource_of;
+use crate::locker::place_of_key;
 use crate::seeded_bugs::Flaw;
 
 impl World {
@@ -19,34 +19,39 @@ impl World {
         };
         let now = self.now;
         let master = &mut self.masters[index];
-        let now_us = master.micros(now);
+        let now_us = master.clock_us(now);
         let answer = master.execute(now_us, request, self.flaw);
         let announced = master.take_announced();
-        self.watch.coverage.noted += 1;
+        self.observer.coverage.notes_sent += 1;
         for item in items.iter() {
-            let (value, says) = (item.claim.token().to_hex(), item.says.clone());
-            let key = text(item.claim.key()).to_owned();
-            let short = crate::facts::short(&value);
-            self.say(|| {
-                format!("master {index}: Note {says:?} for the lock value {short} on {key}; answer {answer:?}")
+            let (value, text) = (item.claim.token().to_hex(), item.says.clone());
+            let key = as_text(item.claim.key()).to_owned();
+            let short_hex = crate::facts::short_hex(&value);
+            self.trace_line(|| {
+                format!("master {index}: Note {text:?} for the lock value {short_hex} on {key}; answer {answer:?}")
             });
-            self.show_note(index, item.claim.key());
+            self.report_stored_note(index, item.claim.key());
         }
         for key in announced {
-            self.announce(index, &key);
+            self.announce_leader(index, &key);
         }
         answer
     }
 
     /// Lets a master execute the script LOOK, and writes the reply into `out`.
-    pub(super) fn look_at(&mut self, index: usize, request: &Request, out: &mut Vec<u8>) {
+    pub(super) fn reply_with_lock_state(
+        &mut self,
+        index: usize,
+        request: &Request,
+        out: &mut Vec<u8>,
+    ) {
         let Request::Look { key } = request else {
             return;
         };
         let now = self.now;
-        self.watch.coverage.messages += 1;
+        self.observer.coverage.messages += 1;
         let master = &mut self.masters[index];
-        let now_us = master.micros(now);
+        let now_us = master.clock_us(now);
         let answer = master.execute(now_us, request, self.flaw);
         let note = master.note(now_us, key).map(|(note, _)| note);
         server_half::reply(request, &answer, note.as_deref(), out);
@@ -60,69 +65,76 @@ impl World {
         request: &Request,
         answer: &Result<Answer, Fault>,
     ) -> Option<Vec<u8>> {
-        let (Request::Acquire { claim, .. }, Ok(Answer::Refused { line, .. })) = (request, answer)
+        let (Request::Acquire { claim, .. }, Ok(Answer::Refused { line: queue, .. })) =
+            (request, answer)
         else {
             return None;
         };
-        let holder = line.as_ref()?.holder.as_deref()?;
+        let holder = queue.as_ref()?.holder.as_deref()?;
         let master = &self.masters[index];
-        let now_us = master.micros(self.now);
+        let now_us = master.clock_us(self.now);
         let mut keys = claim.keys();
-        let way = keys.find(|key| master.holder(now_us, key) == Some(holder))?;
-        let (mut note, _) = master.note(now_us, way)?;
+        let held_key = keys.find(|key| master.holder(now_us, key) == Some(holder))?;
+        let (mut note, _) = master.note(now_us, held_key)?;
         if self.flaw == Some(Flaw::NoteOfLast)
-            && let (Some(whose), Ok(holder)) = (note.first_chunk_mut::<32>(), holder.try_into())
+            && let (Some(note_value), Ok(holder)) =
+                (note.first_chunk_mut::<32>(), holder.try_into())
         {
-            *whose = holder;
+            *note_value = holder;
         }
         Some(note)
     }
 
     /// Reports to the checkers which note a master stores for a lock, if any.
-    pub(super) fn show_note(&mut self, index: usize, key: &[u8]) {
-        if !self.watch.has_notes {
+    pub(super) fn report_stored_note(&mut self, index: usize, key: &[u8]) {
+        if !self.observer.has_notes {
             return;
         }
         let now = self.now;
         let master = &self.masters[index];
-        let now_us = master.micros(now);
+        let now_us = master.clock_us(now);
         let note = master.note(now_us, key);
-        let until = note
+        let expires_at = note
             .as_ref()
-            .and_then(|(_, until)| master.clock.when(until * 1_000));
-        let lock = master.peek_key(now_us, key);
+            .and_then(|(_, expires_us)| master.clock.time_of_reading(expires_us * 1_000));
+        let lock = master.lock_state(now_us, key);
         let fact = Fact::StoredNote {
             master: index,
-            resource: resource_of(key),
-            note: note.as_ref().map(|(note, until)| (&note[..], *until)),
+            resource: place_of_key(key),
+            note: note
+                .as_ref()
+                .map(|(note, expires_us)| (&note[..], *expires_us)),
             lock,
-            until: until.unwrap_or(0),
+            expires_at: expires_at.unwrap_or(0),
         };
-        self.watch.fact(now, &fact);
+        self.observer.report_fact(now, &fact);
     }
 
-    /// Begins (`on` is true) or ends the subscription of a connection to the new leaders of the election with the lock
+    /// Begins (`is_begin` is true) or ends the subscription of a connection to the new leaders of the election with the lock
     /// `key`.
-    pub(super) fn watch_leaders(&mut self, conn: usize, key: &Arc<[u8]>, on: bool) {
-        let watches = &mut self.conns[conn].watches;
-        watches.retain(|watched| watched != key);
-        watches.extend(on.then(|| key.clone()));
+    pub(super) fn watch_leaders(&mut self, conn: usize, key: &Arc<[u8]>, is_begin: bool) {
+        let elections = &mut self.conns[conn].watched_elections;
+        elections.retain(|watched_key| watched_key != key);
+        elections.extend(is_begin.then(|| key.clone()));
     }
 
     /// Announces a new leader to the subscribers of a master.
-    fn announce(&mut self, master: usize, key: &[u8]) {
-        let hears = |conn: &super::Conn| {
-            let watches = conn.watches.iter().any(|watched| **watched == *key);
-            conn.master == master && conn.is_heard() && watches
+    fn announce_leader(&mut self, master: usize, key: &[u8]) {
+        let is_subscribed = |conn: &super::Conn| {
+            let is_watched = conn
+                .watched_elections
+                .iter()
+                .any(|watched_key| **watched_key == *key);
+            conn.master == master && conn.is_open() && is_watched
         };
         let conns = self.conns.iter().enumerate();
-        let heard: Vec<usize> = conns
-            .filter(|(_, conn)| hears(conn))
-            .map(|(n, _)| n)
+        let subscribers: Vec<usize> = conns
+            .filter(|(_, conn)| is_subscribed(conn))
+            .map(|(index, _)| index)
             .collect();
-        for conn in heard {
-            self.watch.coverage.announced += 1;
-            self.say_to_client(conn, server_half::announcement(key));
+        for conn in subscribers {
+            self.observer.coverage.leaders_announced += 1;
+            self.send_to_client(conn, server_half::announcement(key));
         }
     }
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use quorate::ChangeSeen;
 
-use super::marks::number_of;
+use super::markers::number_in_marker;
 use super::master::run_id;
-use super::net::{Trip, Way};
+use super::net::{Direction, PacketRoute};
 use super::{Event, Shared, World};
-use crate::clock::{BEGIN, EPOCH_US, MS};
+use crate::clock::{EPOCH_US, MS, RUN_START};
 use crate::happening::Happening;
-use crate::locker::{PLACES, name};
+use crate::locker::{PLACES, key_of_place};
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
 
@@ -23,33 +23,33 @@ pub(crate) type Counter = (Vec<u8>, u64);
 
 /// A fencing counter is roughly a time in microseconds. The seeded bugs `CarryBeforeClose` and `CarryMinority` do not
 /// copy counters that are behind the master's clock by more than this time.
-const DAY: Duration = Duration::from_secs(86_400);
+const COUNTER_LIFETIME: Duration = Duration::from_secs(86_400);
 
-/// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).
+/// An order of an operator to a master. The master executes it and sends a reply ([`OrderReply`]).
 #[derive(Clone, Debug)]
-pub(crate) enum Word {
+pub(crate) enum OrderKind {
     /// Write a generation marker, unless the master's marker has a larger number. The fields are the number, the
     /// fingerprint (it shows for which set of masters the number was written), and whether the order restores a lost
     /// marker.
-    Raise(u64, Arc<str>, bool),
+    RaiseMarker(u64, Arc<str>, bool),
     /// List the connections of clients.
-    Clients,
+    ListClients,
     /// Close the connection with this id.
-    Kill(u64),
+    KillConnection(u64),
     /// List the fencing counters, except those that are behind the master's clock by more than this time.
-    Counters(Duration),
+    ListCounters(Duration),
     /// List the keys of the locks that have a stored value (quota or once-per-period record).
-    Values,
+    ListValues,
     /// Raise each of these fencing counters to the given number; never lower a counter. Skip the counter of a lock that
     /// an owner (`quorate::Owner`) holds.
-    Carry(Arc<[Counter]>),
+    RaiseCounters(Arc<[Counter]>),
     /// Report the state of the master.
-    Look,
+    ReadState,
 }
 
 /// The reply of a master to an order.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum OrderReply {
     Done,
     Clients(String),
     Killed(bool),
@@ -60,202 +60,223 @@ pub(crate) enum Heard {
     /// pair is the key of the counter and the value of the lock key.
     Owned(Vec<(Vec<u8>, Vec<u8>)>),
     /// The state of the master, and its list of connections.
-    Seen(Box<ChangeSeen>, String),
+    State(Box<ChangeSeen>, String),
     Refused(Refusal),
     /// The operator's connection has ended.
-    Gone,
+    Disconnected,
 }
 
 /// An order on its way to a master, or its reply on the way back.
-pub(super) struct Order {
+pub(super) struct OperatorOrder {
     pub(super) client: usize,
     master: usize,
     /// The number of restarts that the server had when the order's connection was made. `None` if the order opens a new
     /// connection.
-    run: Option<u32>,
-    word: Word,
-    heard: Option<(Heard, u32)>,
+    restarts: Option<u32>,
+    kind: OrderKind,
+    reply: Option<(OrderReply, u32)>,
     waker: Option<Waker>,
-    obeyed: bool,
+    is_reply_delivered: bool,
 }
 
 impl Shared {
     /// Sends an order to a master, and waits for the reply. Returns the reply, and the number of restarts of the server
     /// that executed the order.
     ///
-    /// `run` is the number of restarts that the server had when the connection was made. If the server has restarted
-    /// since then, the reply is [`Heard::Gone`]. If `run` is `None`, the order opens a new connection.
-    pub(crate) async fn say_order(
+    /// `restarts` is the number of restarts that the server had when the connection was made. If the server has restarted
+    /// since then, the reply is [`OrderReply::Disconnected`]. If `restarts` is `None`, the order opens a new connection.
+    pub(crate) async fn send_order(
         &self,
         client: usize,
-        (master, run): (usize, Option<u32>),
-        word: Word,
-    ) -> (Heard, u32) {
-        let order = self.world().order(client, (master, run), word);
+        (master, restarts): (usize, Option<u32>),
+        kind: OrderKind,
+    ) -> (OrderReply, u32) {
+        let order = self
+            .world()
+            .schedule_order(client, (master, restarts), kind);
         std::future::poll_fn(|cx| self.poll_order(order, cx)).await
     }
 
-    fn poll_order(&self, order: usize, cx: &Context<'_>) -> Poll<(Heard, u32)> {
+    fn poll_order(&self, order: usize, cx: &Context<'_>) -> Poll<(OrderReply, u32)> {
         let mut world = self.world();
         let Some(order) = world.orders.get_mut(order) else {
             return Poll::Pending;
         };
-        if order.obeyed
-            && let Some(heard) = order.heard.take()
+        if order.is_reply_delivered
+            && let Some(reply) = order.reply.take()
         {
-            return Poll::Ready(heard);
+            return Poll::Ready(reply);
         }
-        let old = order.waker.replace(cx.waker().clone());
+        let previous_waker = order.waker.replace(cx.waker().clone());
         drop(world);
-        drop(old);
+        drop(previous_waker);
         Poll::Pending
     }
 }
 
 impl World {
-    fn order(&mut self, client: usize, (master, run): (usize, Option<u32>), word: Word) -> usize {
-        let at = self.trip(client, master, Way::To);
+    fn schedule_order(
+        &mut self,
+        client: usize,
+        (master, restarts): (usize, Option<u32>),
+        kind: OrderKind,
+    ) -> usize {
+        let arrival = self.draw_order_arrival(client, master, Direction::ToMaster);
         let order = self.orders.len();
-        self.orders.push(Order {
+        self.orders.push(OperatorOrder {
             client,
             master,
-            run,
-            word,
-            heard: None,
+            restarts,
+            kind,
+            reply: None,
             waker: None,
-            obeyed: false,
+            is_reply_delivered: false,
         });
         let index = order as u32;
-        self.at(at, Event::Ordered { order: index });
+        self.schedule(arrival, Event::OrderReachesMaster { order: index });
         order
     }
 
-    fn trip(&mut self, client: usize, master: usize, way: Way) -> u64 {
-        let trip = Trip {
+    fn draw_order_arrival(&mut self, client: usize, master: usize, direction: Direction) -> u64 {
+        let route = PacketRoute {
             client,
             master,
-            way,
+            direction,
             healed_within: self.scenario.settings.node_timeout / 3,
         };
-        let lost = &mut self.watch.coverage.lost_packets;
-        trip.ends(&self.scenario, self.now, &mut self.rng, lost)
+        let lost_packets = &mut self.observer.coverage.lost_packets;
+        route.draw_arrival(&self.scenario, self.now, &mut self.rng, lost_packets)
     }
 
     /// Delivers an order to its master. The master executes the order and sends the reply.
-    pub(super) fn ordered(&mut self, index: usize) {
-        let Order {
+    pub(super) fn deliver_order(&mut self, index: usize) {
+        let OperatorOrder {
             client,
             master,
-            run,
+            restarts,
             ..
         } = self.orders[index];
-        let there = &self.masters[master];
-        if there.up && there.stalled_until > self.now {
-            let (at, order) = (there.stalled_until, index as u32);
-            return self.at(at, Event::Ordered { order });
+        let target = &self.masters[master];
+        if target.up && target.stalled_until > self.now {
+            let (arrival, order) = (target.stalled_until, index as u32);
+            return self.schedule(arrival, Event::OrderReachesMaster { order });
         }
-        let here = there.run;
-        let heard = if !there.up || run.is_some_and(|run| run != here) {
-            Heard::Gone
+        let restarts_now = target.restarts;
+        let reply = if !target.up || restarts.is_some_and(|restarts| restarts != restarts_now) {
+            OrderReply::Disconnected
         } else {
-            let word = self.orders[index].word.clone();
-            self.obey(client, master, &word)
+            let kind = self.orders[index].kind.clone();
+            self.execute_order(client, master, &kind)
         };
-        self.orders[index].heard = Some((heard, here));
-        let at = self.trip(client, master, Way::From);
+        self.orders[index].reply = Some((reply, restarts_now));
+        let arrival = self.draw_order_arrival(client, master, Direction::FromMaster);
         let order = index as u32;
-        self.at(at, Event::Obeyed { order });
+        self.schedule(arrival, Event::ReplyReachesOperator { order });
     }
 
     /// Delivers to the operator the reply to the order with this index. Returns the waker of the task that waits for
     /// the reply.
-    pub(super) fn obeyed(&mut self, index: usize) -> Option<Waker> {
+    pub(super) fn deliver_reply(&mut self, index: usize) -> Option<Waker> {
         let order = &mut self.orders[index];
-        order.obeyed = true;
+        order.is_reply_delivered = true;
         order.waker.take()
     }
 
-    fn obey(&mut self, client: usize, master: usize, word: &Word) -> Heard {
-        let refusing = self.masters[master]
-            .refusing
+    fn execute_order(&mut self, client: usize, master: usize, kind: &OrderKind) -> OrderReply {
+        let refusal = self.masters[master]
+            .refusal
             .filter(|(until, _)| self.now < *until);
-        if let (Some((_, how)), Word::Raise(..) | Word::Carry(_)) = (refusing, word) {
+        if let (Some((_, how)), OrderKind::RaiseMarker(..) | OrderKind::RaiseCounters(_)) =
+            (refusal, kind)
+        {
             return if how == Refusal::HangUp {
-                Heard::Gone
+                OrderReply::Disconnected
             } else {
-                Heard::Refused(how)
+                OrderReply::Refused(how)
             };
         }
-        if self.flaw == Some(Flaw::CarryBeforeClose) && self.counted[master].is_none() {
-            self.counted[master] = Some(self.counters_of(master, DAY));
+        if self.flaw == Some(Flaw::CarryBeforeClose) && self.early_counters[master].is_none() {
+            self.early_counters[master] = Some(self.counters_of(master, COUNTER_LIFETIME));
         }
-        match word {
-            Word::Raise(number, print, restores) => {
-                self.raise_mark(master, (*number, print), *restores);
-                Heard::Done
+        match kind {
+            OrderKind::RaiseMarker(number, fingerprint, is_restoring) => {
+                self.raise_marker(master, (*number, fingerprint), *is_restoring);
+                OrderReply::Done
             }
-            Word::Clients => Heard::Clients(self.client_list(master)),
-            Word::Kill(id) => {
+            OrderKind::ListClients => OrderReply::Clients(self.client_list(master)),
+            OrderKind::KillConnection(id) => {
                 let killed = self.kill_connection(master, *id);
                 if killed {
-                    self.conns[*id as usize - 1].ended = true;
-                    self.watch.coverage.ended += 1;
-                    self.say(|| format!("master {master}: connection {id} is closed"));
+                    self.conns[*id as usize - 1].is_killed_by_operator = true;
+                    self.observer.coverage.closed_outdated += 1;
+                    self.trace_line(|| format!("master {master}: connection {id} is closed"));
                 }
-                Heard::Killed(killed)
+                OrderReply::Killed(killed)
             }
-            Word::Counters(within) => {
-                let early = self.counted[master].clone();
-                let counters = early.unwrap_or_else(|| self.counters_of(master, *within));
-                let read = self.flaw != Some(Flaw::CarryMinority) || self.has_least(master);
-                Heard::Counters(if read { counters } else { Vec::new() })
+            OrderKind::ListCounters(within) => {
+                let early_counters = self.early_counters[master].clone();
+                let counters = early_counters.unwrap_or_else(|| self.counters_of(master, *within));
+                let is_read =
+                    self.flaw != Some(Flaw::CarryMinority) || self.has_smallest_counters(master);
+                OrderReply::Counters(if is_read { counters } else { Vec::new() })
             }
-            Word::Values if self.flaw == Some(Flaw::ValuesLeftBehind) => Heard::Values(Vec::new()),
-            Word::Values => Heard::Values(self.values_of(master)),
-            Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Owned(Vec::new()),
-            Word::Carry(counters) if !self.has_room_for(master, counters) => {
-                self.watch.coverage.full += 1;
-                Heard::Refused(Refusal::OutOfMemory)
+            OrderKind::ListValues if self.flaw == Some(Flaw::ValuesLeftBehind) => {
+                OrderReply::Values(Vec::new())
             }
-            Word::Carry(counters) => Heard::Owned(self.carry_to(master, counters)),
-            Word::Look => {
-                let seen = self.seen_of(client, master);
-                Heard::Seen(Box::new(seen), self.client_list(master))
+            OrderKind::ListValues => OrderReply::Values(self.values_of(master)),
+            OrderKind::RaiseCounters(_) if self.flaw == Some(Flaw::NoCarry) => {
+                OrderReply::Owned(Vec::new())
+            }
+            OrderKind::RaiseCounters(counters) if !self.has_room_for(master, counters) => {
+                self.observer.coverage.out_of_memory_refusals += 1;
+                OrderReply::Refused(Refusal::OutOfMemory)
+            }
+            OrderKind::RaiseCounters(counters) => {
+                OrderReply::Owned(self.raise_counters(master, counters))
+            }
+            OrderKind::ReadState => {
+                let seen = self.master_state(client, master);
+                OrderReply::State(Box::new(seen), self.client_list(master))
             }
         }
     }
 
-    fn raise_mark(&mut self, index: usize, (number, print): (u64, &str), restores: bool) {
-        let now_us = self.masters[index].micros(self.now);
-        let mark = self.masters[index].mark(now_us);
-        let raised = format!("{number} {print}");
-        if mark.is_some() && number_of(mark) >= number {
+    fn raise_marker(
+        &mut self,
+        index: usize,
+        (number, fingerprint): (u64, &str),
+        is_restoring: bool,
+    ) {
+        let now_us = self.masters[index].clock_us(self.now);
+        let marker = self.masters[index].marker(now_us);
+        let new_marker = format!("{number} {fingerprint}");
+        if marker.is_some() && number_in_marker(marker) >= number {
             return;
         }
-        if mark.is_none() {
-            self.begin_age(index, restores);
+        if marker.is_none() {
+            self.start_age_record(index, is_restoring);
         }
-        let coverage = &mut self.watch.coverage;
+        let coverage = &mut self.observer.coverage;
         match number % 4 {
-            1 => coverage.closed += 1,
-            2 => coverage.opened += 1,
-            _ if number == 0 => coverage.begun += 1,
-            _ => coverage.finished += 1,
+            1 => coverage.closed_masters += 1,
+            2 => coverage.opened_masters += 1,
+            _ if number == 0 => coverage.begin_markers += 1,
+            _ => coverage.finish_markers += 1,
         }
-        self.masters[index].set_mark(now_us, &raised);
-        self.say(|| format!("master {index}: its generation marker is raised to {number}"));
-        self.happened(Happening::Change);
-        self.raised(index);
+        self.masters[index].set_marker(now_us, &new_marker);
+        self.trace_line(|| format!("master {index}: its generation marker is raised to {number}"));
+        self.report_happening(Happening::MastersChanged);
+        self.update_outdated_markers(index);
         if self.flaw == Some(Flaw::MarkLostOnRestart) && number % 4 == 2 {
-            self.restart_left_over(number / 4);
+            self.restart_removed_masters(number / 4);
         }
     }
 
     /// For the seeded bug `MarkLostOnRestart`: restarts the masters that the change with the index `change` removes. In
     /// this restart they lose their generation markers.
-    fn restart_left_over(&mut self, change: u64) {
+    fn restart_removed_masters(&mut self, change: u64) {
         let plan = self.scenario.change.as_ref();
-        let sets = plan.map(|plan| plan.named(2 * change as u8 + 1).sets());
+        let sets = plan.map(|plan| plan.masters_at(2 * change as u8 + 1).sets());
         let [old, next] = sets.unwrap_or_default();
         for master in (0..self.masters.len()).filter(|master| (old & !next) >> master & 1 == 1) {
             self.crash(master, 20 * MS);
@@ -264,60 +285,63 @@ impl World {
 
     /// Returns the list of connections in the form in which a server reports it.
     fn client_list(&self, master: usize) -> String {
-        let run = self.masters[master].run;
-        let here = self.conns.iter().enumerate();
-        let here = here.filter(|(_, conn)| conn.server && (conn.master, conn.run) == (master, run));
-        let line = |(index, conn): (usize, &super::net::Conn)| {
+        let restarts = self.masters[master].restarts;
+        let open_connections = self.conns.iter().enumerate().filter(|(_, conn)| {
+            conn.is_server_open && (conn.master, conn.restarts) == (master, restarts)
+        });
+        let format_line = |(index, conn): (usize, &super::net::Conn)| {
             let client = self.links[conn.link].client;
-            let sub = u8::from(conn.subscriber.is_some());
+            let subscriptions = u8::from(conn.subscriber.is_some());
             format!(
-                "id={} addr=10.0.0.{client}:1 name={} db=0 sub={sub} cmd=ping\n",
+                "id={} addr=10.0.0.{client}:1 name={} db=0 sub={subscriptions} cmd=ping\n",
                 index + 1,
                 conn.name
             )
         };
-        here.map(line).collect()
+        open_connections.map(format_line).collect()
     }
 
     fn counters_of(&self, master: usize, within: Duration) -> Vec<Counter> {
         let master = &self.masters[master];
-        let now_us = master.micros(self.now);
-        let least = now_us.saturating_sub(within.as_micros() as u64);
+        let now_us = master.clock_us(self.now);
+        let smallest = now_us.saturating_sub(within.as_micros() as u64);
         let counter = |place: usize| {
-            let key = name(place as u8);
+            let key = key_of_place(place as u8);
             let number = master.memory.peek(now_us, key.as_bytes()).counter?;
-            (number >= least).then(|| (format!("quorate:fence:{key}").into_bytes(), number))
+            (number >= smallest).then(|| (format!("quorate:fence:{key}").into_bytes(), number))
         };
         (0..PLACES).filter_map(counter).collect()
     }
 
     /// Whether the fencing counters on this master have the smallest sum among all old masters. The seeded bug
     /// `CarryMinority` reads only the counters of this master.
-    fn has_least(&self, master: usize) -> bool {
+    fn has_smallest_counters(&self, master: usize) -> bool {
         let sum = |master: usize| {
-            let counters = self.counters_of(master, DAY);
+            let counters = self.counters_of(master, COUNTER_LIFETIME);
             counters.iter().map(|(_, number)| *number).sum::<u64>()
         };
-        let old = self.scenario.named(0).asked();
-        old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
+        let old_masters = self.scenario.masters_at(0).all_masters();
+        old_masters.into_iter().min_by_key(|master| sum(*master)) == Some(master)
     }
 
     /// Returns the keys of the locks for which this master stores a value (quota or once-per-period record).
     fn values_of(&self, master: usize) -> Vec<Vec<u8>> {
         let master = &self.masters[master];
-        let now_us = master.micros(self.now);
-        let kept = |place: &usize| {
-            let key = format!("quorate:value:{}", name(*place as u8));
+        let now_us = master.clock_us(self.now);
+        let is_stored = |place: &usize| {
+            let key = format!("quorate:value:{}", key_of_place(*place as u8));
             master.memory.peek(now_us, key.as_bytes()).holder.is_some()
         };
-        let names = (0..PLACES).filter(kept);
-        names.map(|place| name(place as u8).into()).collect()
+        let places = (0..PLACES).filter(is_stored);
+        places
+            .map(|place| key_of_place(place as u8).into())
+            .collect()
     }
 
     /// Raises fencing counters. Returns the counters that were not raised because an owner holds the lock.
-    fn carry_to(&mut self, index: usize, counters: &[Counter]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn raise_counters(&mut self, index: usize, counters: &[Counter]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let master = &mut self.masters[index];
-        let now_us = master.micros(self.now);
+        let now_us = master.clock_us(self.now);
         let mut owned = Vec::new();
         let mut raised = 0;
         for (key, number) in counters {
@@ -326,25 +350,25 @@ impl World {
                 None => raised += u64::from(master.raise_counter(now_us, key, *number)),
             }
         }
-        master.look_at_all(self.now);
-        self.watch.coverage.carried += raised;
-        self.say(|| format!("master {index}: {raised} fencing counters are raised"));
+        master.record_all_lock_states(self.now);
+        self.observer.coverage.carried_counters += raised;
+        self.trace_line(|| format!("master {index}: {raised} fencing counters are raised"));
         owned
     }
 
-    fn seen_of(&self, client: usize, index: usize) -> ChangeSeen {
+    fn master_state(&self, client: usize, index: usize) -> ChangeSeen {
         let master = &self.masters[index];
-        let now_us = master.micros(self.now);
-        let ours = (EPOCH_US + (self.now - BEGIN) / 1_000)
+        let now_us = master.clock_us(self.now);
+        let client_time_us = (EPOCH_US + (self.now - RUN_START) / 1_000)
             .saturating_add_signed(self.processes[client].wall_us.load(Ordering::Relaxed));
-        let mut seen = ChangeSeen::default();
-        seen.mark = master.mark(now_us).map(str::to_owned);
-        seen.run_id = Some(run_id(index, master.run));
-        seen.values = self.values_of(index).len();
+        let mut state = ChangeSeen::default();
+        state.mark = master.marker(now_us).map(str::to_owned);
+        state.run_id = Some(run_id(index, master.restarts));
+        state.values = self.values_of(index).len();
         let uptime = u64::try_from(self.uptime(index)).ok();
-        seen.uptime = Some(Duration::from_secs(uptime.unwrap_or(0)));
-        seen.is_uptime_impossible = uptime.is_none();
-        seen.clock_offset_ms = Some((now_us as i64 - ours as i64) / 1_000);
-        seen
+        state.uptime = Some(Duration::from_secs(uptime.unwrap_or(0)));
+        state.is_uptime_impossible = uptime.is_none();
+        state.clock_offset_ms = Some((now_us as i64 - client_time_us as i64) / 1_000);
+        state
     }
 }

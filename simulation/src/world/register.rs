@@ -3,9 +3,9 @@
 use quorate::node::{Answer, Extended, Fault, Request, StoredValue};
 
 use super::World;
-use super::words::text;
+use super::arguments::as_text;
 use crate::facts::Fact;
-use crate::locker::resource_of;
+use crate::locker::place_of_key;
 
 impl World {
     /// Lets a master read or write the value that is stored under a lock (quota or once-per-period record). Reports the
@@ -18,15 +18,15 @@ impl World {
         };
         let now = self.now;
         let master = &mut self.masters[index];
-        let now_us = master.micros(now);
-        let before = master.peek_key(now_us, claim.key());
+        let now_us = master.clock_us(now);
+        let before = master.lock_state(now_us, claim.key());
         let answer = master.execute(now_us, request, self.flaw);
-        let after = master.look_again(now_us, claim.key());
-        let resource = resource_of(claim.key());
-        self.say_valued(index, request, &answer);
-        self.watch.fact(
+        let after = master.record_lock_state(now_us, claim.key());
+        let resource = place_of_key(claim.key());
+        self.trace_value_request(index, request, &answer);
+        self.observer.report_fact(
             now,
-            &Fact::Valued {
+            &Fact::ValueRequestExecuted {
                 master: index,
                 resource,
                 request,
@@ -40,9 +40,9 @@ impl World {
 
     /// For a seeded bug: among the values that the masters store for this lock, returns the value with the smallest
     /// fencing token. `None` if no master stores a value.
-    pub(super) fn shown_elsewhere(&self, key: &[u8]) -> Option<StoredValue> {
-        let shown = (0..self.masters.len()).filter_map(|master| self.stored_on(master, key));
-        let oldest = shown.min_by_key(|stored| stored.number);
+    pub(super) fn oldest_stored_value(&self, key: &[u8]) -> Option<StoredValue> {
+        let values = (0..self.masters.len()).filter_map(|master| self.stored_value(master, key));
+        let oldest = values.min_by_key(|stored| stored.number);
         oldest.map(|stored| StoredValue {
             trusted: true,
             ..stored
@@ -50,14 +50,14 @@ impl World {
     }
 
     /// Returns the value that one master stores for this lock; `None` if it stores none.
-    fn stored_on(&self, master: usize, key: &[u8]) -> Option<StoredValue> {
+    fn stored_value(&self, master: usize, key: &[u8]) -> Option<StoredValue> {
         let master = &self.masters[master];
-        let key = [b"quorate:value:", key].concat();
-        let text = text(master.holder(master.micros(self.now), &key)?).to_owned();
-        let mut words = text.splitn(3, ' ');
-        let (first, run, bytes) = (words.next()?, words.next()?, words.next()?);
+        let value_key = [b"quorate:value:", key].concat();
+        let text = as_text(master.holder(master.clock_us(self.now), &value_key)?).to_owned();
+        let mut parts = text.splitn(3, ' ');
+        let (token, run, bytes) = (parts.next()?, parts.next()?, parts.next()?);
         Some(StoredValue {
-            number: first.parse().ok()?,
+            number: token.parse().ok()?,
             bytes: bytes.into(),
             trusted: run == master.memory.run().as_str(),
         })
@@ -73,7 +73,7 @@ impl World {
                 claim, proposal, ..
             } => {
                 let counter = master
-                    .peek_key(master.micros(self.now), claim.key())
+                    .lock_state(master.clock_us(self.now), claim.key())
                     .counter;
                 Answer::Granted {
                     counter: Some((counter + 1).max(*proposal)),
@@ -83,38 +83,43 @@ impl World {
             Request::Extend { items } => Answer::Extended(vec![Extended::Kept; items.len()]),
             Request::Read { claim, .. } => Answer::Value {
                 run,
-                stored: self.stored_on(index, claim.key()),
-                clock: Some(master.micros(self.now)),
+                stored: self.stored_value(index, claim.key()),
+                clock: Some(master.clock_us(self.now)),
             },
             _ => return None,
         })
     }
 
-    fn say_valued(&mut self, master: usize, request: &Request, answer: &Result<Answer, Fault>) {
-        self.say(|| match request {
+    fn trace_value_request(
+        &mut self,
+        master: usize,
+        request: &Request,
+        answer: &Result<Answer, Fault>,
+    ) {
+        self.trace_line(|| match request {
             Request::Write {
                 token,
                 value,
                 claim,
             } => {
                 let bytes = value.bytes.as_deref().unwrap_or_default();
-                let (key, bytes) = (text(claim.key()), text(bytes));
+                let (key, bytes) = (as_text(claim.key()), as_text(bytes));
                 format!("master {master}: Write of {bytes:?} to {key}, fencing token {token}; answer {answer:?}")
             }
             Request::Read { token, claim } => {
-                let key = text(claim.key());
-                let said = match answer {
+                let key = as_text(claim.key());
+                let result = match answer {
                     Ok(Answer::Value {
-                        stored: Some(one), ..
+                        stored: Some(value), ..
                     }) => format!(
                         "{:?} of {}{}",
-                        text(&one.bytes),
-                        one.number,
-                        if one.trusted { "" } else { ", of another run" }
+                        as_text(&value.bytes),
+                        value.number,
+                        if value.trusted { "" } else { ", of another run" }
                     ),
                     answer => format!("{answer:?}"),
                 };
-                format!("master {master}: Read of {key}, fencing token {token}; answer {said}")
+                format!("master {master}: Read of {key}, fencing token {token}; answer {result}")
             }
             _ => String::new(),
         });

@@ -11,15 +11,15 @@ use quorate::node::store::{Clocked, Commit, Committed, Date, Greeting, NamedReco
 use quorate::node::{Fault, ServerRun};
 
 use super::master::{SimMaster, run_id};
-use super::net::{Trip, Way};
-use super::{Event, Todo, World};
+use super::net::{Direction, PacketRoute};
+use super::{Event, UnlockedWork, World};
 use crate::clock::MS;
 use crate::rng::Rng;
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
 
 /// A request that a client makes in a session.
-pub(crate) enum Question {
+pub(crate) enum SessionRequest {
     Hello,
     /// Subscribes to the wake-up messages for the client process with this id.
     Listen(Arc<str>),
@@ -31,7 +31,7 @@ pub(crate) enum Question {
 
 /// The answer to a request in a session.
 #[derive(Clone)]
-pub(crate) enum Said {
+pub(crate) enum SessionAnswer {
     Hello(Greeting),
     Listens,
     Loaded(Clocked<Vec<Record>>),
@@ -41,23 +41,23 @@ pub(crate) enum Said {
 }
 
 /// A request in a session. It contains the answer once the server has executed the request.
-pub(crate) struct Asked {
+pub(crate) struct PendingRequest {
     session: usize,
-    question: Question,
+    request: SessionRequest,
     /// Whether the request is lost on the way, so that it never reaches the server.
-    void: bool,
-    reached: bool,
+    is_lost: bool,
+    is_executed: bool,
     /// Whether the request has already waited at the server for commits of other sessions. A request waits at most
     /// once.
-    waited: bool,
+    has_waited: bool,
     /// The server's clock, in microseconds, when the request began to wait for commits of other sessions. `None` if the
     /// request did not wait, or if the store has no clock.
-    showed: Option<u64>,
+    clock_before_wait: Option<u64>,
     /// How many of the request's commits the server executes. If the session breaks, this can be fewer than all.
-    upto: usize,
-    answer: Option<Result<Said, Fault>>,
+    commit_limit: usize,
+    answer: Option<Result<SessionAnswer, Fault>>,
     /// Whether the answer has reached the client.
-    answered: bool,
+    is_delivered: bool,
 }
 
 /// A session: a connection of a client to a store.
@@ -65,35 +65,35 @@ pub(crate) struct Session {
     pub(super) client: usize,
     master: usize,
     /// How often the server had restarted when it accepted the session.
-    run: u32,
+    restarts: u32,
     /// Whether the session is open on the client's side.
-    open: bool,
+    is_client_open: bool,
     /// Whether the session is open on the server's side.
-    server: bool,
+    is_server_open: bool,
     /// Whether the client has been notified that the session has ended.
-    lost: bool,
+    is_loss_reported: bool,
     /// Whether the next answer of the server is malformed.
-    garbled: bool,
-    last_to: u64,
-    last_from: u64,
+    is_next_answer_malformed: bool,
+    last_arrival_at_server: u64,
+    last_arrival_at_client: u64,
     /// The sequence number of the latest state that the client has read or written in this session. A lagging follower
     /// must not return an older state.
-    seen: u64,
+    last_state_seen: u64,
     /// The date that the store gave to the session's last change; `None` before the first.
-    dated: Option<Date>,
+    last_date: Option<Date>,
     /// The requests whose answers the client has not read yet, oldest first.
-    unread: VecDeque<usize>,
+    unanswered: VecDeque<usize>,
     waker: Option<Waker>,
     /// The process whose wake-up messages arrive on this session; `None` if the session carries requests instead.
-    process: Option<Arc<str>>,
+    listening_process: Option<Arc<str>>,
     /// The wake-up messages in flight to the client, oldest first.
-    coming: VecDeque<Vec<Vec<u8>>>,
+    wake_ups_in_flight: VecDeque<Vec<Vec<u8>>>,
     /// The wake-up messages that have arrived and that the client has not read yet, oldest first.
-    words: VecDeque<Vec<Vec<u8>>>,
+    arrived_wake_ups: VecDeque<Vec<Vec<u8>>>,
     rng: Rng,
 }
 
-fn gone() -> Fault {
+fn session_lost() -> Fault {
     Fault::Disconnected("the session is gone".into())
 }
 
@@ -106,20 +106,20 @@ impl World {
         self.sessions.push(Session {
             client,
             master,
-            run: 0,
-            open: true,
-            server: false,
-            lost: false,
-            garbled: false,
-            last_to: 0,
-            last_from: 0,
-            seen: 0,
-            dated: None,
-            unread: VecDeque::new(),
+            restarts: 0,
+            is_client_open: true,
+            is_server_open: false,
+            is_loss_reported: false,
+            is_next_answer_malformed: false,
+            last_arrival_at_server: 0,
+            last_arrival_at_client: 0,
+            last_state_seen: 0,
+            last_date: None,
+            unanswered: VecDeque::new(),
             waker: None,
-            process: None,
-            coming: VecDeque::new(),
-            words: VecDeque::new(),
+            listening_process: None,
+            wake_ups_in_flight: VecDeque::new(),
+            arrived_wake_ups: VecDeque::new(),
             rng: Rng::stream(self.scenario.seed, salt),
         });
         session
@@ -127,81 +127,85 @@ impl World {
 
     /// For a seeded bug: takes a session of this client with this master from the pool of reused sessions. A session in
     /// the pool still has unread answers. Returns `None` if the pool has no such session.
-    pub(crate) fn take_pooled(
+    pub(crate) fn take_reusable_session(
         &mut self,
         client: usize,
         master: usize,
     ) -> Option<(usize, Greeting)> {
-        let of = |&&session: &&usize| {
-            let one = &self.sessions[session];
-            (one.client, one.master) == (client, master) && !one.lost
+        let is_matching = |&&session: &&usize| {
+            let state = &self.sessions[session];
+            (state.client, state.master) == (client, master) && !state.is_loss_reported
         };
-        let session = *self.pool.iter().find(of)?;
-        self.pool.retain(|one| *one != session);
+        let session = *self.reusable_sessions.iter().find(is_matching)?;
+        self.reusable_sessions.retain(|pooled| *pooled != session);
         Some((session, self.greeting(master)))
     }
 
-    pub(crate) fn ask(&mut self, session: usize, question: Question) {
-        let asked = self.asked.len();
-        let upto = match &question {
-            Question::Commit(commits) => commits.len(),
+    pub(crate) fn send_request(&mut self, session: usize, request: SessionRequest) {
+        let pending = self.pending_requests.len();
+        let commit_limit = match &request {
+            SessionRequest::Commit(commits) => commits.len(),
             _ => 0,
         };
-        self.asked.push(Some(Asked {
+        self.pending_requests.push(Some(PendingRequest {
             session,
-            question,
-            void: false,
-            reached: false,
-            waited: false,
-            showed: None,
-            upto,
+            request,
+            is_lost: false,
+            is_executed: false,
+            has_waited: false,
+            clock_before_wait: None,
+            commit_limit,
             answer: None,
-            answered: false,
+            is_delivered: false,
         }));
-        self.sessions[session].unread.push_back(asked);
-        let at = self.session_trip(session, Way::To);
-        let asked = asked as u32;
-        self.at(at, Event::Reach { asked });
+        self.sessions[session].unanswered.push_back(pending);
+        let arrival = self.draw_session_arrival(session, Direction::ToMaster);
+        let pending = pending as u32;
+        self.schedule(arrival, Event::RequestReachesStore { request: pending });
         let net = self.scenario.net;
-        if !self.healed() && self.sessions[session].rng.chance(net.reset_ppm) {
-            self.cut_session(session, true);
+        if !self.faults_have_ended() && self.sessions[session].rng.chance(net.reset_ppm) {
+            self.break_session(session, true);
         }
     }
 
     /// Returns the answer to the oldest request of this session that the client has not read yet. Registers `waker` if
     /// the answer has not arrived.
-    pub(crate) fn answer(&mut self, session: usize, waker: &Waker) -> Poll<Result<Said, Fault>> {
-        let one = &mut self.sessions[session];
-        if one.lost {
-            return Poll::Ready(Err(gone()));
+    pub(crate) fn poll_answer(
+        &mut self,
+        session: usize,
+        waker: &Waker,
+    ) -> Poll<Result<SessionAnswer, Fault>> {
+        let state = &mut self.sessions[session];
+        if state.is_loss_reported {
+            return Poll::Ready(Err(session_lost()));
         }
-        let front = one.unread.front().copied();
-        let asked = front.and_then(|front| self.asked[front].as_ref());
-        if asked.is_some_and(|asked| asked.answered) {
-            one.unread.pop_front();
-            let asked = front.and_then(|front| self.asked[front].take());
-            let answer = asked.and_then(|asked| asked.answer);
-            return Poll::Ready(answer.unwrap_or_else(|| Err(gone())));
+        let oldest = state.unanswered.front().copied();
+        let pending = oldest.and_then(|oldest| self.pending_requests[oldest].as_ref());
+        if pending.is_some_and(|pending| pending.is_delivered) {
+            state.unanswered.pop_front();
+            let pending = oldest.and_then(|oldest| self.pending_requests[oldest].take());
+            let answer = pending.and_then(|pending| pending.answer);
+            return Poll::Ready(answer.unwrap_or_else(|| Err(session_lost())));
         }
-        one.waker = Some(waker.clone());
+        state.waker = Some(waker.clone());
         Poll::Pending
     }
 
     /// Returns the oldest wake-up message that has arrived on this session and that the client has not read yet.
     /// Registers `waker` if there is none. Returns an error if the session has ended.
-    pub(crate) fn words(
+    pub(crate) fn poll_wake_up(
         &mut self,
         session: usize,
         waker: &Waker,
     ) -> Poll<Result<Vec<Vec<u8>>, Fault>> {
-        let one = &mut self.sessions[session];
-        if let Some(words) = one.words.pop_front() {
-            return Poll::Ready(Ok(words));
+        let state = &mut self.sessions[session];
+        if let Some(wake_up) = state.arrived_wake_ups.pop_front() {
+            return Poll::Ready(Ok(wake_up));
         }
-        if one.lost {
-            return Poll::Ready(Err(gone()));
+        if state.is_loss_reported {
+            return Poll::Ready(Err(session_lost()));
         }
-        one.waker = Some(waker.clone());
+        state.waker = Some(waker.clone());
         Poll::Pending
     }
 
@@ -209,83 +213,86 @@ impl World {
     ///
     /// The seeded bug `KeptSession` keeps a session with unread answers open for reuse.
     pub(crate) fn close_session(&mut self, session: usize) {
-        let one = &mut self.sessions[session];
-        one.waker = None;
-        let waits = !one.unread.is_empty() && one.server && !one.lost && one.process.is_none();
-        if waits && self.flaw == Some(Flaw::KeptSession) {
-            self.pool.push(session);
+        let state = &mut self.sessions[session];
+        state.waker = None;
+        let has_unanswered = !state.unanswered.is_empty()
+            && state.is_server_open
+            && !state.is_loss_reported
+            && state.listening_process.is_none();
+        if has_unanswered && self.flaw == Some(Flaw::KeptSession) {
+            self.reusable_sessions.push(session);
             return;
         }
-        if std::mem::replace(&mut one.open, false) {
-            self.strand_session(session);
-            self.lease_ends(session);
+        if std::mem::replace(&mut state.is_client_open, false) {
+            self.lose_requests_in_flight(session);
+            self.remove_records_of_session(session);
         }
     }
 }
 
 /// The network and the server side of sessions.
 impl World {
-    fn session_trip(&mut self, session: usize, way: Way) -> u64 {
-        let one = &mut self.sessions[session];
-        let plan = self.scenario.masters[one.master].store;
+    fn draw_session_arrival(&mut self, session: usize, direction: Direction) -> u64 {
+        let state = &mut self.sessions[session];
+        let plan = self.scenario.masters[state.master].store;
         // A lock change takes up to eight packets. At `timeout / 12` each, they take two thirds of the timeout.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
-        let trip = Trip {
-            client: one.client,
-            master: one.master,
-            way,
+        let route = PacketRoute {
+            client: state.client,
+            master: state.master,
+            direction,
             healed_within,
         };
-        let lost = &mut self.watch.coverage.lost_packets;
-        let at = trip.ends(&self.scenario, self.now, &mut one.rng, lost);
-        let last = match way {
-            Way::To => &mut one.last_to,
-            Way::From => &mut one.last_from,
+        let lost_packets = &mut self.observer.coverage.lost_packets;
+        let arrival = route.draw_arrival(&self.scenario, self.now, &mut state.rng, lost_packets);
+        let last_arrival = match direction {
+            Direction::ToMaster => &mut state.last_arrival_at_server,
+            Direction::FromMaster => &mut state.last_arrival_at_client,
         };
-        *last = at.max(*last + 1);
-        *last
+        *last_arrival = arrival.max(*last_arrival + 1);
+        *last_arrival
     }
 
     /// Decides for each request in flight to the server whether it is lost. If a request is not lost, the server
     /// executes all of its commits, or only the first few.
-    fn strand_session(&mut self, session: usize) {
+    fn lose_requests_in_flight(&mut self, session: usize) {
         let net = self.scenario.net;
-        let one = &mut self.sessions[session];
-        for asked in one.unread.clone() {
-            let Some(asked) = self.asked[asked].as_mut() else {
+        let state = &mut self.sessions[session];
+        for index in state.unanswered.clone() {
+            let Some(pending) = self.pending_requests[index].as_mut() else {
                 continue;
             };
-            if asked.reached {
+            if pending.is_executed {
                 continue;
             }
-            asked.void = !one.rng.chance(net.leftover_ppm);
-            if !asked.void && asked.upto > 1 {
-                asked.upto = one.rng.range(1, asked.upto as u64) as usize;
+            pending.is_lost = !state.rng.chance(net.leftover_ppm);
+            if !pending.is_lost && pending.commit_limit > 1 {
+                pending.commit_limit = state.rng.range(1, pending.commit_limit as u64) as usize;
             }
         }
     }
 
-    /// Breaks a session in the network. If `alive` is true, the server does not notice the break and keeps the session.
-    fn cut_session(&mut self, session: usize, alive: bool) {
-        if !self.sessions[session].open || self.sessions[session].lost {
+    /// Breaks a session in the network. If `is_server_alive` is true, the server does not notice the break and keeps the session.
+    fn break_session(&mut self, session: usize, is_server_alive: bool) {
+        if !self.sessions[session].is_client_open || self.sessions[session].is_loss_reported {
             return;
         }
-        self.watch.coverage.resets += 1;
-        self.strand_session(session);
-        if !alive {
-            self.sessions[session].server = false;
+        self.observer.coverage.resets += 1;
+        self.lose_requests_in_flight(session);
+        if !is_server_alive {
+            self.sessions[session].is_server_open = false;
         }
-        self.lease_ends(session);
-        let at = self.session_trip(session, Way::From);
+        self.remove_records_of_session(session);
+        let at = self.draw_session_arrival(session, Direction::FromMaster);
         let session = session as u32;
-        self.at(at, Event::Lost { session });
+        self.schedule(at, Event::SessionLost { session });
     }
 
-    pub(super) fn cut_sessions(&mut self, master: usize, alive: bool) {
+    pub(super) fn break_all_sessions(&mut self, master: usize, is_server_alive: bool) {
         for session in 0..self.sessions.len() {
             if self.sessions[session].master == master {
-                self.cut_session(session, alive);
-                self.sessions[session].server &= alive;
+                self.break_session(session, is_server_alive);
+                self.sessions[session].is_server_open &= is_server_alive;
             }
         }
     }
@@ -294,124 +301,137 @@ impl World {
     pub(super) fn forget_sessions(&mut self, master: usize) {
         for session in 0..self.sessions.len() {
             if self.sessions[session].master == master {
-                self.sessions[session].server = false;
-                self.lease_ends(session);
+                self.sessions[session].is_server_open = false;
+                self.remove_records_of_session(session);
             }
         }
     }
 
     pub(super) fn garble_sessions(&mut self, master: usize) {
         for session in &mut self.sessions {
-            session.garbled |= session.master == master;
+            session.is_next_answer_malformed |= session.master == master;
         }
     }
 
     /// For a seeded bug: when a session has ended, removes the records that this session wrote.
-    fn lease_ends(&mut self, session: usize) {
+    fn remove_records_of_session(&mut self, session: usize) {
         if self.flaw == Some(Flaw::SessionIsLease) {
             let master = self.sessions[session].master;
-            self.stores[master].remove_of(session);
+            self.stores[master].remove_records_of(session);
         }
     }
 
     /// Notifies the client that the session has ended.
-    pub(super) fn lost_session(&mut self, session: usize) -> Option<Todo> {
-        let one = &mut self.sessions[session];
-        if !one.open || std::mem::replace(&mut one.lost, true) {
+    pub(super) fn deliver_session_loss(&mut self, session: usize) -> Option<UnlockedWork> {
+        let state = &mut self.sessions[session];
+        if !state.is_client_open || std::mem::replace(&mut state.is_loss_reported, true) {
             return None;
         }
-        one.waker.take().map(Todo::Wake)
+        state.waker.take().map(UnlockedWork::Wake)
     }
 
     /// Delivers a request to the server, which executes and answers it. If the server stalls, or if the request must
     /// wait for a row lock, the request is delivered again later.
-    pub(super) fn reach(&mut self, index: usize) {
-        let Some(asked) = self.asked[index].as_ref().filter(|asked| !asked.void) else {
+    pub(super) fn deliver_request(&mut self, index: usize) {
+        let Some(pending) = self.pending_requests[index]
+            .as_ref()
+            .filter(|pending| !pending.is_lost)
+        else {
             return;
         };
-        let session = asked.session;
-        let one = &self.sessions[session];
-        let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
-        let master = &self.masters[one.master];
-        let (up, run, stalled_until) = (master.up, master.run, master.stalled_until);
-        if !greets && (!one.server || one.run != run || !up) {
+        let session = pending.session;
+        let state = &self.sessions[session];
+        let is_greeting = matches!(
+            pending.request,
+            SessionRequest::Hello | SessionRequest::Listen(_)
+        );
+        let master = &self.masters[state.master];
+        let (up, restarts, stalled_until) = (master.up, master.restarts, master.stalled_until);
+        if !is_greeting && (!state.is_server_open || state.restarts != restarts || !up) {
             return;
         }
         if up && stalled_until > self.now {
-            let asked = index as u32;
-            return self.at(stalled_until, Event::Reach { asked });
+            let pending = index as u32;
+            return self.schedule(
+                stalled_until,
+                Event::RequestReachesStore { request: pending },
+            );
         }
-        if self.gets_stuck(index) {
+        if self.delays_commit(index) {
             return;
         }
         let answer = if up {
-            self.sessions[session].run = run;
-            self.sessions[session].server |= greets;
-            self.carry_out(index)
+            self.sessions[session].restarts = restarts;
+            self.sessions[session].is_server_open |= is_greeting;
+            self.execute_request(index)
         } else {
             Err(Fault::Down("connection refused".into()))
         };
-        let Some(asked) = self.asked[index].as_mut() else {
+        let Some(pending) = self.pending_requests[index].as_mut() else {
             return;
         };
-        asked.reached = true;
-        asked.answer = Some(answer);
-        if !self.sessions[session].open {
+        pending.is_executed = true;
+        pending.answer = Some(answer);
+        if !self.sessions[session].is_client_open {
             // The client has dropped the session and does not wait for the answer, so the answer is dropped.
-            self.asked[index] = None;
+            self.pending_requests[index] = None;
             return;
         }
-        let at = self.session_trip(session, Way::From);
-        let asked = index as u32;
-        self.at(at, Event::Tell { asked });
+        let at = self.draw_session_arrival(session, Direction::FromMaster);
+        let pending = index as u32;
+        self.schedule(at, Event::AnswerReachesClient { request: pending });
     }
 
     /// Sometimes lets a request with commits wait at the server, as if for a row lock. Returns true if the request has
     /// to wait.
-    fn gets_stuck(&mut self, index: usize) -> bool {
-        let healed = self.healed();
-        let Some(asked) = self.asked[index].as_mut() else {
+    fn delays_commit(&mut self, index: usize) -> bool {
+        let healed = self.faults_have_ended();
+        let Some(pending) = self.pending_requests[index].as_mut() else {
             return false;
         };
-        let one = &mut self.sessions[asked.session];
-        let Some(plan) = self.scenario.masters[one.master].store else {
+        let state = &mut self.sessions[pending.session];
+        let Some(plan) = self.scenario.masters[state.master].store else {
             return false;
         };
-        let commits = matches!(asked.question, Question::Commit(_));
-        if !commits || healed || asked.waited || !one.rng.chance(plan.stuck_ppm) {
+        let is_commit = matches!(pending.request, SessionRequest::Commit(_));
+        if !is_commit || healed || pending.has_waited || !state.rng.chance(plan.delayed_commits_ppm)
+        {
             return false;
         }
-        let clock = self.masters[one.master].clock.read(self.now) / 1_000;
-        (asked.waited, asked.showed) = (true, plan.clocked.then_some(clock));
-        let at = self.now + one.rng.below(plan.stuck);
-        self.watch.coverage.stuck += 1;
-        let asked = index as u32;
-        self.at(at, Event::Reach { asked });
+        let clock_us = self.masters[state.master].clock.read(self.now) / 1_000;
+        (pending.has_waited, pending.clock_before_wait) = (true, plan.clocked.then_some(clock_us));
+        let retry_at = self.now + state.rng.below(plan.longest_commit_delay);
+        self.observer.coverage.delayed_commits += 1;
+        let pending = index as u32;
+        self.schedule(retry_at, Event::RequestReachesStore { request: pending });
         true
     }
 
     /// The server executes a request.
-    fn carry_out(&mut self, index: usize) -> Result<Said, Fault> {
-        let Some(mut asked) = self.asked[index].take() else {
-            return Err(gone());
+    fn execute_request(&mut self, index: usize) -> Result<SessionAnswer, Fault> {
+        let Some(mut pending) = self.pending_requests[index].take() else {
+            return Err(session_lost());
         };
-        let session = asked.session;
+        let session = pending.session;
         let master = self.sessions[session].master;
-        let refusing = self.masters[master]
-            .refusing
+        let refusal = self.masters[master]
+            .refusal
             .filter(|(until, _)| self.now < *until);
         // A server that refuses requests still answers `Hello` and `Listen`, so clients can connect.
-        let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
-        let answer = match refusing {
-            Some((_, how)) if !greets => {
-                self.watch.coverage.refusals += 1;
-                self.refuse_session(session, how)
+        let is_greeting = matches!(
+            pending.request,
+            SessionRequest::Hello | SessionRequest::Listen(_)
+        );
+        let answer = match refusal {
+            Some((_, refusal)) if !is_greeting => {
+                self.observer.coverage.refusals += 1;
+                self.refuse_session(session, refusal)
             }
-            _ => self.does(session, &mut asked),
+            _ => self.answer_request(session, &mut pending),
         };
-        self.asked[index] = Some(asked);
-        if std::mem::take(&mut self.sessions[session].garbled) {
-            self.watch.coverage.garbage += 1;
+        self.pending_requests[index] = Some(pending);
+        if std::mem::take(&mut self.sessions[session].is_next_answer_malformed) {
+            self.observer.coverage.garbage += 1;
             return Err(Fault::Server(
                 "the answer belongs to another request".into(),
             ));
@@ -419,88 +439,109 @@ impl World {
         answer
     }
 
-    fn refuse_session(&mut self, session: usize, how: Refusal) -> Result<Said, Fault> {
-        match how {
+    fn refuse_session(&mut self, session: usize, refusal: Refusal) -> Result<SessionAnswer, Fault> {
+        match refusal {
             Refusal::Busy => Err(Fault::Busy),
             Refusal::OutOfMemory => Err(Fault::OutOfMemory),
             Refusal::Misconf => Err(Fault::Misconf),
             Refusal::ReadOnly => Err(Fault::ReadOnly),
             Refusal::Denied => Err(Fault::Denied("not you".into())),
             Refusal::HangUp => {
-                self.cut_session(session, false);
-                Err(gone())
+                self.break_session(session, false);
+                Err(session_lost())
             }
         }
     }
 
-    fn does(&mut self, session: usize, asked: &mut Asked) -> Result<Said, Fault> {
+    fn answer_request(
+        &mut self,
+        session: usize,
+        pending: &mut PendingRequest,
+    ) -> Result<SessionAnswer, Fault> {
         let master = self.sessions[session].master;
         let Some(plan) = self.scenario.masters[master].store else {
-            return Err(gone());
+            return Err(session_lost());
         };
-        self.watch.coverage.messages += 1;
-        let shows = self.masters[master].clock.read(self.now) / 1_000;
+        self.observer.coverage.messages += 1;
+        let reading_us = self.masters[master].clock.read(self.now) / 1_000;
         // If the request waited for other commits, its answer shows the store's clock at the beginning of the wait.
-        let shows = plan.clocked.then_some(shows);
-        let clock = asked.showed.or(shows);
-        let Asked { question, upto, .. } = asked;
-        Ok(match question {
-            Question::Hello => {
-                self.watch.coverage.sessions += 1;
-                self.sessions[session].dated = self.date(master);
-                Said::Hello(self.greeting(master))
+        let shown_clock = plan.clocked.then_some(reading_us);
+        let clock = pending.clock_before_wait.or(shown_clock);
+        let PendingRequest {
+            request,
+            commit_limit,
+            ..
+        } = pending;
+        Ok(match request {
+            SessionRequest::Hello => {
+                self.observer.coverage.sessions += 1;
+                self.sessions[session].last_date = self.date(master);
+                SessionAnswer::Hello(self.greeting(master))
             }
-            Question::Listen(process) => {
-                self.sessions[session].process = Some(process.clone());
-                Said::Listens
+            SessionRequest::Listen(process) => {
+                self.sessions[session].listening_process = Some(process.clone());
+                SessionAnswer::Listens
             }
-            Question::Load(names) => {
-                let what = self.load(session, names, plan.lag_ppm);
-                Said::Loaded(Clocked { what, clock })
+            SessionRequest::Load(names) => {
+                let result = self.read_records(session, names, plan.lagging_reads_ppm);
+                SessionAnswer::Loaded(Clocked {
+                    what: result,
+                    clock,
+                })
             }
-            Question::Commit(commits) => {
-                let what = commits[..*upto].iter();
-                let what: Vec<Committed> =
-                    what.map(|commit| self.commit(session, commit)).collect();
-                if what.iter().any(|one| *one != Committed::Stale) {
-                    self.sessions[session].dated = self.date(master);
+            SessionRequest::Commit(commits) => {
+                let result: Vec<Committed> = commits[..*commit_limit]
+                    .iter()
+                    .map(|commit| self.commit_changes(session, commit))
+                    .collect();
+                if result
+                    .iter()
+                    .any(|committed| *committed != Committed::Stale)
+                {
+                    self.sessions[session].last_date = self.date(master);
                 }
-                Said::Committed(Clocked { what, clock })
+                SessionAnswer::Committed(Clocked {
+                    what: result,
+                    clock,
+                })
             }
-            Question::Page(from, count) => {
-                let what = self.stores[master].page(*from, *count);
-                Said::Paged(Clocked { what, clock })
+            SessionRequest::Page(from, count) => {
+                let result = self.stores[master].page(*from, *count);
+                SessionAnswer::Paged(Clocked {
+                    what: result,
+                    clock,
+                })
             }
-            Question::Remove(records) => {
+            SessionRequest::Remove(records) => {
                 for (name, version) in &*records {
                     self.stores[master].remove(name, *version);
                 }
-                Said::Removed
+                SessionAnswer::Removed
             }
         })
     }
 
     /// Returns the date that the store gave to the last change of this session.
     pub(crate) fn date_of(&self, session: usize) -> Option<Date> {
-        self.sessions[session].dated
+        self.sessions[session].last_date
     }
 
     /// Returns the date that a store gives to a change now, in whole milliseconds. `None` for stores that report their
     /// clock in each answer. Also `None` for stores with an odd index, so that the runs contain stores without a date.
     fn date(&self, master: usize) -> Option<Date> {
         let plan = self.scenario.masters[master].store?;
-        let dates = !plan.clocked && master.is_multiple_of(2);
+        let has_dates = !plan.clocked && master.is_multiple_of(2);
         let SimMaster { clock, leaders, .. } = &self.masters[master];
-        dates.then(|| Date::new(clock.read(self.now) / MS * 1_000, *leaders))
+        has_dates.then(|| Date::new(clock.read(self.now) / MS * 1_000, *leaders))
     }
 
     fn greeting(&self, master: usize) -> Greeting {
-        let run = ServerRun::new(run_id(master, self.masters[master].run));
+        let run = ServerRun::new(run_id(master, self.masters[master].restarts));
         let greeting = Greeting::new(run).server(format!("store {master}"));
-        let durable = self.scenario.masters[master]
+        let is_durable = self.scenario.masters[master]
             .store
             .is_some_and(|plan| plan.durable);
-        if durable {
+        if is_durable {
             return greeting;
         }
         let uptime = u64::try_from(self.uptime(master)).unwrap_or(0);
@@ -509,115 +550,128 @@ impl World {
 
     /// Reads records. A lagging follower can return old states, but none older than the latest state that this session
     /// has read or written.
-    fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
-        let healed = self.healed();
-        let one = &mut self.sessions[session];
-        let records = &self.stores[one.master];
-        let last = records.last();
-        let mut number = last;
-        if !healed && one.rng.chance(lag_ppm) {
-            number = one.rng.range(one.seen.max(last.saturating_sub(6)), last);
+    fn read_records(
+        &mut self,
+        session: usize,
+        names: &[Arc<[u8]>],
+        lagging_reads_ppm: u32,
+    ) -> Vec<Record> {
+        let healed = self.faults_have_ended();
+        let state = &mut self.sessions[session];
+        let store = &self.stores[state.master];
+        let last_change = store.last_change();
+        let mut number = last_change;
+        if !healed && state.rng.chance(lagging_reads_ppm) {
+            number = state.rng.range(
+                state.last_state_seen.max(last_change.saturating_sub(6)),
+                last_change,
+            );
         }
-        self.watch.coverage.loads += 1;
-        let found = names.iter().map(|name| records.get_at(name, number));
-        let (found, numbers): (Vec<Record>, Vec<u64>) = found.unzip();
-        let old = names
+        self.observer.coverage.loads += 1;
+        let states = names.iter().map(|name| store.state_after(name, number));
+        let (records, numbers): (Vec<Record>, Vec<u64>) = states.unzip();
+        let is_stale = names
             .iter()
-            .zip(&found)
-            .any(|(name, one)| records.get(name) != *one);
-        self.watch.coverage.stale_loads += u64::from(old);
-        one.seen = numbers.into_iter().fold(number, u64::max);
-        found
+            .zip(&records)
+            .any(|(name, record)| store.get(name) != *record);
+        self.observer.coverage.stale_loads += u64::from(is_stale);
+        state.last_state_seen = numbers.into_iter().fold(number, u64::max);
+        records
     }
 
-    fn commit(&mut self, session: usize, commit: &Commit) -> Committed {
-        let one = &mut self.sessions[session];
-        let (master, open) = (one.master, one.open);
+    fn commit_changes(&mut self, session: usize, commit: &Commit) -> Committed {
+        let state = &mut self.sessions[session];
+        let (master, is_client_open) = (state.master, state.is_client_open);
         let names = commit.changes.iter().map(|change| &change.name);
-        let known = names.filter(|_| !self.released.is_empty());
-        let before: Vec<Record> = known.map(|name| self.stores[master].get(name)).collect();
-        let done = self.stores[master].commit(commit, session, self.flaw);
-        one.seen = self.stores[master].last();
-        let coverage = &mut self.watch.coverage;
+        let names_to_check = names.filter(|_| !self.released_values.is_empty());
+        let records_before: Vec<Record> = names_to_check
+            .map(|name| self.stores[master].get(name))
+            .collect();
+        let result = self.stores[master].commit(commit, session, self.flaw);
+        state.last_state_seen = self.stores[master].last_change();
+        let coverage = &mut self.observer.coverage;
         coverage.commits += 1;
-        if done == Committed::Stale {
+        if result == Committed::Stale {
             coverage.stale_commits += 1;
-            coverage.late_stale += u64::from(!open);
-            return done;
+            coverage.late_stale += u64::from(!is_client_open);
+            return result;
         }
-        coverage.late_commits += u64::from(!open);
-        for (change, before) in commit.changes.iter().zip(&before) {
+        coverage.late_commits += u64::from(!is_client_open);
+        for (change, record_before) in commit.changes.iter().zip(&records_before) {
             if let Some(state) = &change.state {
-                self.written_again(master, state, &before.state);
+                self.check_written_again(master, state, &record_before.state);
             }
         }
         for wake in &commit.wakes {
-            self.tell_process(master, &wake.process, &wake.word);
+            self.send_wake_up_message(master, &wake.process, &wake.word);
         }
-        done
+        result
     }
 
     /// Sends a wake-up message to a process. It goes over every session in which the process listens to this store.
-    fn tell_process(&mut self, master: usize, process: &str, word: &[u8]) {
-        let hears = |one: &Session| {
-            let server = one.master == master && one.server && one.open;
-            server && one.process.as_deref() == Some(process)
+    fn send_wake_up_message(&mut self, master: usize, process: &str, word: &[u8]) {
+        let is_listening = |state: &Session| {
+            let is_open = state.master == master && state.is_server_open && state.is_client_open;
+            is_open && state.listening_process.as_deref() == Some(process)
         };
         let sessions = self.sessions.iter().enumerate();
-        let hearing: Vec<usize> = sessions
-            .filter(|(_, one)| hears(one))
+        let listening_sessions: Vec<usize> = sessions
+            .filter(|(_, state)| is_listening(state))
             .map(|(index, _)| index)
             .collect();
         let Some(plan) = self.scenario.masters[master].store else {
             return;
         };
-        for session in hearing {
-            let one = &mut self.sessions[session];
-            let deaf = one.rng.chance(plan.deaf_ppm).then(|| one.rng.below(3));
-            let (times, late) = match deaf {
+        for session in listening_sessions {
+            let state = &mut self.sessions[session];
+            let disturbance = state
+                .rng
+                .chance(plan.disturbed_wakes_ppm)
+                .then(|| state.rng.below(3));
+            let (copies, delay) = match disturbance {
                 Some(0) => (0, 0),
                 Some(1) => (2, 0),
-                Some(_) => (1, one.rng.below(plan.stuck)),
+                Some(_) => (1, state.rng.below(plan.longest_commit_delay)),
                 None => (1, 0),
             };
-            self.watch.coverage.words += times;
-            for _ in 0..times {
-                let words = if plan.vague {
+            self.observer.coverage.store_wake_ups += copies;
+            for _ in 0..copies {
+                let wake_up = if plan.wakes_name_no_lock {
                     Vec::new()
                 } else {
                     vec![word.to_vec()]
                 };
-                self.sessions[session].coming.push_back(words);
-                let at = self.session_trip(session, Way::From) + late;
+                self.sessions[session].wake_ups_in_flight.push_back(wake_up);
+                let arrival = self.draw_session_arrival(session, Direction::FromMaster) + delay;
                 let session = session as u32;
-                self.at(at, Event::Word { session });
+                self.schedule(arrival, Event::WakeUpReachesClient { session });
             }
         }
     }
 
     /// Delivers a wake-up message to its process. Returns the task to wake; `None` if no task waits, or if the session
     /// has ended.
-    pub(super) fn word(&mut self, session: usize) -> Option<Todo> {
-        let one = &mut self.sessions[session];
-        let words = one.coming.pop_front()?;
-        if !one.open || one.lost {
+    pub(super) fn deliver_wake_up(&mut self, session: usize) -> Option<UnlockedWork> {
+        let state = &mut self.sessions[session];
+        let wake_up = state.wake_ups_in_flight.pop_front()?;
+        if !state.is_client_open || state.is_loss_reported {
             return None;
         }
-        one.words.push_back(words);
-        one.waker.take().map(Todo::Wake)
+        state.arrived_wake_ups.push_back(wake_up);
+        state.waker.take().map(UnlockedWork::Wake)
     }
 
     /// Delivers an answer to the client. Returns the task to wake; `None` if no task waits, or if the session has
     /// ended.
-    pub(super) fn tell(&mut self, index: usize) -> Option<Todo> {
-        let asked = self.asked[index].as_mut()?;
-        let one = &mut self.sessions[asked.session];
-        if !one.open || one.lost {
-            self.asked[index] = None;
+    pub(super) fn deliver_answer(&mut self, index: usize) -> Option<UnlockedWork> {
+        let pending = self.pending_requests[index].as_mut()?;
+        let state = &mut self.sessions[pending.session];
+        if !state.is_client_open || state.is_loss_reported {
+            self.pending_requests[index] = None;
             return None;
         }
-        asked.answered = true;
-        one.waker.take().map(Todo::Wake)
+        pending.is_delivered = true;
+        state.waker.take().map(UnlockedWork::Wake)
     }
 
     /// The number of the client to which a session belongs.
@@ -625,8 +679,8 @@ impl World {
         self.sessions[session as usize].client
     }
 
-    pub(super) fn client_of_asked(&self, asked: u32) -> Option<usize> {
-        let asked = self.asked[asked as usize].as_ref()?;
-        Some(self.sessions[asked.session].client)
+    pub(super) fn client_of_request(&self, pending: u32) -> Option<usize> {
+        let pending = self.pending_requests[pending as usize].as_ref()?;
+        Some(self.sessions[pending.session].client)
     }
 }

@@ -8,69 +8,69 @@ use quorate::node::{
 };
 
 use super::{Shared, World};
-use crate::facts::{Fact, short};
-use crate::locker::{name, resource_of};
+use crate::facts::{Fact, short_hex};
+use crate::locker::{key_of_place, place_of_key};
 
 /// A client's connection to a store. The simulation force-releases (breaks) locks through it. The members are the index
 /// of the client, the index of the store among the masters, and the client's `Node` for the store.
-pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
+pub(crate) type StoreConnection = (usize, usize, Arc<dyn Node>);
 
 /// A force-release of one lock at all stores. It is sent through the connections of one client process.
-pub(super) struct Breaks {
+pub(super) struct StoreForceRelease {
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
-    force_released: ForceReleased,
+    force_released: ForceReleasedValues,
 }
 
 /// The lock values that a force-release has added to the break records of stores.
-pub(super) type ForceReleased = Arc<Mutex<HashSet<[u8; 32]>>>;
+pub(super) type ForceReleasedValues = Arc<Mutex<HashSet<[u8; 32]>>>;
 
-impl Breaks {
+impl StoreForceRelease {
     pub(super) fn send(self) {
         let Self {
             nodes,
             key,
             force_released,
         } = self;
-        let steps = Arc::new_cyclic(|own| StoreBreak {
+        let steps = Arc::new_cyclic(|own| ForceReleaseSteps {
             own: own.clone(),
             nodes,
             key,
             force_released,
             state: Mutex::default(),
         });
-        steps.next(Arc::default(), false);
+        steps.begin_step(Arc::default(), false);
     }
 }
 
 /// The steps of a force-release at the stores. Each step begins when all stores have answered the previous step.
-struct StoreBreak {
+struct ForceReleaseSteps {
     own: Weak<Self>,
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
-    force_released: ForceReleased,
-    state: Mutex<Steps>,
+    force_released: ForceReleasedValues,
+    state: Mutex<StepState>,
 }
 
 #[derive(Default)]
-struct Steps {
+struct StepState {
     /// The number of steps that were begun.
-    begun: u8,
+    begun_steps: u8,
     /// The number of stores that have not answered the present step.
-    open: usize,
+    unanswered_stores: usize,
     /// The states of the lock that the first step has read.
-    states: Vec<KeyState>,
+    lock_states: Vec<KeyState>,
 }
 
-impl StoreBreak {
-    fn next(&self, ended: Arc<[Ended]>, delete: bool) {
+impl ForceReleaseSteps {
+    fn begin_step(&self, ended: Arc<[Ended]>, delete: bool) {
         let Some(own) = self.own.upgrade() else {
             return;
         };
         {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.begun += 1;
-            state.open = self.nodes.len();
+            state.begun_steps += 1;
+            state.unanswered_stores = self.nodes.len();
         }
         for (index, node) in self.nodes.iter().enumerate() {
             let request = Request::Break {
@@ -83,27 +83,27 @@ impl StoreBreak {
     }
 }
 
-impl ReplySink for StoreBreak {
+impl ReplySink for ForceReleaseSteps {
     fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
-        let (begun, ended) = {
+        let (begun_steps, ended) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if let (1, Ok(Answer::State(was))) = (state.begun, answer) {
-                state.states.push(was);
+            if let (1, Ok(Answer::State(lock_state))) = (state.begun_steps, answer) {
+                state.lock_states.push(lock_state);
             }
-            state.open = state.open.saturating_sub(1);
-            if state.open > 0 {
+            state.unanswered_stores = state.unanswered_stores.saturating_sub(1);
+            if state.unanswered_stores > 0 {
                 return;
             }
-            (state.begun, Ended::all(state.states.iter()))
+            (state.begun_steps, Ended::all(state.lock_states.iter()))
         };
-        if begun < 3 && !ended.is_empty() {
-            let mut known = self
+        if begun_steps < 3 && !ended.is_empty() {
+            let mut values = self
                 .force_released
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            known.extend(ended.iter().flat_map(|one| lock_values(&one.record)));
-            drop(known);
-            self.next(ended.into(), begun == 2);
+            values.extend(ended.iter().flat_map(|lock| lock_values(&lock.record)));
+            drop(values);
+            self.begin_step(ended.into(), begun_steps == 2);
         }
     }
 }
@@ -111,29 +111,36 @@ impl ReplySink for StoreBreak {
 impl Shared {
     /// Reports to the checkers that a client sends a request to a store. If the client's process is dead, reports
     /// nothing and returns false.
-    pub(crate) fn asks_store(&self, link: usize, master: usize, request: &Request) -> bool {
+    pub(crate) fn report_store_request(
+        &self,
+        link: usize,
+        master: usize,
+        request: &Request,
+    ) -> bool {
         let mut world = self.world();
-        if world.links[link].dead {
+        if world.links[link].is_dead {
             return false;
         }
-        world.started(link, request);
-        world.asks_store(master, request);
+        world.report_request(link, request);
+        world.report_request_to_store(master, request);
         true
     }
 }
 
 impl World {
-    fn asks_store(&mut self, master: usize, request: &Request) {
+    fn report_request_to_store(&mut self, master: usize, request: &Request) {
         let now = self.now;
         match request {
             Request::Acquire { claim, .. } => {
-                self.released.remove(&(master, claim.token().to_hex()));
+                self.released_values
+                    .remove(&(master, claim.token().to_hex()));
             }
             Request::Release { claim, leave: true } => {
-                if let Some(place) = claim.ticket() {
-                    self.left.insert((master, place.waiter.clone()));
+                if let Some(ticket) = claim.ticket() {
+                    self.left_waiters.insert((master, ticket.waiter.clone()));
                 }
-                self.watch.fact(now, &Fact::Left { master, claim });
+                self.observer
+                    .report_fact(now, &Fact::WaiterLeft { master, claim });
             }
             Request::Write {
                 claim,
@@ -141,44 +148,50 @@ impl World {
                 value,
             } => {
                 let bytes = value.bytes.as_deref().unwrap_or_default();
-                let resource = resource_of(claim.key());
-                let fact = Fact::Writes {
+                let resource = place_of_key(claim.key());
+                let fact = Fact::StoreWriteSent {
                     resource,
                     token: *token,
                     bytes,
                 };
-                self.watch.fact(now, &fact);
+                self.observer.report_fact(now, &fact);
             }
             _ => {}
         }
     }
 
     /// Reports to the checkers that a client has received an answer from a store.
-    pub(crate) fn hears_store(
+    pub(crate) fn report_store_answer(
         &mut self,
         master: usize,
         request: &Request,
         answer: &Result<Answer, Fault>,
     ) {
         let now = self.now;
-        self.say_heard(master, request, answer);
+        self.trace_store_answer(master, request, answer);
         match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Refused { line: Some(_), .. })) => {
-                let left = |waiter: &Arc<str>| self.left.contains(&(master, waiter.clone()));
-                if claim.ticket().is_some_and(|place| !left(&place.waiter)) {
-                    self.watch.fact(now, &Fact::Stood { master, claim });
+                let has_left =
+                    |waiter: &Arc<str>| self.left_waiters.contains(&(master, waiter.clone()));
+                if claim
+                    .ticket()
+                    .is_some_and(|ticket| !has_left(&ticket.waiter))
+                {
+                    self.observer
+                        .report_fact(now, &Fact::WaiterQueued { master, claim });
                 }
             }
             (Request::Release { claim, .. }, Ok(Answer::Released(_))) => {
-                self.released.insert((master, claim.token().to_hex()));
-                self.watch.fact(now, &Fact::Released);
+                self.released_values
+                    .insert((master, claim.token().to_hex()));
+                self.observer.report_fact(now, &Fact::ReleaseReported);
             }
-            (Request::Extend { items }, Ok(Answer::Extended(said))) => {
-                let denied = items.iter().zip(said);
-                for (item, said) in denied {
-                    if *said == Extended::NotOurs && item.claim.group().is_none() {
+            (Request::Extend { items }, Ok(Answer::Extended(results))) => {
+                for (item, result) in items.iter().zip(results) {
+                    if *result == Extended::NotOurs && item.claim.group().is_none() {
                         let claim = &item.claim;
-                        self.watch.fact(now, &Fact::Denied { master, claim });
+                        self.observer
+                            .report_fact(now, &Fact::HoldDenied { master, claim });
                     }
                 }
             }
@@ -188,23 +201,35 @@ impl World {
 
     /// Replaces the connections of one client process to all stores, and returns the previous connections. The caller
     /// must unlock the `World` before it drops them, because the drop of a connection locks the `World`.
-    pub(crate) fn replace_breakers(&mut self, client: usize, new: Vec<Breaker>) -> Vec<Breaker> {
-        let of = |breaker: &mut Breaker| breaker.0 == client;
-        let old = self.breakers.extract_if(.., of).collect();
-        self.breakers.extend(new);
-        old
+    pub(crate) fn replace_store_connections(
+        &mut self,
+        client: usize,
+        connections: Vec<StoreConnection>,
+    ) -> Vec<StoreConnection> {
+        let is_of_client = |connection: &mut StoreConnection| connection.0 == client;
+        let previous = self
+            .store_connections
+            .extract_if(.., is_of_client)
+            .collect();
+        self.store_connections.extend(connections);
+        previous
     }
 
-    fn say_heard(&mut self, master: usize, request: &Request, answer: &Result<Answer, Fault>) {
-        self.say(|| {
-            let what = match request {
+    fn trace_store_answer(
+        &mut self,
+        master: usize,
+        request: &Request,
+        answer: &Result<Answer, Fault>,
+    ) {
+        self.trace_line(|| {
+            let verb_and_claim = match request {
                 Request::Acquire { claim, .. } => ("Acquire", claim),
                 Request::Release { claim, .. } => ("Release", claim),
                 Request::Extend { items } => ("Extend", &items[0].claim),
                 _ => return format!("store {master}: {answer:?}"),
             };
-            let (verb, claim) = what;
-            let (value, key) = (short(&claim.token().to_hex()), claim.key());
+            let (verb, claim) = verb_and_claim;
+            let (value, key) = (short_hex(&claim.token().to_hex()), claim.key());
             let key = String::from_utf8_lossy(key);
             format!("store {master} answers {verb} of {value} on {key}: {answer:?}")
         });
@@ -213,38 +238,45 @@ impl World {
     /// Called when a record in a store changes from `before` to `state`. If the change adds a lock value whose release
     /// the store has already answered, reports this value. Values in break records are left out: a force-release writes
     /// each value that it read from one master to all masters.
-    pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
-        let known = lock_values(before);
-        let broken = self
-            .force_released
+    pub(super) fn check_written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
+        let values_before = lock_values(before);
+        let force_released = self
+            .force_released_values
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         for value in lock_values(state) {
-            let is_new = !known.contains(&value) && !broken.contains(&value);
-            if is_new && self.released.contains(&(master, value)) {
+            let is_new = !values_before.contains(&value) && !force_released.contains(&value);
+            if is_new && self.released_values.contains(&(master, value)) {
                 let value = &value;
-                self.watch
-                    .fact(self.now, &Fact::WrittenAgain { master, value });
+                self.observer
+                    .report_fact(self.now, &Fact::ReleasedValueWritten { master, value });
             }
         }
     }
 
     /// Prepares a force-release of a lock at all stores. It will be sent through the connections of the first client
     /// process that is running.
-    pub(super) fn breaks_at_stores(&self, resource: u8, missed: u16) -> Breaks {
-        let alive = |(client, ..): &&Breaker| {
-            !self.processes[*client].killed && self.processes[*client].paused_until <= self.now
+    pub(super) fn prepare_store_force_release(
+        &self,
+        resource: u8,
+        missed: u16,
+    ) -> StoreForceRelease {
+        let is_running = |(client, ..): &&StoreConnection| {
+            !self.processes[*client].is_killed && self.processes[*client].paused_until <= self.now
         };
-        let first = self.breakers.iter().find(alive).map(|(client, ..)| *client);
-        let of = self
-            .breakers
+        let first_client = self
+            .store_connections
             .iter()
-            .filter(|(client, master, _)| Some(*client) == first && missed >> master & 1 == 0);
-        Breaks {
-            nodes: of.map(|(.., node)| node.clone()).collect(),
-            key: name(resource).as_bytes().into(),
-            force_released: self.force_released.clone(),
+            .find(is_running)
+            .map(|(client, ..)| *client);
+        let connections = self.store_connections.iter().filter(|(client, master, _)| {
+            Some(*client) == first_client && missed >> master & 1 == 0
+        });
+        StoreForceRelease {
+            nodes: connections.map(|(.., node)| node.clone()).collect(),
+            key: key_of_place(resource).as_bytes().into(),
+            force_released: self.force_released_values.clone(),
         }
     }
 }

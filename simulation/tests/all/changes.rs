@@ -5,12 +5,12 @@
 
 use crate::support::{CHANGES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{
-    ChangePlan, Fault, FaultKind, Flaw, Kind, Play, Scenario, Step, ValueStep, Worlds,
+    ChangePlan, Fault, FaultKind, Flaw, Kind, RunOptions, Scenario, ScenarioFamily, Step, ValueStep,
 };
 
 #[test]
 fn simulated_runs_of_default_seeds_keep_the_rules_while_masters_are_replaced() {
-    every_seed_passes(CHANGES.short());
+    every_seed_passes(CHANGES.short_hex());
 }
 
 #[test]
@@ -20,46 +20,65 @@ fn simulated_runs_of_nightly_seeds_keep_the_rules_while_masters_are_replaced() {
 }
 
 fn every_seed_passes(seeds: u64) {
-    let summary = sweep(Worlds::Changes, seeds);
+    let summary = sweep(ScenarioFamily::Changes, seeds);
     must_pass(&summary, " --changes");
     // Even the few seeds of a build without optimizations must contain every stage of a replacement. Clients must also
     // acquire locks on both sets of masters together, and on the new masters alone.
     let coverage = &summary.coverage;
-    let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
-    let held = coverage.joint.min(coverage.later);
+    let change_steps = coverage
+        .closed_masters
+        .min(coverage.opened_masters)
+        .min(coverage.finish_markers);
+    let holds_while_changing = coverage.joint_holds.min(coverage.holds_after_replacement);
     assert!(
-        walked.min(held) > 0,
+        change_steps.min(holds_while_changing) > 0,
         "masters must be closed, opened and finished while clients acquire locks: {coverage}"
     );
-    let once = seeds >= 3_000;
-    let never = [
-        ("runs in which a majority lost its markers", coverage.split),
-        ("markers restored by clients", coverage.given_again),
-        ("markers restored by the administrator", coverage.mended),
-        ("operator commands without an answer", coverage.unanswered),
-        ("fencing counters raised by the operator", coverage.carried),
+    let has_enough_seeds = seeds >= 3_000;
+    let missing_events = [
+        (
+            "runs in which a majority lost its markers",
+            coverage.lost_marker_majorities,
+        ),
+        ("markers restored by clients", coverage.restored_markers),
+        (
+            "markers restored by the administrator",
+            coverage.markers_written_by_hand,
+        ),
+        (
+            "operator commands without an answer",
+            coverage.unanswered_commands,
+        ),
+        (
+            "fencing counters raised by the operator",
+            coverage.carried_counters,
+        ),
         (
             "votes refused by a generation marker",
             coverage.refused_by_mark,
         ),
     ];
-    let never = never.map(|(what, count)| (count == 0).then_some(what));
-    let never: Vec<&str> = never.into_iter().flatten().collect();
+    let missing_events = missing_events.map(|(event, count)| (count == 0).then_some(event));
+    let missing_events: Vec<&str> = missing_events.into_iter().flatten().collect();
     assert!(
-        !once || never.is_empty(),
-        "every event must happen in some seed, but these never did: {never:?}"
+        !has_enough_seeds || missing_events.is_empty(),
+        "every event must happen in some seed, but these never did: {missing_events:?}"
     );
 }
 
 #[test]
 fn same_seed_gives_the_same_simulation_run_while_masters_are_replaced() {
-    let play = Play {
+    let run_options = RunOptions {
         trace: true,
-        ..Play::default()
+        ..RunOptions::default()
     };
     for seed in 0..5 {
         let scenario = Scenario::draw_changes(seed);
-        assert_eq!(play.run(&scenario), play.run(&scenario), "seed {seed}");
+        assert_eq!(
+            run_options.run(&scenario),
+            run_options.run(&scenario),
+            "seed {seed}"
+        );
     }
 }
 
@@ -69,39 +88,39 @@ const MS: u64 = 1_000_000;
 /// a quota there. The second operator must not overwrite this quota with an older copy from the old masters.
 #[test]
 fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
-    let of = |think, verb| Step {
+    let value_step = |think, verb| Step {
         think: think * MS,
         wait: 200 * MS,
         kind: Kind::Value(verb),
         ..Step::plain()
     };
-    let mut taken = 0;
+    let mut units_taken = 0;
     for seed in 0..60 {
         let mut scenario = Scenario::quiet(seed, 6, 5);
         scenario.settings.max_ttl = scenario.settings.ttl;
-        scenario.clients[2].steps = vec![of(1, ValueStep::Create(40))];
+        scenario.clients[2].steps = vec![value_step(1, ValueStep::Create(40))];
         for client in 3..5 {
-            let mut steps = vec![of(10, ValueStep::Take(1)); 60];
+            let mut steps = vec![value_step(10, ValueStep::Take(1)); 60];
             steps[0].think = 1_000 * MS;
             scenario.clients[client].steps = steps;
         }
         scenario.change = Some(ChangePlan {
             sets: vec![0b00_0111, 0b11_1000],
-            begins: None,
+            initial_number: None,
             goal: 2,
             operators: 2,
-            pause: 30 * MS,
+            longest_pause: 30 * MS,
             steps: vec![(1, 1), (1, 1), (0, 2), (2, 2), (2, 2)],
-            ahead: None,
-            retires: false,
+            counters_ahead_us: None,
+            stops_replaced: false,
         });
-        let outcome = Play::default().run(&scenario);
-        assert_eq!(outcome.violation, None, "{scenario}");
-        taken += outcome.coverage.taken;
+        let result = RunOptions::default().run(&scenario);
+        assert_eq!(result.violation, None, "{scenario}");
+        units_taken += result.coverage.units_taken;
     }
     assert!(
-        taken > 500,
-        "clients must take more than 500 units in all runs together: {taken}"
+        units_taken > 500,
+        "clients must take more than 500 units in all runs together: {units_taken}"
     );
 }
 
@@ -110,7 +129,7 @@ fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
 #[test]
 fn operator_opens_new_masters_only_after_their_clocks_are_correct() {
     let hour_us = 3_600_000_000;
-    let mut waited = 0;
+    let mut failed_steps = 0;
     for seed in 0..40 {
         let mut scenario = Scenario::quiet(seed, 6, 3);
         scenario.heal_at = 60_000 * MS;
@@ -123,7 +142,7 @@ fn operator_opens_new_masters_only_after_their_clocks_are_correct() {
         scenario.clients[2].steps = vec![step; 80];
         let jump = |at: u64, master, by_us| Fault {
             at: at * MS,
-            kind: FaultKind::Jump { master, by_us },
+            kind: FaultKind::ClockJump { master, by_us },
         };
         for master in 3..6 {
             scenario.faults.push(jump(6_000, master, -hour_us));
@@ -132,21 +151,21 @@ fn operator_opens_new_masters_only_after_their_clocks_are_correct() {
         scenario.faults.sort_by_key(|fault| fault.at);
         scenario.change = Some(ChangePlan {
             sets: vec![0b00_0111, 0b11_1000],
-            begins: None,
+            initial_number: None,
             goal: 2,
             operators: 1,
-            pause: 12_000 * MS,
+            longest_pause: 12_000 * MS,
             steps: vec![(1, 1), (0, 2), (2, 2)],
-            ahead: None,
-            retires: false,
+            counters_ahead_us: None,
+            stops_replaced: false,
         });
-        let outcome = Play::default().run(&scenario);
-        assert_eq!(outcome.violation, None, "{scenario}");
-        waited += outcome.coverage.not_yet;
+        let result = RunOptions::default().run(&scenario);
+        assert_eq!(result.violation, None, "{scenario}");
+        failed_steps += result.coverage.failed_operator_steps;
     }
     assert!(
-        waited > 20,
-        "more than 20 steps of operators must fail in all runs together: {waited}"
+        failed_steps > 20,
+        "more than 20 steps of operators must fail in all runs together: {failed_steps}"
     );
 }
 
@@ -155,7 +174,7 @@ const SEEDED_BUGS: [(Flaw, u64); 23] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),
     (Flaw::JointNextOnly, 10),
-    (Flaw::NextBesideOld, 50),
+    (Flaw::MarkersIgnored, 50),
     (Flaw::LeftoverLock, 1_000),
     (Flaw::FenceOneSet, 20),
     (Flaw::ConfirmAtLeastJoint, 4_000),
@@ -179,8 +198,8 @@ const SEEDED_BUGS: [(Flaw, u64); 23] = [
 
 #[test]
 fn each_seeded_bug_in_a_change_of_masters_is_caught_within_its_seed_limit() {
-    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_CHANGES);
-    for flaw in Flaw::OF_CHANGES {
+    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::CHANGE_BUGS);
+    for flaw in Flaw::CHANGE_BUGS {
         assert_eq!(
             Flaw::by_name(flaw.name()),
             Some(flaw),
@@ -188,22 +207,22 @@ fn each_seeded_bug_in_a_change_of_masters_is_caught_within_its_seed_limit() {
         );
     }
     // A build without optimizations is slow, so it tries to catch only the bugs that need few seeds.
-    let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
-    all_are_caught(|within| is_short(within) && within <= most);
+    let largest_limit = if cfg!(debug_assertions) { 20 } else { u64::MAX };
+    all_are_caught(|seed_limit| is_short(seed_limit) && seed_limit <= largest_limit);
 }
 
 #[test]
 #[ignore = "nightly"]
 fn rare_seeded_bug_in_a_change_of_masters_is_caught_within_its_seed_limit() {
-    all_are_caught(|within| !is_short(within) && !cfg!(debug_assertions));
+    all_are_caught(|seed_limit| !is_short(seed_limit) && !cfg!(debug_assertions));
 }
 
 fn all_are_caught(is_played: impl Fn(u64) -> bool) {
-    for (flaw, within) in SEEDED_BUGS
+    for (flaw, seed_limit) in SEEDED_BUGS
         .into_iter()
-        .filter(|(_, within)| is_played(*within))
+        .filter(|(_, seed_limit)| is_played(*seed_limit))
     {
-        let caught = is_caught(flaw, within);
-        assert!(caught, "{flaw} must be caught within {within} seeds");
+        let caught = is_caught(flaw, seed_limit);
+        assert!(caught, "{flaw} must be caught within {seed_limit} seeds");
     }
 }

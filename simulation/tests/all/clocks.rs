@@ -4,11 +4,11 @@
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
 use crate::support::{CLOCKS, is_caught, must_pass, sweep};
-use quorate_simulation::{Flaw, Worlds};
+use quorate_simulation::{Flaw, ScenarioFamily};
 
 #[test]
 fn simulated_runs_of_default_seeds_keep_the_rules_while_clocks_of_restarted_masters_jump() {
-    every_seed_passes(CLOCKS.short());
+    every_seed_passes(CLOCKS.short_hex());
 }
 
 #[test]
@@ -18,23 +18,26 @@ fn simulated_runs_of_nightly_seeds_keep_the_rules_while_clocks_of_restarted_mast
 }
 
 fn every_seed_passes(seeds: u64) {
-    let summary = sweep(Worlds::Clocks, seeds);
+    let summary = sweep(ScenarioFamily::Clocks, seeds);
     must_pass(&summary, " --clocks");
     let coverage = &summary.coverage;
     let events = [
         ("jumps of clocks", coverage.jumps),
         ("restarts without data", coverage.empty_restarts),
         ("restarts with data", coverage.full_restarts),
-        ("markers restored by clients", coverage.given_again),
-        ("age records raised", coverage.aged),
+        ("markers restored by clients", coverage.restored_markers),
+        ("age records raised", coverage.written_age_records),
     ];
-    let never: Vec<&str> = events
+    let rare_events: Vec<&str> = events
         .into_iter()
-        .filter_map(|(what, count)| (count < seeds / 4).then_some(what))
+        .filter_map(|(event, count)| (count < seeds / 4).then_some(event))
         .collect();
-    assert!(never.is_empty(), "these events are too rare: {never:?}");
     assert!(
-        coverage.split < seeds / 2,
+        rare_events.is_empty(),
+        "these events are too rare: {rare_events:?}"
+    );
+    assert!(
+        coverage.lost_marker_majorities < seeds / 2,
         "in most seeds, a majority must keep its markers, because otherwise exclusion is not checked: {coverage}"
     );
 }
@@ -48,16 +51,16 @@ const SEEDED_BUGS: [(Flaw, u64); 3] = [
 
 #[test]
 fn each_seeded_bug_in_the_age_of_a_server_run_is_caught_within_its_seed_limit() {
-    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_CLOCKS);
+    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::CLOCK_BUGS);
     // A build without optimizations is slow.
-    let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
-    for (flaw, within) in SEEDED_BUGS {
+    let largest_limit = if cfg!(debug_assertions) { 20 } else { u64::MAX };
+    for (flaw, seed_limit) in SEEDED_BUGS {
         assert_eq!(
             Flaw::by_name(flaw.name()),
             Some(flaw),
             "each seeded bug must have a name of its own"
         );
-        let caught = within > most || is_caught(flaw, within);
-        assert!(caught, "{flaw} must be caught within {within} seeds");
+        let caught = seed_limit > largest_limit || is_caught(flaw, seed_limit);
+        assert!(caught, "{flaw} must be caught within {seed_limit} seeds");
     }
 }

@@ -1,36 +1,39 @@
 //! Tests that the simulation covers every combination of a kind of masters, a kind of lock or value, and an event
-//! (`Happening`). The combinations in `NEVER` are exceptions.
+//! (`Happening`). The combinations in `NEVER_TESTED` are exceptions.
 
 use crate::support::{CROSSINGS, sweep};
-use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};
+use quorate_simulation::{Crossings, Happening, LOCK_OR_VALUE_KINDS, Masters, ScenarioFamily};
 
 /// The combinations that no run covers. The text in each row is the reason.
-const NEVER: [(Masters, &[&str], Happening, &str); 2] = [
+const NEVER_TESTED: [(Masters, &[&str], Happening, &str); 2] = [
     (
         Masters::Clocked,
-        &HELD,
-        Happening::Change,
+        &LOCK_OR_VALUE_KINDS,
+        Happening::MastersChanged,
         "stores cannot be replaced, because a store keeps no generation marker",
     ),
     (
         Masters::Clockless,
-        &HELD,
-        Happening::Change,
+        &LOCK_OR_VALUE_KINDS,
+        Happening::MastersChanged,
         "stores cannot be replaced, because a store keeps no generation marker",
     ),
 ];
 
-fn reason(masters: Masters, held: &str, happening: Happening) -> Option<&'static str> {
-    let here = |(of, rows, column, _): &&(Masters, &[&str], Happening, &str)| {
-        (*of, *column) == (masters, happening) && rows.contains(&held)
+fn reason_for_zero(masters: Masters, held: &str, happening: Happening) -> Option<&'static str> {
+    let is_this_cell = |(cell_masters, rows, column, _): &&(Masters, &[&str], Happening, &str)| {
+        (*cell_masters, *column) == (masters, happening) && rows.contains(&held)
     };
-    NEVER.iter().find(here).map(|(_, _, _, why)| *why)
+    NEVER_TESTED
+        .iter()
+        .find(is_this_cell)
+        .map(|(_, _, _, reason)| *reason)
 }
 
 #[test]
 fn every_unchecked_combination_of_lock_kind_and_event_has_a_reason() {
-    for (_, rows, _, why) in NEVER {
-        assert!(rows.iter().all(|row| HELD.contains(row)) && !why.is_empty());
+    for (_, rows, _, reason) in NEVER_TESTED {
+        assert!(rows.iter().all(|row| LOCK_OR_VALUE_KINDS.contains(row)) && !reason.is_empty());
     }
 }
 
@@ -38,23 +41,31 @@ fn every_unchecked_combination_of_lock_kind_and_event_has_a_reason() {
 #[ignore = "nightly"]
 fn every_combination_of_lock_kind_and_event_is_checked_by_a_rule() {
     let seeds = CROSSINGS.all();
-    let mut seen = Crossings::default();
-    for worlds in [Worlds::Redis, Worlds::Changes, Worlds::Stores] {
-        seen.add(&sweep(worlds, seeds).crossings);
+    let mut crossings = Crossings::default();
+    for family in [
+        ScenarioFamily::Redis,
+        ScenarioFamily::Changes,
+        ScenarioFamily::Stores,
+    ] {
+        crossings.add(&sweep(family, seeds).crossings);
     }
-    println!("{seen}");
-    let wrong = seen
+    println!("{crossings}");
+    let unexpected_cells = crossings
         .cells()
-        .filter_map(|(masters, held, happening, judged)| {
+        .filter_map(|(masters, held, happening, judged_cases)| {
             let cell = format!("{}, {held}, {}", masters.name(), happening.name());
-            match (judged, reason(masters, held, happening)) {
+            match (judged_cases, reason_for_zero(masters, held, happening)) {
                 (0, None) => Some(format!("{cell}: no rule was checked")),
-                (1.., Some(why)) => Some(format!(
-                    "{cell}: a rule was checked {judged} times, although NEVER lists the cell as empty: {why}"
+                (1.., Some(reason)) => Some(format!(
+                    "{cell}: a rule was checked {judged_cases} times, although NEVER_TESTED lists the cell as empty: {reason}"
                 )),
                 _ => None,
             }
         });
-    let wrong: Vec<String> = wrong.collect();
-    assert!(seeds == 0 || wrong.is_empty(), "{}", wrong.join("\n"));
+    let unexpected_cells: Vec<String> = unexpected_cells.collect();
+    assert!(
+        seeds == 0 || unexpected_cells.is_empty(),
+        "{}",
+        unexpected_cells.join("\n")
+    );
 }

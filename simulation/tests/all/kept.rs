@@ -4,37 +4,37 @@
 //! A seed would not preserve a bug: when the random generator changes, the seed gives a different scenario.
 
 use quorate_simulation::{
-    ChangePlan, Disk, Fault, FaultKind, Kind, Play, RunResult, Scenario, Step, ValueStep,
+    ChangePlan, Disk, Fault, FaultKind, Kind, RunOptions, RunResult, Scenario, Step, ValueStep,
 };
 
 const MS: u64 = 1_000_000;
 
-fn passes(scenario: &Scenario) -> RunResult {
-    let outcome = Play::default().run(scenario);
-    if let Some(violation) = &outcome.violation {
-        let play = Play {
+fn run_and_check(scenario: &Scenario) -> RunResult {
+    let result = RunOptions::default().run(scenario);
+    if let Some(violation) = &result.violation {
+        let run_options = RunOptions {
             trace: true,
-            ..Play::default()
+            ..RunOptions::default()
         };
-        let trace = play.run(scenario).trace.join("\n");
+        let trace = run_options.run(scenario).trace.join("\n");
         panic!("{scenario}\n{trace}\n{violation}");
     }
-    outcome
+    result
 }
 
 /// When a lease without renewal expired, the renewal task handled the expiry in an endless loop within one poll.
 #[test]
 fn renewal_task_does_not_loop_forever_after_an_unrenewed_lease_expired() {
     let mut scenario = Scenario::quiet(1, 3, 1);
-    let runs_out = Step {
+    let unrenewed = Step {
         renew: false,
         hold: 2_000 * MS,
         ..Step::plain()
     };
-    scenario.clients[0].steps = vec![runs_out, Step::plain()];
-    let outcome = passes(&scenario);
-    assert_eq!(outcome.coverage.lost, 1);
-    assert_eq!(outcome.coverage.acquired, 3);
+    scenario.clients[0].steps = vec![unrenewed, Step::plain()];
+    let result = run_and_check(&scenario);
+    assert_eq!(result.coverage.lost_locks, 1);
+    assert_eq!(result.coverage.acquired, 3);
 }
 
 /// A semaphore waiter asked for a slot and was refused. The refusal named a free slot. After its first few attempts,
@@ -43,17 +43,17 @@ fn renewal_task_does_not_loop_forever_after_an_unrenewed_lease_expired() {
 fn semaphore_waiter_immediately_requests_the_free_slot_named_in_a_refusal() {
     for seed in 0..40 {
         let mut scenario = Scenario::quiet(seed, 2, 3);
-        let takes = |think, hold| Step {
+        let permit_step = |think, hold| Step {
             think: think * MS,
             hold: hold * MS,
             kind: Kind::Permit(2),
             ..Step::plain()
         };
         for (client, (think, hold)) in [(1, 900), (20, 50), (40, 10)].into_iter().enumerate() {
-            scenario.clients[client].steps = vec![takes(think, hold)];
+            scenario.clients[client].steps = vec![permit_step(think, hold)];
         }
-        let outcome = passes(&scenario);
-        assert_eq!(outcome.coverage.permits, 6, "seed {seed}");
+        let result = run_and_check(&scenario);
+        assert_eq!(result.coverage.permits, 6, "seed {seed}");
     }
 }
 
@@ -67,24 +67,24 @@ fn connect_timeout_begins_with_the_first_request_instead_of_the_process_start() 
         think: 900 * MS,
         ..Step::plain()
     }];
-    let outcome = passes(&scenario);
-    assert_eq!(outcome.coverage.no_quorum, 0);
+    let result = run_and_check(&scenario);
+    assert_eq!(result.coverage.no_quorum, 0);
 }
 
-/// A scenario with four masters, in which master 3 replaces master 2. `begins` and `goal` are the numbers in the
+/// A scenario with four masters, in which master 3 replaces master 2. `initial_number` and `goal` are the numbers in the
 /// generation markers at the beginning and at the end. All clients stay at the step `step` of the replacement.
-fn one_replaced(begins: Option<u64>, goal: u64, step: u8) -> Scenario {
+fn replacement_of_one_master(initial_number: Option<u64>, goal: u64, step: u8) -> Scenario {
     let mut scenario = Scenario::quiet(1, 4, 3);
     scenario.settings.max_ttl = scenario.settings.ttl;
     scenario.change = Some(ChangePlan {
         sets: vec![0b0111, 0b1011],
-        begins,
+        initial_number,
         goal,
         operators: 1,
-        pause: 20 * MS,
+        longest_pause: 20 * MS,
         steps: vec![(step, step); 3],
-        ahead: None,
-        retires: false,
+        counters_ahead_us: None,
+        stops_replaced: false,
     });
     scenario
 }
@@ -99,11 +99,11 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
 /// (0, 1 and 3) would refuse all clients forever.
 #[test]
 fn operator_restores_a_generation_marker_lost_in_a_restart_after_the_last_fault() {
-    let mut scenario = one_replaced(Some(2), 2, 2);
+    let mut scenario = replacement_of_one_master(Some(2), 2, 2);
     let heal = scenario.heal_at / MS;
     scenario.faults = vec![crash(3_000, 0, 100), crash(heal - 20, 1, 100)];
-    let outcome = passes(&scenario);
-    assert!(outcome.coverage.mended > 0);
+    let result = run_and_check(&scenario);
+    assert!(result.coverage.markers_written_by_hand > 0);
 }
 
 /// Masters were to be replaced twice. After the first replacement, a majority of the masters lost their generation
@@ -111,13 +111,13 @@ fn operator_restores_a_generation_marker_lost_in_a_restart_after_the_last_fault(
 /// repeated it.
 #[test]
 fn operator_repeats_a_replacement_of_masters_after_the_loss_of_generation_markers() {
-    let mut scenario = one_replaced(Some(4), 5, 3);
+    let mut scenario = replacement_of_one_master(Some(4), 5, 3);
     let plan = scenario.change.as_mut().expect("masters must be replaced");
     plan.sets.push(0b0111);
-    plan.pause = 1_000 * MS;
+    plan.longest_pause = 1_000 * MS;
     scenario.faults = vec![crash(400, 0, 30), crash(400, 3, 30)];
-    let outcome = passes(&scenario);
-    assert!(outcome.coverage.not_yet > 0 && outcome.coverage.opened > 0);
+    let result = run_and_check(&scenario);
+    assert!(result.coverage.failed_operator_steps > 0 && result.coverage.opened_masters > 0);
 }
 
 /// While a master's clock was 30 hours ahead, the master removed a fencing counter as expired. After the clock was
@@ -140,11 +140,11 @@ fn checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump() {
     scenario.clients[1].steps = vec![step(300, Kind::Observe)];
     scenario.clients[2].steps = vec![step(700, Kind::Exclusive)];
     let jump = |at, by_us| {
-        let kind = FaultKind::Jump { master: 0, by_us };
+        let kind = FaultKind::ClockJump { master: 0, by_us };
         Fault { at: at * MS, kind }
     };
     scenario.faults = vec![jump(200, 30 * HOUR_US), jump(600, -30 * HOUR_US)];
-    passes(&scenario);
+    run_and_check(&scenario);
 }
 
 /// A client removed a value. Before its call returned, another client created the value again. The checker of stored
@@ -158,30 +158,30 @@ fn checker_accepts_a_value_created_again_before_its_removal_call_returns() {
         kind: Kind::Value(verb),
         ..Step::plain()
     };
-    let mut late = 0;
+    let mut late_removals = 0;
     for seed in 0..300 {
         let mut scenario = Scenario::quiet(seed, 3, 2);
         scenario.net.doze_ppm = 30_000;
         scenario.net.doze = 800 * MS;
         scenario.clients[0].steps = vec![value(100, ValueStep::Remove { record: true })];
-        let creates = |think| value(think, ValueStep::Create(0));
-        let does = value(1_000, ValueStep::AtLeast);
-        scenario.clients[1].steps = vec![creates(1), creates(150), does];
-        passes(&scenario);
-        let play = Play {
+        let creation = |think| value(think, ValueStep::Create(0));
+        let at_least_once = value(1_000, ValueStep::AtLeastOnce);
+        scenario.clients[1].steps = vec![creation(1), creation(150), at_least_once];
+        run_and_check(&scenario);
+        let run_options = RunOptions {
             trace: true,
-            ..Play::default()
+            ..RunOptions::default()
         };
-        let trace = play.run(&scenario).trace;
-        let last = |line: &str| trace.iter().rposition(|said| said.contains(line));
-        let created = last("client 1 gets Created");
-        let removed = last("client 0 gets Removed");
-        let is_late =
+        let trace = run_options.run(&scenario).trace;
+        let last_line_with = |text: &str| trace.iter().rposition(|line| line.contains(text));
+        let created = last_line_with("client 1 gets Created");
+        let removed = last_line_with("client 0 gets Removed");
+        let is_after_creation =
             created.is_some_and(|created| removed.is_some_and(|removed| removed > created));
-        late += u64::from(is_late);
+        late_removals += u64::from(is_after_creation);
     }
     assert!(
-        late > 0,
+        late_removals > 0,
         "in some seed, a removal must return after the next creation"
     );
 }
@@ -197,19 +197,19 @@ fn library_errors_contain_every_text_that_the_simulated_operator_searches_for() 
         include_str!("../../../src/masters_change/survey.rs"),
     ]
     .concat();
-    let words: Vec<&str> = operator
-        .split("misses(&error, \"")
+    let texts: Vec<&str> = operator
+        .split("has_unmet_condition(&error, \"")
         .skip(1)
         .filter_map(|rest| rest.split('"').next())
         .collect();
     assert!(
-        words.len() >= 2,
-        "the simulated operator must look for at least two error texts, not only for {words:?}"
+        texts.len() >= 2,
+        "the simulated operator must look for at least two error texts, not only for {texts:?}"
     );
-    for words in words {
+    for text in texts {
         assert!(
-            library.contains(words),
-            "no error of the library contains {words:?}"
+            library.contains(text),
+            "no error of the library contains {text:?}"
         );
     }
 }

@@ -4,11 +4,11 @@
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
 use crate::support::{REDIS, is_caught, is_short, must_pass, sweep, threads};
-use quorate_simulation::{Flaw, Play, RULES, Scenario, Worlds, first_caught, run};
+use quorate_simulation::{Flaw, RULES, RunOptions, Scenario, ScenarioFamily, first_caught, run};
 
 #[test]
 fn simulation_with_redis_masters_breaks_no_rule_with_the_default_seeds() {
-    every_seed_passes(REDIS.short());
+    every_seed_passes(REDIS.short_hex());
 }
 
 #[test]
@@ -18,15 +18,15 @@ fn simulation_with_redis_masters_breaks_no_rule_with_the_nightly_seeds() {
 }
 
 fn every_seed_passes(seeds: u64) {
-    let summary = sweep(Worlds::Redis, seeds);
-    for (rule, judged) in RULES.into_iter().zip(summary.judged) {
-        println!("{rule}: {judged} cases");
+    let summary = sweep(ScenarioFamily::Redis, seeds);
+    for (rule, judged_cases) in RULES.into_iter().zip(summary.judged_cases) {
+        println!("{rule}: {judged_cases} cases");
     }
     println!(
         "the call that came closest to its time limit: {:?}",
-        summary.worst
+        summary.latest_call
     );
-    println!("{seeds} seeds took {:.1} s", summary.took.as_secs_f64());
+    println!("{seeds} seeds took {:.1} s", summary.elapsed.as_secs_f64());
     must_pass(&summary, "");
     // In a build without optimizations the test plays few seeds. Even these must contain a case for every rule.
     assert_eq!(
@@ -36,7 +36,7 @@ fn every_seed_passes(seeds: u64) {
     );
     if seeds >= 2_000 {
         assert_eq!(
-            summary.coverage.missing(),
+            summary.coverage.events_that_never_happened(),
             Vec::<&str>::new(),
             "every event must happen in some seed"
         );
@@ -47,11 +47,15 @@ fn every_seed_passes(seeds: u64) {
 fn same_seed_gives_the_same_simulation_run() {
     for seed in 0..20 {
         let scenario = Scenario::draw(seed);
-        let play = Play {
+        let run_options = RunOptions {
             trace: true,
-            ..Play::default()
+            ..RunOptions::default()
         };
-        assert_eq!(play.run(&scenario), play.run(&scenario), "seed {seed}");
+        assert_eq!(
+            run_options.run(&scenario),
+            run_options.run(&scenario),
+            "seed {seed}"
+        );
     }
 }
 
@@ -59,9 +63,9 @@ fn same_seed_gives_the_same_simulation_run() {
 fn simulation_run_has_the_same_coverage_with_and_without_a_trace() {
     for seed in 0..20 {
         let scenario = Scenario::draw(seed);
-        let traced = Play {
+        let traced = RunOptions {
             trace: true,
-            ..Play::default()
+            ..RunOptions::default()
         };
         assert_eq!(
             run(&scenario).coverage,
@@ -136,28 +140,28 @@ const SEEDED_BUGS: [(Flaw, u64); 59] = [
 
 #[test]
 fn each_common_seeded_bug_is_caught_within_its_limit_of_seeds() {
-    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::ALL);
-    all_are_caught(REDIS.short(), is_short);
+    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::REDIS_BUGS);
+    all_are_caught(REDIS.short_hex(), is_short);
 }
 
 #[test]
 #[ignore = "nightly"]
 fn each_rare_seeded_bug_is_caught_within_its_limit_of_seeds() {
-    all_are_caught(REDIS.all(), |within| !is_short(within));
+    all_are_caught(REDIS.all(), |seed_limit| !is_short(seed_limit));
 }
 
 fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
-    for (flaw, within) in SEEDED_BUGS
+    for (flaw, seed_limit) in SEEDED_BUGS
         .into_iter()
-        .filter(|(_, within)| is_played(*within))
+        .filter(|(_, seed_limit)| is_played(*seed_limit))
     {
-        let within = within.min(seeds);
+        let seed_limit = seed_limit.min(seeds);
         // A build without optimizations plays too few seeds for some bugs. It need not catch these bugs.
-        let is_left = cfg!(debug_assertions) && within == seeds;
-        let caught = is_caught(flaw, within);
+        let is_left = cfg!(debug_assertions) && seed_limit == seeds;
+        let caught = is_caught(flaw, seed_limit);
         assert!(
             caught || is_left,
-            "{flaw} must be caught within {within} seeds"
+            "{flaw} must be caught within {seed_limit} seeds"
         );
     }
 }
@@ -173,7 +177,7 @@ fn sound_ones_pass(seeds: u64) {
 
 #[test]
 fn simulated_clients_without_a_seeded_bug_break_no_rule_with_the_default_seeds() {
-    sound_ones_pass(REDIS.short());
+    sound_ones_pass(REDIS.short_hex());
 }
 
 #[test]
@@ -186,6 +190,6 @@ fn simulated_clients_without_a_seeded_bug_break_no_rule_with_the_nightly_seeds()
 /// answers were late. Without fencing tokens, a checker must not take the order of the reports for the order of the locks.
 #[test]
 fn late_report_of_a_force_released_lock_without_a_token_is_no_violation() {
-    let play = Play::default();
-    assert_eq!(play.run(&Scenario::draw(5_296)).violation, None);
+    let run_options = RunOptions::default();
+    assert_eq!(run_options.run(&Scenario::draw(5_296)).violation, None);
 }

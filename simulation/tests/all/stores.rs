@@ -4,11 +4,11 @@
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
 use crate::support::{STORES, is_caught, is_short, must_pass, sweep};
-use quorate_simulation::{Flaw, Play, Scenario, Worlds};
+use quorate_simulation::{Flaw, RunOptions, Scenario, ScenarioFamily};
 
 #[test]
 fn simulation_with_databases_or_zookeeper_breaks_no_rule_with_the_default_seeds() {
-    every_seed_passes(STORES.short());
+    every_seed_passes(STORES.short_hex());
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn simulation_with_databases_or_zookeeper_breaks_no_rule_with_the_nightly_seeds(
 }
 
 fn every_seed_passes(seeds: u64) {
-    let summary = sweep(Worlds::Stores, seeds);
+    let summary = sweep(ScenarioFamily::Stores, seeds);
     must_pass(&summary, " --stores");
     if seeds >= 2_000 {
         assert_eq!(
@@ -26,7 +26,7 @@ fn every_seed_passes(seeds: u64) {
             Vec::<&str>::new(),
             "each rule must have judged some case"
         );
-        let missing = summary.coverage.missing();
+        let missing = summary.coverage.events_that_never_happened();
         assert_eq!(
             missing,
             Vec::<&str>::new(),
@@ -37,13 +37,17 @@ fn every_seed_passes(seeds: u64) {
 
 #[test]
 fn same_seed_gives_the_same_simulation_run_with_databases_or_zookeeper() {
-    let play = Play {
+    let run_options = RunOptions {
         trace: true,
-        ..Play::default()
+        ..RunOptions::default()
     };
     for seed in 0..20 {
         let scenario = Scenario::draw_stores(seed);
-        assert_eq!(play.run(&scenario), play.run(&scenario), "seed {seed}");
+        assert_eq!(
+            run_options.run(&scenario),
+            run_options.run(&scenario),
+            "seed {seed}"
+        );
     }
 }
 
@@ -60,8 +64,8 @@ const SEEDED_BUGS: [(Flaw, u64); 7] = [
 
 #[test]
 fn each_common_seeded_bug_with_databases_or_zookeeper_is_caught_within_its_seed_limit() {
-    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_STORES);
-    for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
+    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::STORE_BUGS);
+    for flaw in Flaw::REDIS_BUGS.into_iter().chain(Flaw::STORE_BUGS) {
         assert_eq!(
             Flaw::by_name(flaw.name()),
             Some(flaw),
@@ -74,7 +78,7 @@ fn each_common_seeded_bug_with_databases_or_zookeeper_is_caught_within_its_seed_
 #[test]
 #[ignore = "nightly"]
 fn each_rare_seeded_bug_with_databases_or_zookeeper_is_caught_within_its_seed_limit() {
-    all_are_caught(|within| !is_short(within));
+    all_are_caught(|seed_limit| !is_short(seed_limit));
 }
 
 fn all_are_caught(is_played: impl Fn(u64) -> bool) {
@@ -82,12 +86,12 @@ fn all_are_caught(is_played: impl Fn(u64) -> bool) {
     if cfg!(debug_assertions) {
         return;
     }
-    for (flaw, within) in SEEDED_BUGS
+    for (flaw, seed_limit) in SEEDED_BUGS
         .into_iter()
-        .filter(|(_, within)| is_played(*within))
+        .filter(|(_, seed_limit)| is_played(*seed_limit))
     {
-        let caught = is_caught(flaw, within);
-        assert!(caught, "{flaw} must be caught within {within} seeds");
+        let caught = is_caught(flaw, seed_limit);
+        assert!(caught, "{flaw} must be caught within {seed_limit} seeds");
     }
 }
 

@@ -27,11 +27,11 @@ fn ms(ms: u64) -> Duration {
 /// The state of the server: its behaviour, its keys, and the commands that it has received. Tests change the behaviour
 /// while the server runs.
 #[derive(Default)]
-struct Script {
+struct ServerState {
     /// Whether the server accepts connections and reads commands, but never replies.
-    mute: bool,
+    is_mute: bool,
     /// The delay before each reply of the handshake.
-    slow: Duration,
+    handshake_delay: Duration,
     /// Whether the server answers the next SET with half a reply and closes the connection.
     cut_next: bool,
     /// The keys that the server stores.
@@ -42,9 +42,9 @@ struct Script {
     connections: usize,
 }
 
-type Shared = Arc<Mutex<Script>>;
+type Shared = Arc<Mutex<ServerState>>;
 
-fn change(shared: &Shared, change: impl FnOnce(&mut Script)) {
+fn change(shared: &Shared, change: impl FnOnce(&mut ServerState)) {
     change(
         &mut shared
             .lock()
@@ -64,7 +64,7 @@ async fn serve(shared: Shared) -> turmoil::Result {
     let listener = TcpListener::bind((IpAddr::from(Ipv4Addr::UNSPECIFIED), PORT)).await?;
     loop {
         let (stream, _) = listener.accept().await?;
-        change(&shared, |script| script.connections += 1);
+        change(&shared, |state| state.connections += 1);
         let shared = shared.clone();
         tokio::spawn(async move {
             let _gone = converse(stream, shared).await;
@@ -75,20 +75,20 @@ async fn serve(shared: Shared) -> turmoil::Result {
 async fn converse(mut stream: TcpStream, shared: Shared) -> std::io::Result<()> {
     let mut bytes = Vec::new();
     loop {
-        while let Some((command, used)) = parse(&bytes) {
-            bytes.drain(..used);
-            let (mute, slow) = {
-                let script = shared
+        while let Some((command, length)) = parse(&bytes) {
+            bytes.drain(..length);
+            let (is_mute, handshake_delay) = {
+                let state = shared
                     .lock()
                     .expect("the mutex must not be poisoned by a panicked thread");
-                (script.mute, script.slow)
+                (state.is_mute, state.handshake_delay)
             };
-            if mute {
+            if is_mute {
                 continue;
             }
             let verb = String::from_utf8_lossy(&command[0]).to_uppercase();
             if matches!(&*verb, "HELLO" | "INFO") {
-                sleep(slow).await;
+                sleep(handshake_delay).await;
             }
             let (reply, close) = answer(&verb, &command, &shared);
             stream.write_all(&reply).await?;
@@ -105,9 +105,12 @@ async fn converse(mut stream: TcpStream, shared: Shared) -> std::io::Result<()> 
 /// Parses one command, an array of bulk strings. Returns the command and its length in bytes; `None` if it is
 /// incomplete.
 fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
-    fn line(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
-        let end = bytes[at..].windows(2).position(|two| two == b"\r\n")? + at;
-        let number = std::str::from_utf8(&bytes[at + 1..end])
+    fn length_prefix(bytes: &[u8], position: usize) -> Option<(usize, usize)> {
+        let end = bytes[position..]
+            .windows(2)
+            .position(|two| two == b"\r\n")?
+            + position;
+        let number = std::str::from_utf8(&bytes[position + 1..end])
             .ok()?
             .parse()
             .ok()?;
@@ -116,25 +119,25 @@ fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     if bytes.is_empty() {
         return None;
     }
-    let (count, mut at) = line(bytes, 0)?;
+    let (count, mut position) = length_prefix(bytes, 0)?;
     let mut command = Vec::new();
     for _ in 0..count {
-        if at >= bytes.len() {
+        if position >= bytes.len() {
             return None;
         }
-        let (length, start) = line(bytes, at)?;
+        let (length, start) = length_prefix(bytes, position)?;
         command.push(bytes.get(start..start + length)?.to_vec());
-        at = start + length + 2;
-        if at > bytes.len() {
+        position = start + length + 2;
+        if position > bytes.len() {
             return None;
         }
     }
-    Some((command, at))
+    Some((command, position))
 }
 
 /// Returns the reply to a command, and whether the server closes the connection after the reply.
 fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
-    let mut script = shared
+    let mut state = shared
         .lock()
         .expect("the mutex must not be poisoned by a panicked thread");
     let reply: &[u8] = match verb {
@@ -144,23 +147,23 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
         "GET" => b"_\r\n",
         "SCRIPT" => b"$40\r\n0123456789012345678901234567890123456789\r\n",
         "SET" => {
-            script.commands.push("acquire".to_owned());
-            if std::mem::take(&mut script.cut_next) {
+            state.commands.push("acquire".to_owned());
+            if std::mem::take(&mut state.cut_next) {
                 return (b"+O".to_vec(), true);
             }
-            if script.keys.contains_key(&command[1]) {
+            if state.keys.contains_key(&command[1]) {
                 b"_\r\n"
             } else {
-                script.keys.insert(command[1].clone(), command[2].clone());
+                state.keys.insert(command[1].clone(), command[2].clone());
                 b"+OK\r\n"
             }
         }
         // For a lock without ordered waiting and fencing tokens, the client uses only one script: the release, which
         // compares and deletes.
         "EVALSHA" => {
-            script.commands.push("release".to_owned());
-            if script.keys.get(&command[3]) == Some(&command[4]) {
-                script.keys.remove(&command[3]);
+            state.commands.push("release".to_owned());
+            if state.keys.get(&command[3]) == Some(&command[4]) {
+                state.keys.remove(&command[3]);
                 b":1\r\n"
             } else {
                 b":0\r\n"
@@ -187,9 +190,9 @@ fn settings() -> RedlockBuilder {
         }))
 }
 
-struct Once(Mutex<Option<oneshot::Sender<Result<Answer, Fault>>>>);
+struct AnswerSender(Mutex<Option<oneshot::Sender<Result<Answer, Fault>>>>);
 
-impl ReplySink for Once {
+impl ReplySink for AnswerSender {
     fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
         let sender = self
             .0
@@ -206,11 +209,11 @@ impl ReplySink for Once {
 /// Sends a request and waits for the answer. Returns the answer, and the simulated time until it arrived.
 async fn ask(node: &Arc<dyn Node>, request: Request) -> (Result<Answer, Fault>, Duration) {
     let (sender, answer) = oneshot::channel();
-    let began = turmoil::elapsed();
-    let sink = Arc::new(Once(Mutex::new(Some(sender))));
+    let started_at = turmoil::elapsed();
+    let sink = Arc::new(AnswerSender(Mutex::new(Some(sender))));
     node.send(request, Reply::new(sink, 0, Phase::Acquire));
     let answer = answer.await.expect("the request must be answered");
-    (answer, turmoil::elapsed().saturating_sub(began))
+    (answer, turmoil::elapsed().saturating_sub(started_at))
 }
 
 fn claim(number: u8) -> Arc<Claim> {
@@ -241,7 +244,7 @@ const GRANTED: Result<Answer, Fault> = Ok(Answer::Granted { counter: None });
 
 /// Starts the simulated server and a node that connects to it. Runs `test` with this node, and with the state that
 /// controls the server.
-fn play<F>(test: impl FnOnce(Arc<dyn Node>, Shared) -> F + 'static)
+fn run_simulation<F>(test: impl FnOnce(Arc<dyn Node>, Shared) -> F + 'static)
 where
     F: Future<Output = ()> + 'static,
 {
@@ -250,8 +253,8 @@ where
         .simulation_duration(Duration::from_secs(60))
         .build();
     let shared = Shared::default();
-    let served = shared.clone();
-    sim.host("server", move || serve(served.clone()));
+    let server_state = shared.clone();
+    sim.host("server", move || serve(server_state.clone()));
     sim.client("client", async move {
         let node = quorate::testing::connect("redis://server:6379", &settings())
             .expect("the URL must be valid");
@@ -263,9 +266,9 @@ where
 
 #[test]
 fn release_of_an_interrupted_acquire_is_sent_first_on_the_next_connection() {
-    play(|node, shared| async move {
+    run_simulation(|node, shared| async move {
         let (first, second) = (claim(1), claim(2));
-        change(&shared, |script| script.cut_next = true);
+        change(&shared, |state| state.cut_next = true);
         let (answer, _) = ask(&node, acquire(&first)).await;
         let fault = answer.expect_err("half a reply must not count as an answer");
         assert!(
@@ -273,10 +276,10 @@ fn release_of_an_interrupted_acquire_is_sent_first_on_the_next_connection() {
             "the fault must say that the request may have been executed: {fault}"
         );
         first.withdraw();
-        let (_, took) = ask(&node, release(&first)).await;
+        let (_, elapsed) = ask(&node, release(&first)).await;
         assert!(
-            took <= 2 * NODE_TIMEOUT,
-            "the release must be answered within two node timeouts: {took:?}"
+            elapsed <= 2 * NODE_TIMEOUT,
+            "the release must be answered within two node timeouts: {elapsed:?}"
         );
         sleep(ms(500)).await;
         assert_eq!(ask(&node, acquire(&second)).await.0, GRANTED);
@@ -286,22 +289,22 @@ fn release_of_an_interrupted_acquire_is_sent_first_on_the_next_connection() {
 
 #[test]
 fn release_that_failed_in_a_partition_is_sent_first_after_the_partition() {
-    play(|node, shared| async move {
+    run_simulation(|node, shared| async move {
         let claim = claim(1);
         assert_eq!(ask(&node, acquire(&claim)).await.0, GRANTED);
         turmoil::partition("client", "server");
-        let (answer, took) = ask(&node, release(&claim)).await;
+        let (answer, elapsed) = ask(&node, release(&claim)).await;
         assert!(
-            answer.is_err() && took <= NODE_TIMEOUT + ms(50),
-            "the release must fail after the node timeout: {answer:?} after {took:?}"
+            answer.is_err() && elapsed <= NODE_TIMEOUT + ms(50),
+            "the release must fail after the node timeout: {answer:?} after {elapsed:?}"
         );
         for _ in 0..3 {
-            let (answer, took) = ask(&node, acquire(&self::claim(2))).await;
+            let (answer, elapsed) = ask(&node, acquire(&self::claim(2))).await;
             let fault =
                 answer.expect_err("the acquire must fail, because the server cannot be reached");
             assert!(
-                fault.left_nothing() && took < ms(50),
-                "the acquire must fail immediately, and send nothing: {fault} after {took:?}"
+                fault.left_nothing() && elapsed < ms(50),
+                "the acquire must fail immediately, and send nothing: {fault} after {elapsed:?}"
             );
         }
         sleep(Duration::from_secs(3)).await;
@@ -314,7 +317,7 @@ fn release_that_failed_in_a_partition_is_sent_first_after_the_partition() {
         assert!(
             commands[1..commands.len() - 1]
                 .iter()
-                .all(|what| what == "release"),
+                .all(|command| command == "release"),
             "only releases may be sent between the acquires: {commands:?}"
         );
         assert!(
@@ -326,19 +329,19 @@ fn release_that_failed_in_a_partition_is_sent_first_after_the_partition() {
 
 #[test]
 fn connect_to_a_silent_server_fails_after_the_connect_timeout() {
-    play(|node, shared| async move {
-        change(&shared, |script| script.mute = true);
-        let (answer, took) = ask(&node, acquire(&claim(1))).await;
+    run_simulation(|node, shared| async move {
+        change(&shared, |state| state.is_mute = true);
+        let (answer, elapsed) = ask(&node, acquire(&claim(1))).await;
         let fault = answer.expect_err("the acquire must fail, because the server does not answer");
         assert!(
             fault.left_nothing(),
             "the fault must say that nothing was sent: {fault}"
         );
         assert!(
-            took <= CONNECT_TIMEOUT + ms(50),
-            "the acquire must fail after the connect timeout: {took:?}"
+            elapsed <= CONNECT_TIMEOUT + ms(50),
+            "the acquire must fail after the connect timeout: {elapsed:?}"
         );
-        change(&shared, |script| script.mute = false);
+        change(&shared, |state| state.is_mute = false);
         sleep(2 * CONNECT_TIMEOUT).await;
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);
     });
@@ -346,23 +349,23 @@ fn connect_to_a_silent_server_fails_after_the_connect_timeout() {
 
 #[test]
 fn connection_on_which_the_server_stops_replying_is_replaced_by_a_new_connection() {
-    play(|node, shared| async move {
+    run_simulation(|node, shared| async move {
         let first = claim(1);
         assert_eq!(ask(&node, acquire(&first)).await.0, GRANTED);
-        change(&shared, |script| script.mute = true);
+        change(&shared, |state| state.is_mute = true);
         first.withdraw();
-        let (answer, took) = ask(&node, release(&first)).await;
+        let (answer, elapsed) = ask(&node, release(&first)).await;
         assert!(
             matches!(answer, Err(Fault::Timeout(_))),
             "the release must time out: {answer:?}"
         );
         assert!(
-            took <= NODE_TIMEOUT + ms(50),
-            "the release must fail after the node timeout: {took:?}"
+            elapsed <= NODE_TIMEOUT + ms(50),
+            "the release must fail after the node timeout: {elapsed:?}"
         );
         // The old connection stays open, but the server never replies on it. The server replies only on new
         // connections.
-        change(&shared, |script| script.mute = false);
+        change(&shared, |state| state.is_mute = false);
         sleep(Duration::from_secs(4)).await;
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);
         let connections = shared
@@ -379,13 +382,13 @@ fn connection_on_which_the_server_stops_replying_is_replaced_by_a_new_connection
 
 #[test]
 fn first_request_waits_for_a_slow_handshake() {
-    play(|node, shared| async move {
-        change(&shared, |script| script.slow = ms(300));
-        let (answer, took) = ask(&node, acquire(&claim(1))).await;
+    run_simulation(|node, shared| async move {
+        change(&shared, |state| state.handshake_delay = ms(300));
+        let (answer, elapsed) = ask(&node, acquire(&claim(1))).await;
         assert_eq!(answer, GRANTED);
         assert!(
-            took >= ms(300) && took < CONNECT_TIMEOUT,
-            "the acquire must wait for the handshake: {took:?}"
+            elapsed >= ms(300) && elapsed < CONNECT_TIMEOUT,
+            "the acquire must wait for the handshake: {elapsed:?}"
         );
     });
 }

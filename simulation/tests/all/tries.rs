@@ -4,11 +4,11 @@
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
 use crate::support::{TRIES, is_caught, is_short, must_pass, sweep};
-use quorate_simulation::{Flaw, Worlds};
+use quorate_simulation::{Flaw, ScenarioFamily};
 
 #[test]
 fn simulation_of_short_processes_breaks_no_rule_with_the_default_seeds() {
-    every_seed_passes(TRIES.short());
+    every_seed_passes(TRIES.short_hex());
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn simulation_of_short_processes_breaks_no_rule_with_the_nightly_seeds() {
 }
 
 fn every_seed_passes(seeds: u64) {
-    let summary = sweep(Worlds::Tries, seeds);
+    let summary = sweep(ScenarioFamily::Tries, seeds);
     must_pass(&summary, " --tries");
     let coverage = &summary.coverage;
     assert!(coverage.ended_processes > 0 && coverage.elections > 0);
@@ -34,8 +34,8 @@ const SEEDED_BUGS: [(Flaw, u64); 4] = [
 
 #[test]
 fn each_common_seeded_bug_of_short_processes_is_caught_within_its_seed_limit() {
-    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_TRIES);
-    for flaw in Flaw::OF_TRIES {
+    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::SHORT_PROCESS_BUGS);
+    for flaw in Flaw::SHORT_PROCESS_BUGS {
         assert_eq!(
             Flaw::by_name(flaw.name()),
             Some(flaw),
@@ -46,9 +46,9 @@ fn each_common_seeded_bug_of_short_processes_is_caught_within_its_seed_limit() {
     if cfg!(debug_assertions) {
         return;
     }
-    for (flaw, within) in SEEDED_BUGS {
-        assert!(is_short(within));
-        let caught = is_caught(flaw, within);
-        assert!(caught, "{flaw} must be caught within {within} seeds");
+    for (flaw, seed_limit) in SEEDED_BUGS {
+        assert!(is_short(seed_limit));
+        let caught = is_caught(flaw, seed_limit);
+        assert!(caught, "{flaw} must be caught within {seed_limit} seeds");
     }
 }

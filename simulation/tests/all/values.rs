@@ -1,35 +1,35 @@
 //! Tests values under locks in hand-written scenarios, because randomly drawn scenarios rarely contain these cases.
 
 use quorate_simulation::{
-    Fault, FaultKind, Flaw, Kind, Play, Refusal, RunResult, Scenario, Step, ValueStep,
+    Fault, FaultKind, Flaw, Kind, Refusal, RunOptions, RunResult, Scenario, Step, ValueStep,
 };
 
 const MS: u64 = 1_000_000;
 
 /// The resource with the once-per-period record.
-const RECORD: u8 = 1;
+const RECORD_RESOURCE: u8 = 1;
 
 fn step(kind: ValueStep) -> Step {
     Step {
-        resource: RECORD,
+        resource: RECORD_RESOURCE,
         kind: Kind::Value(kind),
         wait: 5_000 * MS,
         ..Step::plain()
     }
 }
 
-fn at(ms: u64, kind: FaultKind) -> Fault {
+fn fault_at(ms: u64, kind: FaultKind) -> Fault {
     Fault { at: ms * MS, kind }
 }
 
-fn refuses(master: u8, from: u64, to: u64) -> Fault {
+fn refusal(master: u8, from: u64, to: u64) -> Fault {
     let (how, lasts) = (Refusal::Busy, (to - from) * MS);
-    at(from, FaultKind::Refuse { master, how, lasts })
+    fault_at(from, FaultKind::Refuse { master, how, lasts })
 }
 
 /// A partition between one client and some masters (bit n is master n). It lasts from `from` to `to`, in milliseconds
 /// since the beginning of the run. Messages that are sent in this time arrive right after its end.
-fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
+fn partition_of_client(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     let kind = FaultKind::Partition {
         clients: 1 << client,
         masters,
@@ -37,13 +37,13 @@ fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
         from: true,
         lasts: (to - from) * MS,
     };
-    at(from, kind)
+    fault_at(from, kind)
 }
 
 /// A scenario in which client 0 creates a once-per-period record. `think` milliseconds after the start, client 1 takes
 /// the lock of the record for `hold` milliseconds, without renewal. Client 1 reads the record, waits for half of
 /// `hold`, and writes the record.
-fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
+fn scenario_with_record(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
     scenario.net.again = MS;
@@ -52,34 +52,38 @@ fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
         think: think * MS,
         hold: hold * MS,
         renew: false,
-        ..step(ValueStep::Turn)
+        ..step(ValueStep::SeparateCalls)
     }];
     scenario
 }
 
 /// Plays the scenario, and checks only the rules whose violation harms users.
-fn play(scenario: &Scenario, flaw: Option<Flaw>) -> RunResult {
-    let play = Play {
+fn run_with_flaw(scenario: &Scenario, flaw: Option<Flaw>) -> RunResult {
+    let run_options = RunOptions {
         flaw,
-        harm: true,
+        harmful_only: true,
         trace: true,
     };
-    play.run(scenario)
+    run_options.run(scenario)
 }
 
 /// Checks that the scenario breaks the rule `stock` with the seeded bug `flaw`, and breaks no rule without a bug. The
 /// runs without a bug use the library and `SoundRegister`, a correct client without the library's code.
-fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
+fn assert_only_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
-        let outcome = play(scenario, sound);
-        let trace = outcome.trace.join("\n");
-        assert_eq!(outcome.violation, None, "{sound:?}: {scenario}\n{trace}");
-        let seen = outcome.coverage;
-        assert_eq!((seen.due, seen.unknown), (1, 1), "{sound:?}\n{trace}");
+        let result = run_with_flaw(scenario, sound);
+        let trace = result.trace.join("\n");
+        assert_eq!(result.violation, None, "{sound:?}: {scenario}\n{trace}");
+        let coverage = result.coverage;
+        assert_eq!(
+            (coverage.once_jobs_done, coverage.unknown_writes),
+            (1, 1),
+            "{sound:?}\n{trace}"
+        );
     }
-    let outcome = play(scenario, Some(flaw));
-    let trace = outcome.trace.join("\n");
-    let violation = outcome
+    let result = run_with_flaw(scenario, Some(flaw));
+    let trace = result.trace.join("\n");
+    let violation = result
         .violation
         .unwrap_or_else(|| panic!("the seeded bug {flaw} must be caught\n{trace}"));
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
@@ -89,27 +93,27 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
 /// counter there. The holder's read must raise it, so that the master rejects late writes of the previous holder.
 #[test]
 fn reading_a_value_makes_masters_reject_delayed_writes_of_the_previous_holder() {
-    let mut scenario = recorded(3, 100, 200);
+    let mut scenario = scenario_with_record(3, 100, 200);
     scenario.clients[2].steps = vec![Step {
         think: 310 * MS,
         hold: 100 * MS,
         extend: Some(1_000 * MS),
-        ..step(ValueStep::Turn)
+        ..step(ValueStep::SeparateCalls)
     }];
     scenario.faults = vec![
-        cut_off(1, 0b001, 300, 385),
-        cut_off(1, 0b100, 300, 900),
-        at(
+        partition_of_client(1, 0b001, 300, 385),
+        partition_of_client(1, 0b100, 300, 900),
+        fault_at(
             306,
-            FaultKind::Break {
-                resource: RECORD,
+            FaultKind::ForceRelease {
+                resource: RECORD_RESOURCE,
                 missed: 0,
             },
         ),
-        refuses(0, 307, 340),
-        cut_off(2, 0b010, 358, 900),
+        refusal(0, 307, 340),
+        partition_of_client(2, 0b010, 358, 900),
     ];
-    only_the_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
+    assert_only_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
 }
 
 /// A scenario in which clients 1 and 2 have the same `once` job. These events happen in order:
@@ -121,23 +125,23 @@ fn reading_a_value_makes_masters_reject_delayed_writes_of_the_previous_holder() 
 /// Now three of the five masters do not store the record of client 2: this master, and the two that did not grant the
 /// lock to client 2. These three are a majority, so they could accept a record of client 1 for the same period.
 fn one_master_forgets() -> Scenario {
-    let mut scenario = recorded(5, 50, 300);
+    let mut scenario = scenario_with_record(5, 50, 300);
     scenario.clients[2].steps = vec![Step {
         think: 235 * MS,
-        ..step(ValueStep::Once)
+        ..step(ValueStep::AtMostOnce)
     }];
     let (master, down, age) = (4, 5 * MS, MS);
     scenario.faults = vec![
-        refuses(0, 228, 260),
-        refuses(1, 228, 260),
-        at(
+        refusal(0, 228, 260),
+        refusal(1, 228, 260),
+        fault_at(
             230,
-            FaultKind::Break {
-                resource: RECORD,
+            FaultKind::ForceRelease {
+                resource: RECORD_RESOURCE,
                 missed: 0,
             },
         ),
-        at(280, FaultKind::Crash { master, down, age }),
+        fault_at(280, FaultKind::Crash { master, down, age }),
     ];
     scenario
 }
@@ -145,14 +149,16 @@ fn one_master_forgets() -> Scenario {
 #[test]
 fn value_write_counts_only_on_masters_from_which_the_client_read_the_value() {
     let mut scenario = one_master_forgets();
-    scenario.faults.insert(0, cut_off(1, 0b11000, 195, 215));
-    only_the_flaw_is_caught(&scenario, Flaw::WriteElsewhere);
+    scenario
+        .faults
+        .insert(0, partition_of_client(1, 0b11000, 195, 215));
+    assert_only_flaw_is_caught(&scenario, Flaw::WriteElsewhere);
 }
 
 #[test]
 fn value_write_does_not_count_on_a_master_that_restarted_after_the_read() {
     let scenario = one_master_forgets();
-    only_the_flaw_is_caught(&scenario, Flaw::LateRefill);
+    assert_only_flaw_is_caught(&scenario, Flaw::LateRefill);
 }
 
 /// Without faults, a quota of 21 units is handed out two units at a time, until fewer than two are left.
@@ -160,27 +166,31 @@ fn value_write_does_not_count_on_a_master_that_restarted_after_the_read() {
 fn quota_refuses_a_request_for_more_units_than_are_left() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 4);
-        let of = |kind| Step {
+        let value_step = |kind| Step {
             resource: 0,
             think: 60 * MS,
             ..step(kind)
         };
         for client in &mut scenario.clients {
-            client.steps = vec![of(ValueStep::Take(2)); 4];
-            client.steps.push(of(ValueStep::Left));
+            client.steps = vec![value_step(ValueStep::Take(2)); 4];
+            client.steps.push(value_step(ValueStep::ReadRemaining));
         }
         let create = Step {
             think: MS,
-            ..of(ValueStep::Create(21))
+            ..value_step(ValueStep::Create(21))
         };
         scenario.clients[0].steps.insert(0, create);
-        let seen = play(&scenario, None);
-        assert_eq!(seen.violation, None, "{scenario}");
-        let seen = seen.coverage;
+        let result = run_with_flaw(&scenario, None);
+        assert_eq!(result.violation, None, "{scenario}");
+        let coverage = result.coverage;
         // Sixteen calls take two of 21 units each: ten calls get two units, and six find too few left. Then each of the
         // four clients reads that one unit is left.
         assert_eq!(
-            (seen.created, seen.taken, seen.units_left),
+            (
+                coverage.values_created,
+                coverage.units_taken,
+                coverage.units_left
+            ),
             (1, 20, 6 + 4),
             "seed {seed}"
         );
@@ -193,58 +203,69 @@ fn quota_refuses_a_request_for_more_units_than_are_left() {
 fn removed_record_of_a_once_job_stays_missing_until_a_client_creates_it_again() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 3);
-        let at = |think, kind| Step {
+        let step_after = |think, kind| Step {
             think: think * MS,
             ..step(kind)
         };
         scenario.clients[0].steps = vec![
-            at(1, ValueStep::Create(0)),
-            at(500, ValueStep::Remove { record: true }),
-            at(500, ValueStep::Create(0)),
+            step_after(1, ValueStep::Create(0)),
+            step_after(500, ValueStep::Remove { record: true }),
+            step_after(500, ValueStep::Create(0)),
         ];
         for client in &mut scenario.clients[1..] {
-            client.steps = vec![at(400, ValueStep::AtLeast); 4];
+            client.steps = vec![step_after(400, ValueStep::AtLeastOnce); 4];
             client.steps[3].think = 5 * MS;
         }
         // Clients 1 and 2 take their last two steps after the record was created again.
         for client in &mut scenario.clients[1..] {
             client.steps[2].think = 800 * MS;
         }
-        let seen = play(&scenario, None);
+        let result = run_with_flaw(&scenario, None);
         assert_eq!(
-            seen.violation,
+            result.violation,
             None,
             "{scenario}\n{}",
-            seen.trace.join("\n")
+            result.trace.join("\n")
         );
-        let seen = seen.coverage;
-        assert_eq!((seen.created, seen.removed), (2, 1), "seed {seed}");
+        let coverage = result.coverage;
+        assert_eq!(
+            (coverage.values_created, coverage.values_removed),
+            (2, 1),
+            "seed {seed}"
+        );
         // The work was done once before the removal, and once after the record was created again. Clients 1 and 2 each
         // made one call that found no record.
         assert_eq!(
-            (seen.done_at_least, seen.values_lost),
+            (coverage.jobs_done_then_recorded, coverage.values_lost),
             (2, 2),
             "seed {seed}"
         );
-        assert_eq!((seen.done_before, seen.not_recorded), (4, 0), "seed {seed}");
+        assert_eq!(
+            (coverage.jobs_skipped, coverage.jobs_not_recorded),
+            (4, 0),
+            "seed {seed}"
+        );
     }
 }
 
 #[test]
 fn seeded_bug_that_keeps_a_removed_value_on_masters_is_caught() {
     let mut scenario = Scenario::quiet(1, 3, 2);
-    let at = |think, kind| Step {
+    let step_after = |think, kind| Step {
         think: think * MS,
         ..step(kind)
     };
     let remove = ValueStep::Remove { record: true };
-    scenario.clients[0].steps = vec![at(1, ValueStep::Create(0)), at(50, remove)];
-    scenario.clients[1].steps = vec![at(300, ValueStep::AtLeast)];
-    assert_eq!(play(&scenario, None).violation, None);
-    let caught = play(&scenario, Some(Flaw::RemovedNowhere)).violation;
-    let caught = caught.expect("the rule must catch a master that keeps a removed value");
-    assert_eq!(caught.rule, "stock", "{caught}");
-    assert!(caught.what.contains("after its removal"), "{caught}");
+    scenario.clients[0].steps = vec![step_after(1, ValueStep::Create(0)), step_after(50, remove)];
+    scenario.clients[1].steps = vec![step_after(300, ValueStep::AtLeastOnce)];
+    assert_eq!(run_with_flaw(&scenario, None).violation, None);
+    let caught = run_with_flaw(&scenario, Some(Flaw::RemovedNowhere)).violation;
+    let violation = caught.expect("the rule must catch a master that keeps a removed value");
+    assert_eq!(violation.rule, "stock", "{violation}");
+    assert!(
+        violation.description.contains("after its removal"),
+        "{violation}"
+    );
 }
 
 /// The clock of one master is ahead while another master refuses requests. So the fencing token of the lock is a month
@@ -257,35 +278,35 @@ fn period_of_a_client_with_a_fast_clock_is_refused_although_the_fencing_token_is
         step(ValueStep::Create(0)),
         Step {
             think: 200 * MS,
-            resource: RECORD,
+            resource: RECORD_RESOURCE,
             ..Step::plain()
         },
     ];
     scenario.clients[1].steps = vec![Step {
         think: 700 * MS,
-        ..step(ValueStep::Once)
+        ..step(ValueStep::AtMostOnce)
     }];
     scenario.clients[2].steps = vec![Step {
         think: 1_400 * MS,
-        ..step(ValueStep::Once)
+        ..step(ValueStep::AtMostOnce)
     }];
     let jump = |ms, days: i64| {
         let by_us = days * DAY_US;
-        at(ms, FaultKind::Jump { master: 2, by_us })
+        fault_at(ms, FaultKind::ClockJump { master: 2, by_us })
     };
     let by_us = 10 * DAY_US;
     scenario.faults = vec![
         jump(100, 30),
-        refuses(1, 110, 500),
+        refusal(1, 110, 500),
         jump(500, -30),
-        at(600, FaultKind::Date { client: 1, by_us }),
+        fault_at(600, FaultKind::WallClockJump { client: 1, by_us }),
     ];
-    let outcome = play(&scenario, None);
-    let trace = outcome.trace.join("\n");
-    assert_eq!(outcome.violation, None, "{scenario}\n{trace}");
-    let seen = outcome.coverage;
+    let result = run_with_flaw(&scenario, None);
+    let trace = result.trace.join("\n");
+    assert_eq!(result.violation, None, "{scenario}\n{trace}");
+    let coverage = result.coverage;
     assert_eq!(
-        (seen.due, seen.done_before),
+        (coverage.once_jobs_done, coverage.jobs_skipped),
         (1, 0),
         "only the client with the right clock may do the work of its period\n{trace}"
     );

@@ -1,11 +1,11 @@
 //! Helpers for playing many seeds.
 
-use quorate_simulation::{Flaw, Summary, Sweep, Worlds, first_caught};
+use quorate_simulation::{Flaw, ScenarioFamily, Summary, Sweep, first_caught};
 
 /// How many seeds the tests of one family of scenarios run.
 pub(crate) struct Seeds {
     /// The number of seeds in the tests that run in every `cargo test`.
-    short: u64,
+    short_hex: u64,
     /// The number of seeds in the nightly tests, which are marked `#[ignore = "nightly"]`.
     all: u64,
     /// The largest number of seeds in any test of a build without optimizations.
@@ -13,45 +13,49 @@ pub(crate) struct Seeds {
 }
 
 // `tests/all/tiers.rs` compares the numbers below with the table in CONTRIBUTING.md.
-pub(crate) const REDIS: Seeds = Seeds::of(2_000, 20_000, 300);
-pub(crate) const CHANGES: Seeds = Seeds::of(300, 3_000, 30);
-pub(crate) const CLOCKS: Seeds = Seeds::of(300, 3_000, 30);
-pub(crate) const STORES: Seeds = Seeds::of(200, 2_000, 60);
-pub(crate) const TRIES: Seeds = Seeds::of(200, 2_000, 60);
-pub(crate) const CROSSINGS: Seeds = Seeds::of(0, 8_000, 0);
+pub(crate) const REDIS: Seeds = Seeds::new(2_000, 20_000, 300);
+pub(crate) const CHANGES: Seeds = Seeds::new(300, 3_000, 30);
+pub(crate) const CLOCKS: Seeds = Seeds::new(300, 3_000, 30);
+pub(crate) const STORES: Seeds = Seeds::new(200, 2_000, 60);
+pub(crate) const TRIES: Seeds = Seeds::new(200, 2_000, 60);
+pub(crate) const CROSSINGS: Seeds = Seeds::new(0, 8_000, 0);
 
 impl Seeds {
-    const fn of(short: u64, all: u64, debug: u64) -> Self {
-        Self { short, all, debug }
+    const fn new(short_hex: u64, all: u64, debug: u64) -> Self {
+        Self {
+            short_hex,
+            all,
+            debug,
+        }
     }
 
     /// Returns the number of seeds in the tests that run in every `cargo test`. `QUORATE_SEEDS` overrides it.
-    pub(crate) fn short(&self) -> u64 {
-        self.asked(self.short)
+    pub(crate) fn short_hex(&self) -> u64 {
+        self.overridden_or(self.short_hex)
     }
 
     /// Returns the number of seeds in the nightly tests. `QUORATE_SEEDS` overrides it.
     pub(crate) fn all(&self) -> u64 {
-        self.asked(self.all)
+        self.overridden_or(self.all)
     }
 
-    fn asked(&self, usual: u64) -> u64 {
-        let asked = std::env::var("QUORATE_SEEDS").ok();
-        let most = if cfg!(debug_assertions) {
+    fn overridden_or(&self, default_seeds: u64) -> u64 {
+        let override_text = std::env::var("QUORATE_SEEDS").ok();
+        let limit = if cfg!(debug_assertions) {
             self.debug
         } else {
             u64::MAX
         };
-        asked
+        override_text
             .and_then(|seeds| seeds.parse().ok())
-            .unwrap_or(usual.min(most))
+            .unwrap_or(default_seeds.min(limit))
     }
 }
 
-/// Whether `cargo test` must catch a seeded bug that needs `within` seeds. If not, only the nightly tests must catch
+/// Whether `cargo test` must catch a seeded bug that needs `seed_limit` seeds. If not, only the nightly tests must catch
 /// it.
-pub(crate) fn is_short(within: u64) -> bool {
-    within < 1_000
+pub(crate) fn is_short(seed_limit: u64) -> bool {
+    seed_limit < 1_000
 }
 
 pub(crate) fn threads() -> usize {
@@ -59,37 +63,37 @@ pub(crate) fn threads() -> usize {
 }
 
 /// Plays the seeds from 0 to `seeds - 1` of a family of scenarios, and prints how often each event happened.
-pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
+pub(crate) fn sweep(family: ScenarioFamily, seeds: u64) -> Summary {
     let sweep = Sweep {
         first: 0,
         seeds,
         threads: threads(),
-        worlds,
+        family,
     };
     let summary = sweep.run(|_, _| {});
     println!("{}", summary.coverage);
     summary
 }
 
-/// Panics if a seed broke a rule. For each such seed, the message contains a command that runs the seed again. `worlds`
+/// Panics if a seed broke a rule. For each such seed, the message contains a command that runs the seed again. `family`
 /// is the option of `scripts/simulate` that selects the family of scenarios; empty for Redis masters.
-pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
+pub(crate) fn must_pass(summary: &Summary, family_option: &str) {
     let failures: Vec<String> = summary
         .failures
         .iter()
         .map(|failure| {
             let (seed, violation) = (failure.seed, &failure.violation);
-            format!("QUORATE_SEED={seed} scripts/simulate{worlds}: {violation}")
+            format!("QUORATE_SEED={seed} scripts/simulate{family_option}: {violation}")
         })
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Whether a run with one of the seeds from 0 to `within - 1` catches the seeded bug. Prints the first such seed.
-pub(crate) fn is_caught(flaw: Flaw, within: u64) -> bool {
-    let caught = first_caught(flaw, false, within, threads());
-    if let Some(caught) = &caught {
-        println!("{flaw:<24} seed {:>6}  {}", caught.seed, caught.violation);
+/// Whether a run with one of the seeds from 0 to `seed_limit - 1` catches the seeded bug. Prints the first such seed.
+pub(crate) fn is_caught(flaw: Flaw, seed_limit: u64) -> bool {
+    let failure = first_caught(flaw, false, seed_limit, threads());
+    if let Some(failure) = &failure {
+        println!("{flaw:<24} seed {:>6}  {}", failure.seed, failure.violation);
     }
-    caught.is_some()
+    failure.is_some()
 }

@@ -2,29 +2,29 @@
 //! client, it must not store the lock value again.
 
 use super::{Check, Moment};
-use crate::facts::{Fact, short};
+use crate::facts::{Fact, short_hex};
 use crate::scenario::Scenario;
 
-pub(crate) struct Gone {
-    judged: u64,
+pub(crate) struct StaysReleased {
+    judged_cases: u64,
 }
 
-impl Gone {
+impl StaysReleased {
     pub(crate) fn new(_: &Scenario) -> Self {
-        Self { judged: 0 }
+        Self { judged_cases: 0 }
     }
 }
 
-impl Check for Gone {
+impl Check for StaysReleased {
     const RULE: &'static str = "released locks stay released";
 
-    fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+    fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Released => self.judged += 1,
-            Fact::WrittenAgain { master, value } => {
+            Fact::ReleaseReported => self.judged_cases += 1,
+            Fact::ReleasedValueWritten { master, value } => {
                 return Err(format!(
                     "master {master} stores the lock value {} again after it reported the release of this value",
-                    short(&value[..])
+                    short_hex(&value[..])
                 ));
             }
             _ => {}
@@ -32,7 +32,7 @@ impl Check for Gone {
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

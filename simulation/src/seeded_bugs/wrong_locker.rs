@@ -20,7 +20,7 @@ use quorate::{Drift, Instant};
 
 use super::Flaw;
 use super::votes::{Answers, Votes};
-use crate::locker::{Hold, Locker, Miss, Order, name};
+use crate::locker::{AcquireArgs, AcquireFailure, Hold, Locker, key_of_place};
 use crate::process::Process;
 use crate::scenario::Settings;
 
@@ -33,15 +33,15 @@ struct Core {
     settings: Settings,
     /// Whether this client has already acquired a lock. With the flaw `RenewsOnlyFirst`, the client renews no further
     /// lock.
-    renews: AtomicBool,
+    has_acquired: AtomicBool,
 }
 
-/// Returns three counts: the answers that `yes` accepts, the other answers, and the errors.
-fn counts(answers: &Answers, yes: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
+/// Returns three counts: the answers that `accepts` accepts, the other answers, and the errors.
+fn count_answers(answers: &Answers, accepts: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
     let mut counts = (0, 0, 0);
     for answer in answers.iter().flatten() {
         match answer {
-            Ok(answer) if yes(answer) => counts.0 += 1,
+            Ok(answer) if accepts(answer) => counts.0 += 1,
             Ok(_) => counts.1 += 1,
             Err(_) => counts.2 += 1,
         }
@@ -49,7 +49,7 @@ fn counts(answers: &Answers, yes: impl Fn(&Answer) -> bool) -> (usize, usize, us
     counts
 }
 
-fn granted(answer: &Answer) -> bool {
+fn is_granted(answer: &Answer) -> bool {
     matches!(answer, Answer::Granted { .. })
 }
 
@@ -71,10 +71,10 @@ impl Core {
     }
 
     fn ask(&self, phase: Phase, request: impl Fn() -> Request) -> Arc<Votes> {
-        let votes = Votes::of(self.nodes.len());
-        let some = self.flaw == Flaw::ReleasesMajority && phase == Phase::Release;
+        let votes = Votes::empty(self.nodes.len());
+        let only_majority = self.flaw == Flaw::ReleasesMajority && phase == Phase::Release;
         for (index, node) in self.nodes.iter().enumerate() {
-            if some && index > self.nodes.len() / 2 {
+            if only_majority && index > self.nodes.len() / 2 {
                 votes.answers()[index] = Some(Err(Fault::Withdrawn));
                 continue;
             }
@@ -89,53 +89,53 @@ impl Core {
         bytes
     }
 
-    /// Whether a majority of the masters has given an answer that `yes` accepts; `None` while this is undecided.
-    fn verdict(&self, answers: &Answers, yes: impl Fn(&Answer) -> bool) -> Option<bool> {
-        let n = self.nodes.len();
-        let (yes, no, faults) = counts(answers, yes);
+    /// Whether a majority of the masters has given an answer that `accepts` accepts; `None` while this is undecided.
+    fn verdict(&self, answers: &Answers, accepts: impl Fn(&Answer) -> bool) -> Option<bool> {
+        let node_count = self.nodes.len();
+        let (accepted, refusals, faults) = count_answers(answers, accepts);
         let quorum = match self.flaw {
-            Flaw::HalfQuorum => (n / 2).max(1),
+            Flaw::HalfQuorum => (node_count / 2).max(1),
             Flaw::ReachableQuorum => {
-                if yes + no + faults < n {
+                if accepted + refusals + faults < node_count {
                     return None;
                 }
-                usize::midpoint(yes, no) + 1
+                usize::midpoint(accepted, refusals) + 1
             }
-            _ => n / 2 + 1,
+            _ => node_count / 2 + 1,
         };
-        if yes >= quorum {
+        if accepted >= quorum {
             return Some(true);
         }
-        (n - no - faults < quorum).then_some(false)
+        (node_count - refusals - faults < quorum).then_some(false)
     }
 
-    async fn give_up(&self, claim: &Arc<Claim>) {
+    async fn release_and_wait(&self, claim: &Arc<Claim>) {
         claim.withdraw();
         let votes = self.ask(Phase::Release, || Request::Release {
             claim: claim.clone(),
             leave: false,
         });
         votes
-            .until(|said| said.iter().all(Option::is_some).then_some(()))
+            .wait_until(|answers| answers.iter().all(Option::is_some).then_some(()))
             .await;
     }
 
     async fn attempt(
         &self,
-        order: &Order,
+        args: &AcquireArgs,
         value: [u8; 16],
-    ) -> Result<(Arc<Claim>, Option<u64>, Instant), Miss> {
-        let started = self.now();
-        let fenced = self.settings.fencing;
+    ) -> Result<(Arc<Claim>, Option<u64>, Instant), AcquireFailure> {
+        let started_at = self.now();
+        let has_fencing = self.settings.fencing;
         let token = Token::from_bytes(value);
         let claim = Arc::new(Claim::new(
             "",
-            name(order.resource).as_bytes(),
+            key_of_place(args.resource).as_bytes(),
             token,
-            fenced,
+            has_fencing,
         ));
         let proposal = self.process.wall_micros();
-        let mut undo = Undo {
+        let mut release_on_drop = ReleaseOnDrop {
             core: self,
             claim: Some(claim.clone()),
         };
@@ -144,31 +144,33 @@ impl Core {
             ttl: self.ttl(),
             proposal,
         });
-        let sent = self.now();
-        let won = votes.until(|said| self.verdict(said, granted)).await;
-        let token = if won {
-            self.agree(&claim, &votes).await
+        let sent_at = self.now();
+        let has_quorum = votes
+            .wait_until(|answers| self.verdict(answers, is_granted))
+            .await;
+        let fencing_token = if has_quorum {
+            self.agree_on_token(&claim, &votes).await
         } else {
             None
         };
-        let basis = match self.flaw {
+        let counted_from = match self.flaw {
             Flaw::ValidityAfterReplies => self.now(),
-            Flaw::ClockAfterSend => sent,
-            _ => started,
+            Flaw::ClockAfterSend => sent_at,
+            _ => started_at,
         };
-        let valid_until = basis + self.ttl().saturating_sub(self.drift(self.ttl()));
-        undo.claim = None;
-        match token {
+        let valid_until = counted_from + self.ttl().saturating_sub(self.drift(self.ttl()));
+        release_on_drop.claim = None;
+        match fencing_token {
             Some(token) if self.now() < valid_until => Ok((claim, token, valid_until)),
             _ => {
-                let (yes, no, faults) = counts(&votes.answers(), granted);
-                self.give_up(&claim).await;
-                Err(if won && token.is_some() {
-                    Miss::TooLate
-                } else if faults > yes + no {
-                    Miss::NoQuorum
+                let (accepted, refusals, faults) = count_answers(&votes.answers(), is_granted);
+                self.release_and_wait(&claim).await;
+                Err(if has_quorum && fencing_token.is_some() {
+                    AcquireFailure::TooLate
+                } else if faults > accepted + refusals {
+                    AcquireFailure::NoQuorum
                 } else {
-                    Miss::HeldByOther
+                    AcquireFailure::HeldByOther
                 })
             }
         }
@@ -180,22 +182,28 @@ impl Core {
     /// - `Some(Some(token))` if a token was chosen;
     /// - `Some(None)` for a lock without a fencing token;
     /// - `None` if no master granted a counter, or if no majority confirmed the token.
-    async fn agree(&self, claim: &Arc<Claim>, votes: &Votes) -> Option<Option<u64>> {
+    async fn agree_on_token(&self, claim: &Arc<Claim>, votes: &Votes) -> Option<Option<u64>> {
         if !claim.fenced() {
             return Some(None);
         }
         let counters: Vec<u64> = {
-            let said = votes.answers();
-            let counter = |answer: &Option<Result<Answer, Fault>>| match answer {
+            let answers = votes.answers();
+            let granted_counter = |answer: &Option<Result<Answer, Fault>>| match answer {
                 Some(Ok(Answer::Granted { counter })) => *counter,
                 _ => None,
             };
-            said.iter().filter_map(counter).collect()
+            answers.iter().filter_map(granted_counter).collect()
         };
         let largest = counters.iter().copied().max()?;
-        let same = |v: u64| counters.iter().filter(|&&counter| counter == v).count();
-        if let Some(&agreed) = counters.iter().find(|&&v| same(v) > self.nodes.len() / 2) {
-            return Some(Some(agreed));
+        let grants_of = |counter: u64| {
+            let granted = counters.iter();
+            granted.filter(|&&other| other == counter).count()
+        };
+        if let Some(&agreed_counter) = counters
+            .iter()
+            .find(|&&counter| grants_of(counter) > self.nodes.len() / 2)
+        {
+            return Some(Some(agreed_counter));
         }
         if self.flaw == Flaw::LargestCounter {
             return Some(Some(largest));
@@ -205,27 +213,27 @@ impl Core {
             token: largest,
         });
         let confirmed = votes
-            .until(|said| self.verdict(said, |answer| *answer == Answer::Confirmed))
+            .wait_until(|answers| self.verdict(answers, |answer| *answer == Answer::Confirmed))
             .await;
         confirmed.then_some(Some(largest))
     }
 }
 
 /// Releases the keys that an acquire attempt may have locked, if the attempt's future is dropped.
-struct Undo<'a> {
+struct ReleaseOnDrop<'a> {
     core: &'a Core,
     claim: Option<Arc<Claim>>,
 }
 
-impl Drop for Undo<'_> {
+impl Drop for ReleaseOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
-            release_unheard(self.core, &claim);
+            release_without_waiting(self.core, &claim);
         }
     }
 }
 
-fn release_unheard(core: &Core, claim: &Arc<Claim>) {
+fn release_without_waiting(core: &Core, claim: &Arc<Claim>) {
     claim.withdraw();
     if core.flaw == Flaw::DropsWithoutRelease {
         return;
@@ -249,19 +257,19 @@ impl WrongLocker {
             process,
             nodes,
             settings,
-            renews: AtomicBool::new(false),
+            has_acquired: AtomicBool::new(false),
         }))
     }
 }
 
 impl Locker for WrongLocker {
-    fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>> {
+    fn acquire(&self, args: AcquireArgs) -> BoxFuture<Result<Arc<dyn Hold>, AcquireFailure>> {
         let core = self.0.clone();
         Box::pin(async move {
-            let began = core.now();
+            let started_at = core.now();
             let mut value = core.random();
             loop {
-                match core.attempt(&order, value).await {
+                match core.attempt(&args, value).await {
                     Ok((claim, fencing, until)) => {
                         let lease = Arc::new(Lease {
                             core: core.clone(),
@@ -269,29 +277,29 @@ impl Locker for WrongLocker {
                             fencing,
                             until: AtomicU64::new(until.as_nanos()),
                             released: AtomicBool::new(false),
-                            taken: AtomicBool::new(false),
-                            notified: AtomicWaker::new(),
+                            is_taken: AtomicBool::new(false),
+                            loss_waker: AtomicWaker::new(),
                         });
                         let only_first = core.flaw == Flaw::RenewsOnlyFirst;
-                        let renewed = core.renews.swap(true, Ordering::Relaxed);
-                        if order.renew && !(only_first && renewed) {
+                        let had_acquired = core.has_acquired.swap(true, Ordering::Relaxed);
+                        if args.renew && !(only_first && had_acquired) {
                             core.process.spawn(Box::pin(renew(Arc::downgrade(&lease))));
                         }
                         return Ok(Arc::new(WrongHold(lease)) as Arc<dyn Hold>);
                     }
-                    Err(miss) => {
-                        let mut most = order.wait.unwrap_or(Duration::MAX);
+                    Err(failure) => {
+                        let mut longest = args.wait.unwrap_or(Duration::MAX);
                         if core.flaw == Flaw::OverstaysWait {
-                            most = most.saturating_mul(2);
+                            longest = longest.saturating_mul(2);
                         }
-                        if core.now().saturating_since(began) >= most {
-                            return Err(miss);
+                        if core.now().saturating_since(started_at) >= longest {
+                            return Err(failure);
                         }
                     }
                 }
-                let drawn = u64::from(core.random()[0]);
-                let most = core.settings.retry_most;
-                let pause = Duration::from_nanos(most / 2 + most / 512 * drawn);
+                let random_byte = u64::from(core.random()[0]);
+                let longest = core.settings.retry_most;
+                let pause = Duration::from_nanos(longest / 2 + longest / 512 * random_byte);
                 core.process.sleep_until(core.now() + pause).await;
                 if core.flaw != Flaw::ReusedValue {
                     value = core.random();
@@ -308,13 +316,13 @@ struct Lease {
     until: AtomicU64,
     released: AtomicBool,
     /// Whether a majority of the masters has replied that this client does not hold the lock.
-    taken: AtomicBool,
-    notified: AtomicWaker,
+    is_taken: AtomicBool,
+    loss_waker: AtomicWaker,
 }
 
 impl Lease {
     fn is_over(&self) -> bool {
-        self.taken.load(Ordering::Relaxed) || self.core.now() >= self.until()
+        self.is_taken.load(Ordering::Relaxed) || self.core.now() >= self.until()
     }
 
     fn until(&self) -> Instant {
@@ -322,8 +330,8 @@ impl Lease {
     }
 
     async fn extend(&self, ttl: Duration) {
-        let started = self.core.now();
-        if started >= self.until() || self.claim.is_withdrawn() {
+        let started_at = self.core.now();
+        if started_at >= self.until() || self.claim.is_withdrawn() {
             return;
         }
         let items: Arc<[ExtendItem]> = [ExtendItem {
@@ -335,28 +343,32 @@ impl Lease {
         let votes = self.core.ask(Phase::Extend, || Request::Extend {
             items: items.clone(),
         });
-        let kept = |answer: &Answer| match answer {
-            Answer::Extended(said) => matches!(said[..], [Extended::Kept | Extended::Restored]),
+        let is_kept = |answer: &Answer| match answer {
+            Answer::Extended(results) => {
+                matches!(results[..], [Extended::Kept | Extended::Restored])
+            }
             _ => false,
         };
-        let won = votes.until(|said| self.core.verdict(said, kept)).await;
-        let taken = |answer: &Answer| match answer {
-            Answer::Extended(said) => matches!(said[..], [Extended::NotOurs]),
+        let has_quorum = votes
+            .wait_until(|answers| self.core.verdict(answers, is_kept))
+            .await;
+        let is_denied = |answer: &Answer| match answer {
+            Answer::Extended(results) => matches!(results[..], [Extended::NotOurs]),
             _ => false,
         };
         let nodes = self.core.nodes.len();
-        let (not_ours, ..) = counts(&votes.answers(), taken);
+        let (not_ours, ..) = count_answers(&votes.answers(), is_denied);
         if not_ours >= nodes - nodes / 2 && self.core.flaw != Flaw::LossAtDeadline {
-            self.taken.store(true, Ordering::Relaxed);
-            self.notified.wake();
+            self.is_taken.store(true, Ordering::Relaxed);
+            self.loss_waker.wake();
         }
-        let in_time = self.core.now() < self.until() || self.core.flaw == Flaw::LateExtension;
-        if won && in_time && !self.claim.is_withdrawn() {
-            let basis = match self.core.flaw {
+        let is_in_time = self.core.now() < self.until() || self.core.flaw == Flaw::LateExtension;
+        if has_quorum && is_in_time && !self.claim.is_withdrawn() {
+            let counted_from = match self.core.flaw {
                 Flaw::ExtensionAfterReplies => self.core.now(),
-                _ => started,
+                _ => started_at,
             };
-            let until = basis + ttl.saturating_sub(self.core.drift(ttl));
+            let until = counted_from + ttl.saturating_sub(self.core.drift(ttl));
             self.until.fetch_max(until.as_nanos(), Ordering::Relaxed);
         }
     }
@@ -392,22 +404,22 @@ impl Hold for WrongHold {
     }
 
     fn end_of_validity(&self) -> Option<Instant> {
-        let taken = self.0.taken.load(Ordering::Relaxed);
-        (!taken).then(|| self.0.until())
+        let is_taken = self.0.is_taken.load(Ordering::Relaxed);
+        (!is_taken).then(|| self.0.until())
     }
 
     fn lost(&self) -> BoxFuture<()> {
         let lease = self.0.clone();
         Box::pin(async move {
             while !lease.is_over() {
-                let look = match lease.core.flaw {
+                let check_at = match lease.core.flaw {
                     Flaw::LossAtTick => lease.core.now() + lease.core.ttl() / 3,
                     _ => lease.until(),
                 };
-                let mut sleep = lease.core.process.sleep_until(look);
+                let mut sleep = lease.core.process.sleep_until(check_at);
                 std::future::poll_fn(|cx| {
-                    lease.notified.register(cx.waker());
-                    if lease.taken.load(Ordering::Relaxed) {
+                    lease.loss_waker.register(cx.waker());
+                    if lease.is_taken.load(Ordering::Relaxed) {
                         return Poll::Ready(());
                     }
                     sleep.as_mut().poll(cx)
@@ -424,7 +436,7 @@ impl Hold for WrongHold {
     fn release(self: Arc<Self>) -> BoxFuture<()> {
         Box::pin(async move {
             self.0.released.store(true, Ordering::Relaxed);
-            self.0.core.give_up(&self.0.claim).await;
+            self.0.core.release_and_wait(&self.0.claim).await;
         })
     }
 
@@ -436,7 +448,7 @@ impl Hold for WrongHold {
 impl Drop for WrongHold {
     fn drop(&mut self) {
         if !self.0.released.load(Ordering::Relaxed) {
-            release_unheard(&self.0.core, &self.0.claim);
+            release_without_waiting(&self.0.core, &self.0.claim);
         }
     }
 }

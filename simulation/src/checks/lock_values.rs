@@ -4,42 +4,42 @@
 use std::sync::Arc;
 
 use super::{ByValue, Check, Moment};
-use crate::facts::{Fact, Verb, short};
+use crate::facts::{Fact, Verb, short_hex};
 use crate::scenario::Scenario;
 use quorate::node::Claim;
 
-pub(crate) struct Values {
+pub(crate) struct LockValues {
     /// For each lock value: the first attempt that used this value.
     attempts: ByValue<Arc<Claim>>,
-    judged: u64,
+    judged_cases: u64,
 }
 
-impl Values {
+impl LockValues {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self {
             attempts: ByValue::default(),
-            judged: 0,
+            judged_cases: 0,
         }
     }
 }
 
-impl Check for Values {
+impl Check for LockValues {
     const RULE: &'static str = "values";
 
-    fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+    fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Started { client, claim, .. } => {
-                self.judged += 1;
+            Fact::AttemptStarted { client, claim, .. } => {
+                self.judged_cases += 1;
                 let hex = claim.token().to_hex();
-                let first = self.attempts.entry(hex).or_insert_with(|| (*claim).clone());
-                if !Arc::ptr_eq(first, claim) {
+                let first_claim = self.attempts.entry(hex).or_insert_with(|| (*claim).clone());
+                if !Arc::ptr_eq(first_claim, claim) {
                     return Err(format!(
                         "client {client} uses the lock value {} for a second attempt",
-                        short(&hex)
+                        short_hex(&hex)
                     ));
                 }
             }
-            Fact::Applied {
+            Fact::RequestExecuted {
                 master,
                 resource,
                 claim,
@@ -48,13 +48,14 @@ impl Check for Values {
                 after,
                 ..
             } if claim.group().is_none() => {
-                let stood = before.holder.filter(|_| before.holder != after.holder);
-                if let Some(other) = stood.filter(|held| *held != claim.token().to_hex()) {
+                let removed_value = before.holder.filter(|_| before.holder != after.holder);
+                if let Some(removed) = removed_value.filter(|held| *held != claim.token().to_hex())
+                {
                     return Err(format!(
                         "the release of the lock value {} removed a different lock value, {}, from the key of \
                          r{resource} on master {master}",
-                        short(&claim.token().to_hex()),
-                        short(&other)
+                        short_hex(&claim.token().to_hex()),
+                        short_hex(&removed)
                     ));
                 }
             }
@@ -63,7 +64,7 @@ impl Check for Values {
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

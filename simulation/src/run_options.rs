@@ -4,11 +4,11 @@ use crate::seeded_bugs::Flaw;
 
 /// The options for playing a scenario: a seeded bug, the rules to check, and whether to write a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Play {
+pub struct RunOptions {
     /// The seeded bug that replaces a part of the library or of the masters; `None` for no bug.
     pub flaw: Option<Flaw>,
     /// Whether to write a trace of the run, as text lines that describe its events.
     pub trace: bool,
-    /// Whether to check only the rules whose violation harms users ([`HARM`](crate::HARM)).
-    pub harm: bool,
+    /// Whether to check only the rules whose violation harms users ([`HARMFUL_RULES`](crate::HARM)).
+    pub harmful_only: bool,
 }

@@ -7,59 +7,63 @@
 use std::collections::HashMap;
 
 use super::{Check, Moment};
-use crate::facts::{Fact, Seen};
+use crate::facts::{Fact, LockState};
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Request};
 
 #[derive(Default)]
-pub(crate) struct Register {
+pub(crate) struct ValueRequests {
     /// The value that was written under each fencing token, by resource and token.
-    written: HashMap<(usize, u64), Vec<u8>>,
+    written_values: HashMap<(usize, u64), Vec<u8>>,
     /// The fencing token of the last write since the server's restart, by master and resource.
-    last: HashMap<(usize, usize), u64>,
-    judged: u64,
+    last_tokens: HashMap<(usize, usize), u64>,
+    judged_cases: u64,
 }
 
-impl Register {
+impl ValueRequests {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self::default()
     }
 
-    fn wrote(
+    fn check_write(
         &mut self,
-        here: (usize, usize),
-        number: u64,
+        key: (usize, usize),
+        token: u64,
         bytes: &[u8],
-        before: Seen,
+        before: LockState,
     ) -> Result<(), String> {
-        let (master, resource) = here;
-        self.judged += 1;
-        let last = self.last.insert(here, number).unwrap_or(0);
-        let above = before.counter.max(last);
-        if above > number {
+        let (master, resource) = key;
+        self.judged_cases += 1;
+        let last_token = self.last_tokens.insert(key, token).unwrap_or(0);
+        let larger_token = before.counter.max(last_token);
+        if larger_token > token {
             return Err(format!(
-                "master {master} wrote a value of r{resource} under the fencing token {number}, although the master \
-                 had seen the larger token {above}"
+                "master {master} wrote a value of r{resource} under the fencing token {token}, although the master \
+                 had seen the larger token {larger_token}"
             ));
         }
-        let known = self.written.entry((resource, number));
-        let known = known.or_insert_with(|| bytes.to_vec());
-        if known != bytes {
+        let first_value = self
+            .written_values
+            .entry((resource, token))
+            .or_insert_with(|| bytes.to_vec());
+        if first_value != bytes {
             return Err(format!(
-                "two different values of r{resource} were written under the same fencing token {number}"
+                "two different values of r{resource} were written under the same fencing token {token}"
             ));
         }
         Ok(())
     }
 }
 
-impl Check for Register {
+impl Check for ValueRequests {
     const RULE: &'static str = "register";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Restarted { master, .. } => self.last.retain(|(of, _), _| of != master),
-            Fact::Valued {
+            Fact::MasterRestarted { master, .. } => self
+                .last_tokens
+                .retain(|(written_on, _), _| written_on != master),
+            Fact::ValueRequestExecuted {
                 master,
                 resource,
                 request: Request::Read { token, .. },
@@ -67,7 +71,7 @@ impl Check for Register {
                 after,
                 ..
             } => {
-                self.judged += 1;
+                self.judged_cases += 1;
                 if after.counter != *token {
                     return Err(format!(
                         "master {master} returned the value of r{resource} to the holder of the fencing token {token}, \
@@ -76,23 +80,23 @@ impl Check for Register {
                     ));
                 }
             }
-            Fact::Valued {
+            Fact::ValueRequestExecuted {
                 master,
                 resource,
                 request: Request::Write { token, value, .. },
                 answer: Ok(Answer::Written { .. }),
                 before,
                 ..
-            } if at.promises.stock => {
+            } if moment.promises.stock => {
                 let bytes = value.bytes.as_deref().unwrap_or_default();
-                return self.wrote((*master, *resource), *token, bytes, *before);
+                return self.check_write((*master, *resource), *token, bytes, *before);
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }

@@ -10,14 +10,14 @@ use quorate::runtime::BoxFuture;
 
 use crate::locker::Hold;
 
-pub(crate) struct AsItStands {
+pub(crate) struct FrozenHold {
     value: Token,
     fencing: Option<u64>,
     until: Option<Instant>,
 }
 
-impl AsItStands {
-    pub(crate) fn of(hold: &dyn Hold) -> Self {
+impl FrozenHold {
+    pub(crate) fn copy_of(hold: &dyn Hold) -> Self {
         Self {
             value: hold.value(),
             fencing: hold.fencing(),
@@ -26,7 +26,7 @@ impl AsItStands {
     }
 }
 
-impl Hold for AsItStands {
+impl Hold for FrozenHold {
     fn value(&self) -> Token {
         self.value
     }

@@ -12,23 +12,23 @@ use quorate::runtime::BoxFuture;
 use crate::locker::Hold;
 
 /// The number of an owner and the number of a resource.
-type Place = (u8, u8);
+type OwnerAndResource = (u8, u8);
 
 /// The number of live clones of a hold, and the hold itself.
-type Clones = (u32, Arc<dyn Hold>);
+type CountedHold = (u32, Arc<dyn Hold>);
 
 /// The holds of the owners in one process, by owner and resource.
 #[derive(Clone, Default)]
-pub(crate) struct CountedHolds(Arc<Mutex<HashMap<Place, Clones>>>);
+pub(crate) struct CountedHolds(Arc<Mutex<HashMap<OwnerAndResource, CountedHold>>>);
 
 impl CountedHolds {
-    fn holds(&self) -> MutexGuard<'_, HashMap<Place, Clones>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<OwnerAndResource, CountedHold>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a further clone of the owner's hold on the resource; `None` if this process has no such hold.
-    pub(crate) fn join(&self, place: Place) -> Option<Arc<dyn Hold>> {
-        let mut holds = self.holds();
+    pub(crate) fn join_existing(&self, place: OwnerAndResource) -> Option<Arc<dyn Hold>> {
+        let mut holds = self.locked();
         let (count, hold) = holds.get_mut(&place)?;
         *count += 1;
         let hold = hold.clone();
@@ -37,45 +37,45 @@ impl CountedHolds {
     }
 
     /// Adds the first hold of an owner on a resource, and returns its first clone.
-    pub(crate) fn first(&self, place: Place, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
-        self.holds().insert(place, (1, hold.clone()));
+    pub(crate) fn add_first(&self, place: OwnerAndResource, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
+        self.locked().insert(place, (1, hold.clone()));
         self.clone_of(place, hold)
     }
 
-    fn clone_of(&self, place: Place, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
-        let all = self.clone();
-        Arc::new(Counted { all, place, hold })
+    fn clone_of(&self, place: OwnerAndResource, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
+        let holds = self.clone();
+        Arc::new(HoldClone { holds, place, hold })
     }
 }
 
 /// One clone of an owner's hold. Dropping the last clone drops the hold, unless the lock is lost.
-struct Counted {
-    all: CountedHolds,
-    place: Place,
+struct HoldClone {
+    holds: CountedHolds,
+    place: OwnerAndResource,
     hold: Arc<dyn Hold>,
 }
 
-impl Drop for Counted {
+impl Drop for HoldClone {
     fn drop(&mut self) {
         if self.hold.end_of_validity().is_none() {
             return;
         }
-        let mut holds = self.all.holds();
-        let last = holds.get_mut(&self.place).is_some_and(|(count, _)| {
+        let mut holds = self.holds.locked();
+        let is_last = holds.get_mut(&self.place).is_some_and(|(count, _)| {
             *count -= 1;
             *count == 0
         });
-        let gone = if last {
+        let last_hold = if is_last {
             holds.remove(&self.place)
         } else {
             None
         };
         drop(holds);
-        drop(gone);
+        drop(last_hold);
     }
 }
 
-impl Hold for Counted {
+impl Hold for HoldClone {
     fn value(&self) -> Token {
         self.hold.value()
     }

@@ -9,15 +9,15 @@ use quorate::node::{Answer, Claim, NewValue, Node, Phase, Request, ServerRun};
 use quorate::{Instant, LockGuard};
 
 use super::Flaw;
-use super::turn::Outcome;
+use super::request_context::Outcome;
 use super::votes::{Answers, Votes};
-use crate::locker::name;
+use crate::locker::key_of_place;
 
 /// The content of a once-per-period record before the work of any period was done.
-const NEVER: &[u8] = b"once never";
+const EMPTY_RECORD: &[u8] = b"once never";
 
 /// Returns the reply of a faulty master to a request about a value; `None` if the flaw does not change the reply.
-pub(crate) fn wrong_value(
+pub(crate) fn execute_value_wrongly(
     flaw: Flaw,
     memory: &mut Master,
     now: u64,
@@ -25,12 +25,17 @@ pub(crate) fn wrong_value(
 ) -> Option<Outcome> {
     match (flaw, request) {
         (Flaw::ReadNoRaise, Request::Read { claim, .. }) => {
-            let before = memory.peek(now, claim.key()).counter;
+            let counter_before = memory.peek(now, claim.key()).counter;
             let answer = memory.apply(now, request);
-            if let (Ok(Answer::Value { .. }), Some(before)) = (&answer, before) {
-                let fence = [b"quorate:fence:", claim.key()].concat();
+            if let (Ok(Answer::Value { .. }), Some(counter_before)) = (&answer, counter_before) {
+                let counter_key = [b"quorate:fence:", claim.key()].concat();
                 let day = Some(Duration::from_secs(86_400));
-                memory.put_text(now, &fence, before.to_string().as_bytes(), day);
+                memory.put_text(
+                    now,
+                    &counter_key,
+                    counter_before.to_string().as_bytes(),
+                    day,
+                );
             }
             Some(answer)
         }
@@ -48,8 +53,8 @@ pub(crate) fn wrong_value(
             };
             let key = [b"quorate:value:", claim.key()].concat();
             let run = memory.run().clone();
-            let head = format!("{token} {} ", run.as_str());
-            let text = [head.as_bytes(), bytes].concat();
+            let prefix = format!("{token} {} ", run.as_str());
+            let text = [prefix.as_bytes(), bytes].concat();
             memory.put_text(now, &key, &text, None);
             Some(Ok(Answer::Written { run }))
         }
@@ -74,8 +79,8 @@ struct Vote {
 }
 
 impl WrongRegister {
-    pub(crate) fn of(flaw: Flaw, nodes: Vec<Arc<dyn Node>>) -> Option<Self> {
-        let of_client = matches!(
+    pub(crate) fn new(flaw: Flaw, nodes: Vec<Arc<dyn Node>>) -> Option<Self> {
+        let is_client_flaw = matches!(
             flaw,
             Flaw::SoundRegister
                 | Flaw::SmallerNumberRead
@@ -84,14 +89,14 @@ impl WrongRegister {
                 | Flaw::WriteElsewhere
                 | Flaw::LateRefill
         );
-        of_client.then_some(Self { flaw, nodes })
+        is_client_flaw.then_some(Self { flaw, nodes })
     }
 
     fn quorum(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
 
-    fn vote(&self, answer: &Answer) -> Option<Vote> {
+    fn vote_of(&self, answer: &Answer) -> Option<Vote> {
         let Answer::Value { stored, .. } = answer else {
             return None;
         };
@@ -102,105 +107,119 @@ impl WrongRegister {
             }),
             None if self.flaw == Flaw::MissingIsInitial => Some(Vote {
                 number: 0,
-                bytes: NEVER.to_vec(),
+                bytes: EMPTY_RECORD.to_vec(),
             }),
             _ => None,
         }
     }
 
-    fn votes<'a>(&'a self, answers: &'a Answers) -> impl Iterator<Item = Vote> + 'a {
-        let said = answers.iter().flatten().flatten();
-        said.filter_map(|answer| self.vote(answer))
+    fn usable_votes<'a>(&'a self, answers: &'a Answers) -> impl Iterator<Item = Vote> + 'a {
+        answers
+            .iter()
+            .flatten()
+            .flatten()
+            .filter_map(|answer| self.vote_of(answer))
     }
 
     /// Reads the once-per-period record, and returns the content with the largest fencing token. Returns `None` if the
     /// lock has no fencing token, or if no majority of the masters has returned a usable content.
-    pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
+    pub(crate) async fn read<'a>(
+        &'a self,
+        resource: u8,
+        guard: &LockGuard,
+    ) -> Option<ReadRecord<'a>> {
         let token = guard.fencing_token()?;
-        let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
-        let claim = Arc::new(claim);
-        let votes = Votes::ask(&self.nodes, Phase::Value, |_| Request::Read {
+        let claim = Arc::new(Claim::new(
+            "",
+            key_of_place(resource).as_bytes(),
+            guard.token(),
+            true,
+        ));
+        let read_votes = Votes::ask(&self.nodes, Phase::Value, |_| Request::Read {
             claim: claim.clone(),
             token,
         });
-        let enough = |said: &Answers| {
-            let found = self.votes(said).count() >= self.quorum();
-            (found || said.iter().all(Option::is_some)).then(|| said.clone())
+        let decided = |answers: &Answers| {
+            let has_quorum = self.usable_votes(answers).count() >= self.quorum();
+            (has_quorum || answers.iter().all(Option::is_some)).then(|| answers.clone())
         };
-        let read = votes.until(enough).await;
-        let all = || self.votes(&read);
-        if all().count() < self.quorum() {
+        let read = read_votes.wait_until(decided).await;
+        let votes = || self.usable_votes(&read);
+        if votes().count() < self.quorum() {
             return None;
         }
-        let known = if self.flaw == Flaw::SmallerNumberRead {
-            all().min_by_key(|vote| vote.number)
+        let chosen = if self.flaw == Flaw::SmallerNumberRead {
+            votes().min_by_key(|vote| vote.number)
         } else {
-            all().max_by_key(|vote| vote.number)
+            votes().max_by_key(|vote| vote.number)
         };
-        Some(Known {
+        Some(ReadRecord {
             register: self,
             claim,
             token,
-            until: guard.valid_until(),
-            bytes: known?.bytes,
-            read,
+            valid_until: guard.valid_until(),
+            bytes: chosen?.bytes,
+            answers: read,
         })
     }
 }
 
 /// A once-per-period record that the client has read and may write.
-pub(crate) struct Known<'a> {
+pub(crate) struct ReadRecord<'a> {
     register: &'a WrongRegister,
     claim: Arc<Claim>,
     token: u64,
-    until: Instant,
+    valid_until: Instant,
     bytes: Vec<u8>,
-    read: Answers,
+    answers: Answers,
 }
 
-impl Known<'_> {
-    /// Records that the work of the period that began at `began_us` (microseconds) was done. Returns:
+impl ReadRecord<'_> {
+    /// Records that the work of the period that began at `period_start_us` (microseconds) was done. Returns:
     ///
     /// - `None` if the record already contains this period or a later one, or if it is not a once-per-period record;
     /// - `Some(true)` if a majority of the masters has written the record;
     /// - `Some(false)` if no majority has written it.
-    pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
-        let began = began_us / 1_000;
-        let last = self.bytes.strip_prefix(b"once ")?;
-        let last = std::str::from_utf8(last).ok()?.parse::<u64>();
-        if last.is_ok_and(|last| began <= last) {
+    pub(crate) async fn write_period(self, period_start_us: u64) -> Option<bool> {
+        let period_start = period_start_us / 1_000;
+        let recorded = self.bytes.strip_prefix(b"once ")?;
+        let last_period = std::str::from_utf8(recorded).ok()?.parse::<u64>();
+        if last_period.is_ok_and(|last_period| period_start <= last_period) {
             return None;
         }
-        let late = self.register.flaw == Flaw::LateRefill;
-        let bytes: Arc<[u8]> = format!("once {began}").into_bytes().into();
+        let is_late = self.register.flaw == Flaw::LateRefill;
+        let bytes: Arc<[u8]> = format!("once {period_start}").into_bytes().into();
         let nodes = &self.register.nodes;
         let votes = Votes::ask(nodes, Phase::Value, |node| Request::Write {
             claim: self.claim.clone(),
             token: self.token,
             value: Arc::new(NewValue {
                 bytes: Some(bytes.clone()),
-                until: if late {
-                    self.until + Duration::from_secs(10)
+                until: if is_late {
+                    self.valid_until + Duration::from_secs(10)
                 } else {
-                    self.until
+                    self.valid_until
                 },
-                run: self.run(node).filter(|_| !late),
+                run: self.run_id_of(node).filter(|_| !is_late),
             }),
         });
-        let written = |said: &Answers| {
-            let counted = said.iter().enumerate().filter(|(node, said)| match said {
-                Some(Ok(Answer::Written { run })) => self.counts(*node, run),
-                _ => false,
-            });
-            let enough = counted.count() >= self.register.quorum();
-            (enough || said.iter().all(Option::is_some)).then_some(enough)
+        let decided = |answers: &Answers| {
+            let counted_votes = answers
+                .iter()
+                .enumerate()
+                .filter(|(node, answer)| match answer {
+                    Some(Ok(Answer::Written { run })) => self.counts_vote(*node, run),
+                    _ => false,
+                });
+            let has_quorum = counted_votes.count() >= self.register.quorum();
+            (has_quorum || answers.iter().all(Option::is_some)).then_some(has_quorum)
         };
-        Some(votes.until(written).await)
+        Some(votes.wait_until(decided).await)
     }
 
     /// Returns the run id of the master's server process; `None` if the master returned no value.
-    fn run(&self, node: usize) -> Option<ServerRun> {
-        match &self.read[node] {
+    fn run_id_of(&self, node: usize) -> Option<ServerRun> {
+        match &self.answers[node] {
             Some(Ok(Answer::Value { run, .. })) => Some(run.clone()),
             _ => None,
         }
@@ -208,12 +227,12 @@ impl Known<'_> {
 
     /// Whether the client counts the vote of this master for a write. `run` is the run id of the server process that
     /// executed the write.
-    fn counts(&self, node: usize, run: &ServerRun) -> bool {
+    fn counts_vote(&self, node: usize, run: &ServerRun) -> bool {
         if matches!(self.register.flaw, Flaw::WriteElsewhere | Flaw::LateRefill) {
             return true;
         }
-        let said = self.read[node].as_ref();
-        let voted = said.and_then(|said| self.register.vote(said.as_ref().ok()?));
-        voted.is_some() && self.run(node).as_ref() == Some(run)
+        let answers = self.answers[node].as_ref();
+        let voted = answers.and_then(|answers| self.register.vote_of(answers.as_ref().ok()?));
+        voted.is_some() && self.run_id_of(node).as_ref() == Some(run)
     }
 }

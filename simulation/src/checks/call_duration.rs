@@ -8,7 +8,7 @@ use crate::facts::{Call, Fact};
 use crate::scenario::Scenario;
 
 /// How long one step of making a connection may take, in nanoseconds.
-const CONNECT: u64 = 500 * MS;
+const CONNECT_STEP_NANOS: u64 = 500 * MS;
 
 /// The number of steps of making a connection. A process's first requests wait for all steps.
 const CONNECT_STEPS: u64 = 3;
@@ -17,22 +17,22 @@ const CONNECT_STEPS: u64 = 3;
 ///
 /// An attempt has at most five rounds: one acquires the lock, three confirm it, and one asks why the attempt failed.
 /// The sixth round is a margin.
-const ROUNDS: u64 = 6;
+const ATTEMPT_ROUNDS: u64 = 6;
 
 /// The number of rounds of a call that reads and writes a lock-protected value: a read, a write and a release. The
-/// rounds of the acquire are counted separately ([`ROUNDS`]).
+/// rounds of the acquire are counted separately ([`ATTEMPT_ROUNDS`]).
 const VALUE_ROUNDS: u64 = 3;
 
 /// The extra time for timers and wake-ups, and for an attempt that begins just before the timeout, in nanoseconds.
-const SLACK: u64 = 10 * MS;
+const SLACK_NANOS: u64 = 10 * MS;
 
-pub(crate) struct Calls {
+pub(crate) struct CallDuration {
     /// The longest time, in nanoseconds, by which a call may exceed its own timeout.
-    bound: u64,
+    allowed_delay: u64,
     /// The longest duration of a round (one request to all masters), in nanoseconds.
-    round: u64,
-    worst: Option<Lateness>,
-    judged: u64,
+    round_nanos: u64,
+    latest: Option<Lateness>,
+    judged_cases: u64,
 }
 
 /// By how much a call exceeded its own timeout.
@@ -41,15 +41,15 @@ pub struct Lateness {
     /// The name of the call, e.g. "an acquire".
     pub call: &'static str,
     /// By how much the call exceeded its timeout, in nanoseconds.
-    pub late: u64,
+    pub delay: u64,
     /// The longest time by which the call may exceed its timeout, in nanoseconds.
-    pub bound: u64,
+    pub allowed_delay: u64,
 }
 
 impl Lateness {
-    /// The share of `bound` that `late` takes, in thousandths.
-    pub fn used(&self) -> u64 {
-        self.late * 1_000 / self.bound
+    /// The share of `allowed_delay` that `delay` takes, in thousandths.
+    pub fn thousandths_of_allowed(&self) -> u64 {
+        self.delay * 1_000 / self.allowed_delay
     }
 }
 
@@ -60,36 +60,38 @@ impl fmt::Display for Lateness {
             f,
             "{} ended {:.1} ms after its timeout ({:.1} % of the allowed delay of {:.1} ms)",
             self.call,
-            ms(self.late),
-            self.used() as f64 / 10.0,
-            ms(self.bound)
+            ms(self.delay),
+            self.thousandths_of_allowed() as f64 / 10.0,
+            ms(self.allowed_delay)
         )
     }
 }
 
-impl Calls {
+impl CallDuration {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            round: scenario.slowest() + SLACK,
-            bound: CONNECT + ROUNDS * scenario.slowest() + SLACK,
-            worst: None,
-            judged: 0,
+            round_nanos: scenario.slowest_answer() + SLACK_NANOS,
+            allowed_delay: CONNECT_STEP_NANOS
+                + ATTEMPT_ROUNDS * scenario.slowest_answer()
+                + SLACK_NANOS,
+            latest: None,
+            judged_cases: 0,
         }
     }
 
-    pub(crate) fn worst(&self) -> Option<Lateness> {
-        self.worst.clone()
+    pub(crate) fn latest_call(&self) -> Option<Lateness> {
+        self.latest.clone()
     }
 }
 
-impl Check for Calls {
+impl Check for CallDuration {
     const RULE: &'static str = "calls end";
 
-    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        let Fact::Returned {
+    fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        let Fact::CallReturned {
             client,
             call,
-            began,
+            began_at,
             first_request,
             ..
         } = fact
@@ -102,43 +104,49 @@ impl Check for Calls {
             } => *wait,
             // An acquire without a time limit has no timeout that it could exceed.
             Call::Acquire { wait: None, .. } => return Ok(()),
-            Call::Value { wait } => *wait + VALUE_ROUNDS * self.round,
+            Call::Value { wait } => *wait + VALUE_ROUNDS * self.round_nanos,
             Call::Extend | Call::Downgrade | Call::Release => 0,
         };
         // Skip a call during which the client's process was paused, because the pause may have made the call late.
-        if !at.promises.punctual || at.awake_since[*client] > *began {
+        if !moment.promises.punctual || moment.awake_since[*client] > *began_at {
             return Ok(());
         }
-        self.judged += 1;
+        self.judged_cases += 1;
         // The client measures its timeout on its own clock, which may run up to 1 % slow. So the timeout may last 1 %
         // longer in true time.
-        let by_itself = wait + wait / 100;
+        let slow_clock_wait = wait + wait / 100;
         // The time for connecting does not count as lateness. A process connects at its first request, or when it
         // resumes if it was paused at that time.
-        let resumed = at.awake_since[*client];
-        let connected = first_request.map_or(0, |first| {
-            first.max(resumed) + (CONNECT_STEPS - 1) * CONNECT
+        let resumed_at = moment.awake_since[*client];
+        let connected_at = first_request.map_or(0, |first_request_at| {
+            first_request_at.max(resumed_at) + (CONNECT_STEPS - 1) * CONNECT_STEP_NANOS
         });
-        let late = at.now.saturating_sub((began + by_itself).max(connected));
-        if self.worst.as_ref().is_none_or(|worst| worst.late < late) {
-            self.worst = Some(Lateness {
+        let delay = moment
+            .now
+            .saturating_sub((began_at + slow_clock_wait).max(connected_at));
+        if self
+            .latest
+            .as_ref()
+            .is_none_or(|latest| latest.delay < delay)
+        {
+            self.latest = Some(Lateness {
                 call: call.name(),
-                late,
-                bound: self.bound,
+                delay,
+                allowed_delay: self.allowed_delay,
             });
         }
-        if late > self.bound {
+        if delay > self.allowed_delay {
             return Err(format!(
                 "{} of client {client} took {} ms, {} ms longer than its timeout",
                 call.name(),
-                (at.now - began) / MS,
-                late / MS
+                (moment.now - began_at) / MS,
+                delay / MS
             ));
         }
         Ok(())
     }
 
-    fn judged(&self) -> u64 {
-        self.judged
+    fn judged_cases(&self) -> u64 {
+        self.judged_cases
     }
 }
