@@ -18,8 +18,9 @@ pub struct ChangePlan {
     pub sets: Vec<u16>,
     /// The number in the generation markers at the beginning of the run; `None` if no master has a marker.
     ///
-    /// Each change raises this number by 4. So the run begins in the change with the index `initial_number / 4` (at most the
-    /// index of the last change). At the beginning, only the old and the new masters of this change have markers.
+    /// Each change raises this number by 4. So the run begins in the change with the index `initial_number / 4` (at
+    /// most the index of the last change). At the beginning, only the old and the new masters of this change have
+    /// markers.
     pub initial_number: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,

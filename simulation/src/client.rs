@@ -83,8 +83,8 @@ impl Client {
             .world()
             .may_take_last_lock(self.process.client)
         {
-            // Wait until the operators have replaced the masters. `may_take_last_lock` then restarts the client with the new
-            // masters if the masters reject its present configuration.
+            // Wait until the operators have replaced the masters. `may_take_last_lock` then restarts the client with
+            // the new masters if the masters reject its present configuration.
             self.sleep(100 * MS).await;
         }
         while !self.try_last_lock().await {
@@ -149,8 +149,8 @@ impl Client {
     ///
     /// - If the last step downgrades a lock, uses a value, leaves a note, or concerns an election, the last lock is
     ///   exclusive.
-    /// - If the last step takes an owner's lock that the tasks of the process share ([`Kind::OwnerOfProcess`]), the last lock
-    ///   is an owner's lock that they do not share ([`Kind::Owner`]).
+    /// - If the last step takes an owner's lock that the tasks of the process share ([`Kind::OwnerOfProcess`]), the
+    ///   last lock is an owner's lock that they do not share ([`Kind::Owner`]).
     fn kind_of_last_lock(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
@@ -210,12 +210,8 @@ impl Client {
                 self.trace(|client| {
                     format!("client {client} drops the future of its call to acquire before the future is ready")
                 });
-                self.process
-                    .shared
-                    .world()
-                    .observer
-                    .coverage
-                    .dropped_acquires += 1;
+                let coverage = &mut self.process.shared.world().observer.coverage;
+                coverage.dropped_acquires += 1;
                 return;
             }
         };
@@ -237,18 +233,19 @@ impl Client {
             return drop(hold);
         }
         self.retire(id, EndReason::Released);
+        self.release_hold(step, hold).await;
+    }
+
+    /// Releases a lock. If `step.cut_release` is set, drops the future of the release after this number of polls.
+    async fn release_hold(&self, step: &Step, hold: Arc<dyn Hold>) {
         let call = self.begin_call(Call::Release);
         let release = hold.release();
         match step.cut_release {
             None => release.await,
             Some(polls) => {
                 if PollLimit::new(release, polls).await.is_none() {
-                    self.process
-                        .shared
-                        .world()
-                        .observer
-                        .coverage
-                        .dropped_releases += 1;
+                    let coverage = &mut self.process.shared.world().observer.coverage;
+                    coverage.dropped_releases += 1;
                 }
             }
         }

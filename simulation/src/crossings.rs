@@ -122,8 +122,8 @@ pub(crate) struct CrossingCounter {
     pub(crate) crossings: Crossings,
     /// For each resource: the happenings since a lock on this resource was last obtained.
     columns_since_hold: [Columns; PLACES],
-    /// For each resource and each kind of value (each row from [`FIRST_VALUE_ROW`] on): the happenings since a value of this
-    /// kind was last used under the lock of this resource.
+    /// For each resource and each kind of value (each row from [`FIRST_VALUE_ROW`] on): the happenings since a value of
+    /// this kind was last used under the lock of this resource.
     columns_since_use: [[Columns; LOCK_OR_VALUE_KINDS.len() - FIRST_VALUE_ROW]; PLACES],
     /// For each task: the row of the table for the value that the task is using.
     value_rows: HashMap<usize, usize>,

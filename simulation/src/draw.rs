@@ -27,8 +27,8 @@ impl Scenario {
         Self::draw_with_kinds(seed, None, true)
     }
 
-    /// Draws a scenario with this number of masters; `None` draws this number as well. If `days` is true, some scenarios
-    /// have unused days.
+    /// Draws a scenario with this number of masters; `None` draws this number as well. If `days` is true, some
+    /// scenarios have unused days.
     fn draw_with_kinds(seed: u64, masters: Option<u8>, days: bool) -> Self {
         let (mut scenario, resources) = Self::draw_base(seed, masters);
         if scenario.settings.fencing {
@@ -49,8 +49,8 @@ impl Scenario {
     }
 
     /// Draws the parts that every scenario has: masters, clients with plain exclusive locks, a network and faults.
-    /// `fixed_masters` is the number of masters; `None` draws this number as well. Returns the scenario and the number of its
-    /// resources.
+    /// `fixed_masters` is the number of masters; `None` draws this number as well. Returns the scenario and the number
+    /// of its resources.
     fn draw_base(seed: u64, fixed_masters: Option<u8>) -> (Self, u8) {
         let mut rng = Rng::stream(seed, 1);
         let rng = &mut rng;
@@ -497,8 +497,8 @@ struct Faults<'a> {
 }
 
 impl Faults<'_> {
-    /// If `is_drawn`, adds between 1 and `limit` faults at random times. `draw_kind` draws each fault. Its second argument is the
-    /// time from this fault until the end of all faults, in milliseconds.
+    /// If `is_drawn`, adds between 1 and `limit` faults at random times. `draw_kind` draws each fault. Its second
+    /// argument is the time from this fault until the end of all faults, in milliseconds.
     fn add(&mut self, is_drawn: bool, limit: u64, draw_kind: impl Fn(&mut Rng, u64) -> FaultKind) {
         if !is_drawn {
             return;

@@ -90,11 +90,11 @@ pub(crate) enum Fact<'a> {
     },
     /// A client has obtained a lock, and begins to believe that it holds this lock.
     LockObtained { believer: &'a Believer },
-    /// The validity of a hold was extended. `previous_end` is the previous end of the validity, in nanoseconds on the
+    /// The validity of a hold was extended. `old_end` is the previous end of the validity, in nanoseconds on the
     /// client's clock.
     ValidityExtended {
         believer: &'a Believer,
-        previous_end: u64,
+        old_end: u64,
     },
     /// The client's guard shows for the first time that the lock is no longer held. The notice of the loss may come
     /// later.

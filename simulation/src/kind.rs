@@ -50,8 +50,8 @@ pub enum ValueStep {
     AtMostOnce,
     /// Do the work of the current period at least once. The work lasts half of the time `Step::hold`.
     AtLeastOnce,
-    /// The steps of `AtMostOnce` as four separate calls: acquire the lock, read the record, write the record, release the
-    /// lock.
+    /// The steps of `AtMostOnce` as four separate calls: acquire the lock, read the record, write the record, release
+    /// the lock.
     SeparateCalls,
 }
 

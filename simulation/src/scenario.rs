@@ -157,8 +157,8 @@ pub enum FaultKind {
     Stall { master: u8, lasts: u64 },
     /// The clock of a master jumps by this many microseconds; backwards if negative.
     ClockJump { master: u8, by_us: i64 },
-    /// A store without a clock elects another leader, which gives dates from then on. The leader's clock is ahead of the
-    /// clock of the earlier leader by this many microseconds.
+    /// A store without a clock elects another leader, which gives dates from then on. The leader's clock is ahead of
+    /// the clock of the earlier leader by this many microseconds.
     LeaderChange { master: u8, by_us: i64 },
     /// The wall clock of a client process jumps by this many microseconds; backwards if negative.
     WallClockJump { client: u8, by_us: i64 },
@@ -285,8 +285,8 @@ pub struct Promises {
     /// No two clients hold the same lock at the same time, unless they may share it. This requires:
     ///
     /// - No lock is force-released.
-    /// - The masters' clocks do not jump; or all masters have generation markers, and a clock jumps forward only while the
-    ///   master has no vote after a restart.
+    /// - The masters' clocks do not jump; or all masters have generation markers, and a clock jumps forward only while
+    ///   the master has no vote after a restart.
     /// - The restart guard is on. It may be off if every master keeps all its data when it restarts.
     pub exclusion: bool,
     /// After another client has acquired a force-released lock, the force-released holder renews its lock no more. The
@@ -345,8 +345,8 @@ pub struct Promises {
 /// The default length of a period of once-per-period work: one hour, which is longer than any run.
 pub(crate) const PERIOD: u64 = 3_600_000 * MS;
 
-/// How long a client waits for an owner's lock that all tasks of its process share ([`Kind::OwnerOfProcess`]): 30 seconds, the
-/// library's default.
+/// How long a client waits for an owner's lock that all tasks of its process share ([`Kind::OwnerOfProcess`]): 30
+/// seconds, the library's default.
 pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 
 /// The largest rate error of a clock, in parts per million. So the rates of two clocks differ by at most 0.8 %, and the
@@ -447,8 +447,9 @@ impl Scenario {
             }
             _ => false,
         });
-        let wall_offsets = self.clients.iter().map(|client| client.wall_us); // Only clients of a store without a clock depend on their wall clocks.
-        let wall_offsets: Vec<i64> = wall_offsets.filter(|_| self.has_clockless()).collect();
+        let all_wall_offsets = self.clients.iter().map(|client| client.wall_us);
+        // Only clients of a store without a clock depend on their wall clocks.
+        let wall_offsets: Vec<i64> = all_wall_offsets.filter(|_| self.has_clockless()).collect();
         let offsets = || {
             let masters = self.masters.iter().map(|master| master.offset_us);
             masters.chain(wall_offsets.iter().copied())
@@ -539,8 +540,8 @@ impl Scenario {
         };
         let mut jumps: Vec<_> = self.faults.iter().filter_map(jump_of).collect();
         jumps.sort_by_key(|(at, ..)| *at);
-        // For each master: how far its clock is ahead, in microseconds, and since when it is ahead by `NEARLY_A_DAY_US` or
-        // more.
+        // For each master: how far its clock is ahead, in microseconds, and since when it is ahead by `NEARLY_A_DAY_US`
+        // or more.
         let mut clocks_ahead = vec![(0, None); self.masters.len()];
         jumps.into_iter().any(|(at, master, by_us)| {
             let (ahead_us, ahead_since) = &mut clocks_ahead[master];
@@ -625,8 +626,8 @@ impl Scenario {
         self.faults.iter().any(is_jump)
     }
 
-    /// Whether only clocks jump that no client believes alone: those of stores without a clock, while the wall clocks of
-    /// all clients are right.
+    /// Whether only clocks jump that no client believes alone: those of stores without a clock, while the wall clocks
+    /// of all clients are right.
     fn are_jumps_harmless(&self) -> bool {
         let is_right = |client: &ClientPlan| client.wall_us.abs() <= LARGEST_RIGHT_OFFSET_US;
         self.clients.iter().all(is_right)

@@ -66,8 +66,8 @@ impl Shrinker<'_> {
         is_same_violation
     }
 
-    /// Tries to remove every part of the scenario once. Returns false if nothing was removed, or if [`LARGEST_RUNS`] runs have
-    /// been played.
+    /// Tries to remove every part of the scenario once. Returns false if nothing was removed, or if [`LARGEST_RUNS`]
+    /// runs have been played.
     fn remove_parts_once(&mut self) -> bool {
         let mut is_smaller = false;
         is_smaller |= self.remove_faults();

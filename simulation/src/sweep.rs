@@ -130,8 +130,8 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Replaces `self.latest_call` by `latest_call` if that call used a larger share of its allowed time. If both calls used the
-    /// same share, keeps the one with the smaller seed.
+    /// Replaces `self.latest_call` by `latest_call` if that call used a larger share of its allowed time. If both calls
+    /// used the same share, keeps the one with the smaller seed.
     fn note_latest_call(&mut self, latest_call: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| {
             (late.thousandths_of_allowed(), std::cmp::Reverse(*seed))
@@ -203,8 +203,9 @@ impl Sweep {
     }
 }
 
-/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. If `harmful_only` is true, checks only the rules whose violation
-/// harms users. Returns the smallest seed whose run breaks a rule, with the violation; `None` if no run breaks a rule.
+/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. If `harmful_only` is true, checks only the rules whose
+/// violation harms users. Returns the smallest seed whose run breaks a rule, with the violation; `None` if no run
+/// breaks a rule.
 pub fn first_caught(flaw: Flaw, harmful_only: bool, seeds: u64, threads: usize) -> Option<Failure> {
     let run_options = RunOptions {
         flaw: Some(flaw),

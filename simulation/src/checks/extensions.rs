@@ -31,9 +31,9 @@ struct LastHold {
 }
 
 impl LastHold {
-    /// Whether this hold is certainly later than the hold `older`. A force-released client may report a lock only after a
-    /// later client has reported its lock, because the answers to the earlier client were late. The fencing tokens show
-    /// the right order. Without tokens, this hold is later if its attempt began after `older` was obtained.
+    /// Whether this hold is certainly later than the hold `older`. A force-released client may report a lock only after
+    /// a later client has reported its lock, because the answers to the earlier client were late. The fencing tokens
+    /// show the right order. Without tokens, this hold is later if its attempt began after `older` was obtained.
     fn is_later_than(&self, older: &Believer) -> bool {
         match self.fencing_token.zip(older.fencing_token) {
             Some((last, older)) => last >= older,
@@ -78,20 +78,17 @@ impl Check for Extensions {
                     });
                 }
             }
-            Fact::ValidityExtended {
-                believer,
-                previous_end,
-            } => {
+            Fact::ValidityExtended { believer, old_end } => {
                 self.judged_cases += 1;
                 let now = believer.clock.read(moment.now);
                 // The client reads its clock a few more times after it has checked the validity. Each reading takes up
                 // to `LONGEST_READING`.
-                if now >= *previous_end + 4 * LONGEST_READING {
+                if now >= *old_end + 4 * LONGEST_READING {
                     return Err(format!(
                         "client {} extended the lock on r{} {} us after its validity ended",
                         believer.client,
                         believer.resource,
-                        (now - previous_end) / 1_000
+                        (now - old_end) / 1_000
                     ));
                 }
                 let scope = believer.scope;

@@ -174,9 +174,7 @@ impl Check for Groups {
         if *verb == Verb::Release {
             let is_missing =
                 |member: &&Member| !members.iter().any(|kept| kept.value == member.value);
-            let others = previous_members
-                .iter()
-                .filter(|member| member.value != value);
+            let others = previous_members.iter().filter(|old| old.value != value);
             if let Some(removed) = others.filter(is_live).find(is_missing) {
                 return Err(format!(
                     "the release of the lock value {} removed a different lock value, {}, from r{resource} on \

@@ -19,9 +19,9 @@ impl Healing {
         }
     }
 
-    /// Called at the deadline. `waiting_clients` are the clients that have not obtained their last lock. Returns a violation if
-    /// there are such clients, otherwise `None`. `allowed_nanos` is the time from the end of the faults to the deadline, in
-    /// nanoseconds.
+    /// Called at the deadline. `waiting_clients` are the clients that have not obtained their last lock. Returns a
+    /// violation if there are such clients, otherwise `None`. `allowed_nanos` is the time from the end of the faults to
+    /// the deadline, in nanoseconds.
     pub(crate) fn violation(
         &self,
         waiting_clients: &[usize],

@@ -15,7 +15,8 @@ struct QueuedWaiter {
 }
 
 impl MasterQueue {
-    /// Adds a waiter to the queue. If the waiter is queued already, records its heartbeat, which expires at `expires_at_ms`.
+    /// Adds a waiter to the queue. If the waiter is queued already, records its heartbeat, which expires at
+    /// `expires_at_ms`.
     pub(super) fn enqueue(&mut self, rank: Rank, expires_at_ms: u64, now_ms: u64) {
         // Remove waiters whose heartbeats have expired. If they were kept, a clock that jumps back would make them live
         // again.

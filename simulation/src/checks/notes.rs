@@ -157,8 +157,8 @@ impl Notes {
             .is_some_and(|holder_note| *holder_note != stored_text)
         {
             return Err(format!(
-                "master {master} stores the note {stored_text:?} for the lock value {} on r{resource}, but the holder with \
-                 this lock value has a different note",
+                "master {master} stores the note {stored_text:?} for the lock value {} on r{resource}, but the holder \
+                 with this lock value has a different note",
                 short_hex(value)
             ));
         }

@@ -125,16 +125,16 @@ impl PermitQueue {
         self.judged_cases += 1;
         match first {
             Some(first) if is_granted && before.holder != after.holder => Err(format!(
-                "master {master} granted a permit of the semaphore r{semaphore}, although the waiter {first} is ahead in \
-                 the queue"
+                "master {master} granted a permit of the semaphore r{semaphore}, although the waiter {first} is \
+                 ahead in the queue"
             )),
             None if !is_granted
                 && before.holder.is_none()
                 && self.restarted_masters >> master & 1 == 0 =>
             {
                 Err(format!(
-                    "master {master} refused the first waiter of the semaphore r{semaphore}, although the slot r{resource} \
-                     is free"
+                    "master {master} refused the first waiter of the semaphore r{semaphore}, although the slot \
+                     r{resource} is free"
                 ))
             }
             _ => Ok(()),
@@ -155,8 +155,8 @@ impl PermitQueue {
         }
         match self.queued_waiters[semaphore].passed(first_event) {
             Some(overtaken) if moment.promises.order => Err(format!(
-                "client {} acquired a permit of r{semaphore} before the waiter {overtaken}, which was queued on a majority \
-                 of masters before the client's first attempt",
+                "client {} acquired a permit of r{semaphore} before the waiter {overtaken}, which was queued on a \
+                 majority of masters before the client's first attempt",
                 believer.client
             )),
             _ => Ok(()),

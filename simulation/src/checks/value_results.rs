@@ -346,8 +346,8 @@ impl ValueResults {
         let smallest = quota.units.saturating_sub(quota.requested_units);
         if remaining > largest || remaining < smallest {
             return Err(format!(
-                "a call reports {remaining} units left of r{resource}, but only {smallest} to {largest} are possible (created: \
-                 {}; taken before this call: {}; requested by all calls: {})",
+                "a call reports {remaining} units left of r{resource}, but only {smallest} to {largest} are possible \
+                 (created: {}; taken before this call: {}; requested by all calls: {})",
                 quota.units, call.taken_before, quota.requested_units
             ));
         }

@@ -167,7 +167,8 @@ impl Client {
         result.unwrap_or_else(|error| result_of_error(&error))
     }
 
-    /// Does the same as `read_work_and_write_correctly`, but with a faulty implementation (a seeded bug) instead of the library.
+    /// Does the same as `read_work_and_write_correctly`, but with a faulty implementation (a seeded bug) instead of the
+    /// library.
     async fn read_work_and_write_wrongly(
         &self,
         step: &Step,

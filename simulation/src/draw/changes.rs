@@ -200,6 +200,19 @@ impl Scenario {
         (net.delay, net.jitter) = (net.delay.min(MS), net.jitter.min(MS));
     }
 
+    /// Draws how far the fencing counters are ahead of the masters' clocks at the beginning, in microseconds; `None` if
+    /// the masters have no counters.
+    ///
+    /// Most scenarios with values begin without counters. If the counters are ahead of the clocks and masters lose
+    /// data, the library promises nothing about values (`Promises::stock`).
+    fn draw_counters_ahead(&self, rng: &mut Rng) -> Option<u64> {
+        if self.has_values() {
+            rng.pick(&[None, None, Some(5_000_000)])
+        } else {
+            rng.pick(&COUNTERS_AHEAD_US)
+        }
+    }
+
     fn plan_change(&mut self, rng: &mut Rng, sets: Vec<u16>) {
         let changes = sets.len() as u64 - 1;
         let marker_numbers: Vec<u64> = [0, 1, 2, 4, 5, 6, 8]
@@ -207,26 +220,22 @@ impl Scenario {
             .filter(|marker_number| *marker_number <= 4 * changes)
             .collect();
         let drawn_number = rng.chance(400_000).then(|| rng.pick(&marker_numbers));
-        let stays_unchanged = rng.chance(150_000);
-        if stays_unchanged && rng.chance(500_000) {
+        let is_fixed = rng.chance(150_000);
+        if is_fixed && rng.chance(500_000) {
             self.keep_only_force_releases();
         }
         let initial_numbers = [None, Some(0), Some(2), Some(2)];
-        let initial_number = if stays_unchanged {
+        let initial_number = if is_fixed {
             rng.pick(&initial_numbers)
         } else {
             drawn_number
         };
-        let goal = if stays_unchanged {
+        let goal = if is_fixed {
             initial_number.unwrap_or(0)
         } else {
             draw_goal(rng, initial_number.unwrap_or(0), &marker_numbers)
         };
-        let operators = if stays_unchanged {
-            0
-        } else {
-            rng.pick(&[1, 1, 1, 2])
-        };
+        let operators = if is_fixed { 0 } else { rng.pick(&[1, 1, 1, 2]) };
         self.add_operators(rng, operators);
         let last_step = 2 * changes as u8;
         let admitted_steps = |marker_number: u64| -> Vec<u8> {
@@ -234,9 +243,9 @@ impl Scenario {
                 .filter(|step| admits_step(marker_number, *step))
                 .collect()
         };
-        // If `has_mixed_steps` is true, each client begins with random sets of masters, even if these masters reject the client.
-        // No fault then changes the client's sets.
-        let has_mixed_steps = !stays_unchanged && rng.chance(350_000);
+        // If `has_mixed_steps` is true, each client begins with random sets of masters, even if these masters reject
+        // the client. No fault then changes the client's sets.
+        let has_mixed_steps = !is_fixed && rng.chance(350_000);
         let first_steps = if has_mixed_steps {
             (0..=last_step).collect()
         } else {
@@ -246,7 +255,7 @@ impl Scenario {
         let steps: Vec<(u8, u8)> = (0..self.clients.len())
             .map(|_| {
                 let first = rng.pick(&first_steps);
-                let last = if stays_unchanged {
+                let last = if is_fixed {
                     first
                 } else {
                     rng.pick(&last_steps)
@@ -257,7 +266,7 @@ impl Scenario {
         if rng.chance(400_000) {
             self.hold_for_long_times(rng);
         }
-        if !stays_unchanged && !has_mixed_steps {
+        if !is_fixed && !has_mixed_steps {
             self.reconfigure_clients(rng, &steps, operators, last_step);
         }
         let plan = ChangePlan {
@@ -266,13 +275,7 @@ impl Scenario {
             operators,
             longest_pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            // Most scenarios with values begin without counters. If the counters are ahead of the clocks and masters
-            // lose data, the library promises nothing about values (`Promises::stock`).
-            counters_ahead_us: if self.has_values() {
-                rng.pick(&[None, None, Some(5_000_000)])
-            } else {
-                rng.pick(&COUNTERS_AHEAD_US)
-            },
+            counters_ahead_us: self.draw_counters_ahead(rng),
             stops_replaced: changes == 1 && rng.chance(700_000),
             sets,
         };

@@ -27,8 +27,9 @@ pub(super) fn wrong_date_us(rng: &mut Rng) -> i64 {
 }
 
 impl Scenario {
-    /// Adds unused days to some scenarios. If `has_wrong_dates` is true, the clock of a master may show a wrong date before the
-    /// unused days. `rng` is a separate random stream, so these draws do not change the scenario's other draws.
+    /// Adds unused days to some scenarios. If `has_wrong_dates` is true, the clock of a master may show a wrong date
+    /// before the unused days. `rng` is a separate random stream, so these draws do not change the scenario's other
+    /// draws.
     pub(super) fn idle_for_days(&mut self, rng: &mut Rng, has_wrong_dates: bool) {
         let is_rare = self.has_values() || self.has_notes();
         if !rng.chance(if is_rare { RARE_PPM } else { DAYS_PPM }) {

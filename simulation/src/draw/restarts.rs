@@ -1,5 +1,5 @@
-//! Draws scenarios in which masters restart, and their wall clocks jump before, during and after the restarts. All masters
-//! have generation markers. Clients restore lost markers, and many clients start between the restarts.
+//! Draws scenarios in which masters restart, and their wall clocks jump before, during and after the restarts. All
+//! masters have generation markers. Clients restore lost markers, and many clients start between the restarts.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::change_plan::ChangePlan;
@@ -46,7 +46,8 @@ impl Scenario {
         scenario
     }
 
-    /// Moves the end of the faults to a later time, shortens the restart guard, and lets clients hold few locks for long.
+    /// Moves the end of the faults to a later time, shortens the restart guard, and lets clients hold few locks for
+    /// long.
     fn lengthen(&mut self, rng: &mut Rng) {
         let old_end_ms = self.heal_at / MS;
         self.heal_at = rng.range(4_000, 9_000) * MS;
@@ -125,8 +126,8 @@ impl Scenario {
         }
     }
 
-    /// Lets most client processes end and start again several times. A process that has just started knows nothing about
-    /// earlier runs of the masters.
+    /// Lets most client processes end and start again several times. A process that has just started knows nothing
+    /// about earlier runs of the masters.
     fn start_clients_often(&mut self, rng: &mut Rng) {
         let first_client_stays = rng.chance(500_000);
         for client in usize::from(first_client_stays)..self.clients.len() {

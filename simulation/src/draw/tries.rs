@@ -10,8 +10,8 @@ use crate::scenario::{Disk, LARGEST_RIGHT_OFFSET_US};
 const WRONG_CLOCK_US: [i64; 4] = [3_000_000, -3_000_000, 3_600_000_000, -3_600_000_000];
 
 impl Scenario {
-    /// Draws a scenario from this seed. In the scenario, at least one master is a store without a clock, and each client
-    /// process takes only one step.
+    /// Draws a scenario from this seed. In the scenario, at least one master is a store without a clock, and each
+    /// client process takes only one step.
     pub fn draw_tries(seed: u64) -> Self {
         let rng = &mut Rng::stream(seed, 17);
         let masters = rng.pick(&[1u8, 1, 1, 2, 3, 3, 5]);

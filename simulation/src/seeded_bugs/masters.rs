@@ -84,8 +84,8 @@ impl Flaw {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// Returns `settings` with the client's masters (`configuration`). With some bugs, a client that should use two sets uses
-    /// only one: the old set, the new set, or the union of both.
+    /// Returns `settings` with the client's masters (`configuration`). With some bugs, a client that should use two
+    /// sets uses only one: the old set, the new set, or the union of both.
     pub(crate) fn configure_client(
         self,
         configuration: &ClientMasters,

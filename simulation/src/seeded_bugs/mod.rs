@@ -340,8 +340,8 @@ impl Flaw {
         Self::KeptSession,
     ];
 
-    /// The seeded bugs in the rule by which a new process judges the age of a lease. Only scenarios with stores without a
-    /// clock and with brief processes can reveal them.
+    /// The seeded bugs in the rule by which a new process judges the age of a lease. Only scenarios with stores without
+    /// a clock and with brief processes can reveal them.
     pub const SHORT_PROCESS_BUGS: [Self; 4] = [
         Self::StoreAlone,
         Self::WallAlone,

@@ -173,7 +173,6 @@ impl WrongScripts {
     ) -> Option<Outcome> {
         let key = claim.key();
         let (holder, counter) = (context.holder(key), context.counter(key));
-        let is_refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
         let is_granted = |answer: &Outcome| matches!(answer, Ok(Answer::Granted { .. }));
         if let Some(ticket) = ticket_of(claim).filter(|_| is_several(claim)) {
             self.waiters_for_several.insert(ticket.waiter.clone());
@@ -213,24 +212,7 @@ impl WrongScripts {
                 context.reset_counter(key, counter, answer)
             }
             Flaw::ReadersPassWriters if is_reader(claim) => {
-                let answer = context.execute_correctly();
-                let free = context.holder(key).is_none();
-                if !is_refused(&answer) || !(free || context.has_own_marker(claim)) {
-                    return Some(answer);
-                }
-                let number = counter + u64::from(free);
-                let claim = with_token(claim, number);
-                let items = [ExtendItem {
-                    claim,
-                    ttl,
-                    note: false,
-                }]
-                .into();
-                let _kept = context
-                    .memory
-                    .apply(context.now, &Request::Extend { items });
-                let counter = Some(number);
-                Ok(Answer::Granted { counter })
+                grant_past_writers(&mut context, claim, ttl, counter)
             }
             Flaw::WritersFirst | Flaw::SinglePassesMulti | Flaw::OwnerInLine => {
                 return self.answer_with_wrong_queue(flaw, context, claim, (ttl, proposal));
@@ -309,6 +291,35 @@ impl WrongScripts {
         }
         Some(answer)
     }
+}
+
+/// Answers an acquire of a reader as a master whose readers overtake waiting writers. `counter` is the fencing counter
+/// of the lock.
+fn grant_past_writers(
+    context: &mut RequestContext<'_>,
+    claim: &Claim,
+    ttl: Duration,
+    counter: u64,
+) -> Outcome {
+    let answer = context.execute_correctly();
+    let is_refused = matches!(answer, Ok(Answer::Refused { .. }));
+    let is_free = context.holder(claim.key()).is_none();
+    if !is_refused || !(is_free || context.has_own_marker(claim)) {
+        return answer;
+    }
+    let number = counter + u64::from(is_free);
+    let claim = with_token(claim, number);
+    let items = [ExtendItem {
+        claim,
+        ttl,
+        note: false,
+    }]
+    .into();
+    let _kept = context
+        .memory
+        .apply(context.now, &Request::Extend { items });
+    let counter = Some(number);
+    Ok(Answer::Granted { counter })
 }
 
 /// Answers an acquire as a master with a seeded bug in locks on several resources. Returns `None` if the correct master

@@ -3,8 +3,8 @@
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer of a process fires. The process raises the `serial` of a slot when it drops the slot's timer. If the slot
-    /// now has a different `serial`, the event is ignored.
+    /// A timer of a process fires. The process raises the `serial` of a slot when it drops the slot's timer. If the
+    /// slot now has a different `serial`, the event is ignored.
     Timer { client: u8, slot: u32, serial: u32 },
     /// The actor of a link (one client's connection to one master) runs.
     RunActor { link: u32 },
@@ -59,8 +59,8 @@ pub(crate) enum Event {
     RestartGuardEnds,
     /// The administrator, which the simulation plays, writes lost generation markers again.
     RestoreMarkers,
-    /// All clocks advance, because nobody uses the masters for some days. The number is the index of the fault `UnusedDays`
-    /// in the scenario.
+    /// All clocks advance, because nobody uses the masters for some days. The number is the index of the fault
+    /// `UnusedDays` in the scenario.
     ClocksAdvance(u32),
 }
 

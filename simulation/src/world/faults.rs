@@ -53,27 +53,21 @@ impl World {
                 resource,
                 lasts,
             } => {
-                self.masters[usize::from(master)].memory_shortage =
-                    Some((now + lasts, resource.into()))
+                let shortage = (now + lasts, usize::from(resource));
+                self.masters[usize::from(master)].memory_shortage = Some(shortage);
             }
             FaultKind::FlushScripts { master } => self.masters[usize::from(master)].scripts.clear(),
             FaultKind::ForceRelease { resource, missed } => {
                 self.begin_force_release(resource, missed);
-                return Some(UnlockedWork::ForceRelease(
-                    self.prepare_store_force_release(resource, missed),
-                ));
+                let force_release = self.prepare_store_force_release(resource, missed);
+                return Some(UnlockedWork::ForceRelease(force_release));
             }
             FaultKind::ForeignKey {
                 master,
                 resource,
                 lasts,
             } => self.put_foreign_key(master, resource, lasts),
-            FaultKind::MalformReplies { master } => {
-                for conn in &mut self.conns {
-                    conn.is_next_reply_malformed |= conn.master == usize::from(master);
-                }
-                self.garble_sessions(master.into());
-            }
+            FaultKind::MalformReplies { master } => self.malform_next_replies(master.into()),
             FaultKind::Pause { client, lasts } => self.pause(client, lasts),
             FaultKind::Kill { client, down } => self.kill_process(client, down),
             FaultKind::UnusedDays { down, .. } => self.begin_unused_days(index, down),
@@ -82,6 +76,13 @@ impl World {
             }
         }
         None
+    }
+
+    fn malform_next_replies(&mut self, master: usize) {
+        for conn in &mut self.conns {
+            conn.is_next_reply_malformed |= conn.master == master;
+        }
+        self.garble_sessions(master);
     }
 
     fn change_leader(&mut self, master: usize, by_us: i64) {
@@ -99,8 +100,8 @@ impl World {
         self.schedule(until, Event::ProcessResumes(client));
     }
 
-    /// Handles the fault `UnusedDays`: kills all client processes, schedules the jump of all clocks, and starts the processes
-    /// again after `down` nanoseconds.
+    /// Handles the fault `UnusedDays`: kills all client processes, schedules the jump of all clocks, and starts the
+    /// processes again after `down` nanoseconds.
     fn begin_unused_days(&mut self, fault: usize, down: u64) {
         for client in 0..self.processes.len() {
             self.kill_process(client as u8, down);
@@ -108,7 +109,8 @@ impl World {
         self.schedule(self.now, Event::ClocksAdvance(fault as u32));
     }
 
-    /// Advances all clocks by the time `by` of the fault `UnusedDays`. `fault` is the index of this fault in the scenario.
+    /// Advances all clocks by the time `by` of the fault `UnusedDays`. `fault` is the index of this fault in the
+    /// scenario.
     pub(super) fn advance_all_clocks(&mut self, fault: usize) {
         let FaultKind::UnusedDays { by, .. } = self.scenario.faults[fault].kind else {
             return;

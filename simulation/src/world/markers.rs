@@ -72,8 +72,8 @@ impl MarkerCheck {
     }
 }
 
-/// Returns which check of the generation marker a script contains, as an index into `World::marker_checks`. The script's
-/// simulated SHA begins with this index.
+/// Returns which check of the generation marker a script contains, as an index into `World::marker_checks`. The
+/// script's simulated SHA begins with this index.
 pub(super) fn marker_check_in_sha(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
         .map_or(0, |digits| parse_number(digits) as usize)
@@ -100,8 +100,8 @@ impl SimMaster {
         (self.memory).put_text(now_us, MARKER_KEY, marker.as_bytes(), None);
     }
 
-    /// Records that the master has loaded the script with the index `script`. `looks` is the index of the generation
-    /// marker check in this script.
+    /// Records that the master has loaded the script with the index `script`. `marker_check` is the index of the
+    /// generation marker check in this script.
     pub(super) fn record_loaded_script(&mut self, marker_check: usize, script: usize) {
         if self.scripts.len() <= marker_check {
             self.scripts.resize(marker_check + 1, 0);
@@ -383,7 +383,7 @@ impl World {
     }
 
     /// Returns the error reply if a script's check of the generation marker rejects this connection's client; otherwise
-    /// `None`. `looks` is the check's index in `World::marker_checks`; 0 if the script has no check.
+    /// `None`. `marker_check` is the check's index in `World::marker_checks`; 0 if the script has no check.
     pub(super) fn refusal_by_marker(&self, conn: usize, marker_check: usize) -> Option<String> {
         if marker_check == 0 || self.flaw == Some(Flaw::MarkersIgnored) {
             return None;
@@ -426,8 +426,8 @@ impl World {
         number_in_marker(master.marker(master.clock_us(self.now)))
     }
 
-    /// Updates `fallen` (the masters with lost or outdated generation markers) and the checkers after the marker of a
-    /// master has been raised or restored.
+    /// Updates `outdated_markers` (the masters with lost or outdated generation markers) and the checkers after the
+    /// marker of a master has been raised or restored.
     pub(super) fn update_outdated_markers(&mut self, master: usize) {
         let marker_number = self.marker_number(master);
         self.outdated_markers[master] = self.outdated_markers[master]
@@ -436,7 +436,7 @@ impl World {
     }
 
     /// Called when a master has restarted. If its generation marker is now missing or has a smaller number than before
-    /// (`was`), records the master in `fallen`.
+    /// (`was`), records the master in `outdated_markers`.
     ///
     /// The seeded bug `MarkLostOnRestart` deletes the marker in any case, and records nothing.
     pub(super) fn record_marker_after_restart(&mut self, master: usize, previous_number: u64) {

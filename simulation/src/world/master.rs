@@ -36,7 +36,7 @@ pub(crate) struct SimMaster {
     /// has been no shortage.
     pub(super) memory_shortage: Option<(u64, usize)>,
     /// The loaded scripts, as sets of bits (bit n is script n). `scripts[i]` has the scripts that begin with the
-    /// generation marker check `World::looks[i]`. `scripts[0]` has the scripts without a check.
+    /// generation marker check `World::marker_checks[i]`. `scripts[0]` has the scripts without a check.
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,
@@ -204,20 +204,31 @@ impl SimMaster {
                 answer
             }
             (Some(Flaw::CounterKeepsExpiry), Request::Acquire { claim, .. }) => {
-                let expiry_before = self.memory.peek(now_us, claim.key()).counter_expires;
-                let answer = self.memory.apply(now_us, request);
-                let after = self.memory.peek(now_us, claim.key());
-                if let (Some(expires), Some(counter)) = (expiry_before, after.counter) {
-                    let remaining = Duration::from_micros(expires.saturating_sub(now_us));
-                    let key = [b"quorate:fence:", claim.key()].concat();
-                    let number = counter.to_string();
-                    self.memory
-                        .put_text(now_us, &key, number.as_bytes(), Some(remaining));
-                }
-                answer
+                self.acquire_with_old_counter_expiry(now_us, request, claim)
             }
             _ => self.memory.apply(now_us, request),
         }
+    }
+
+    /// For the seeded bug `CounterKeepsExpiry`: executes an acquire, but does not renew the expiry of the fencing
+    /// counter.
+    fn acquire_with_old_counter_expiry(
+        &mut self,
+        now_us: u64,
+        request: &Request,
+        claim: &Claim,
+    ) -> Result<Answer, Fault> {
+        let expiry_before = self.memory.peek(now_us, claim.key()).counter_expires;
+        let answer = self.memory.apply(now_us, request);
+        let after = self.memory.peek(now_us, claim.key());
+        if let (Some(expires), Some(counter)) = (expiry_before, after.counter) {
+            let remaining = Duration::from_micros(expires.saturating_sub(now_us));
+            let key = [b"quorate:fence:", claim.key()].concat();
+            let number = counter.to_string();
+            self.memory
+                .put_text(now_us, &key, number.as_bytes(), Some(remaining));
+        }
+        answer
     }
 }
 

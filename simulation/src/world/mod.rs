@@ -108,8 +108,8 @@ impl Shared {
         now
     }
 
-    /// Preempts the task that is being polled, for at most `longest` nanoseconds. Masters, network and drivers continue,
-    /// but no task runs. An event that the executor must handle ends the preemption.
+    /// Preempts the task that is being polled, for at most `longest` nanoseconds. Masters, network and drivers
+    /// continue, but no task runs. An event that the executor must handle ends the preemption.
     pub(crate) fn preempt(&self, longest: u64) {
         // Preempt only a task that is being polled. A driver may also read the clock.
         if !self.is_task_polled.swap(false, Ordering::Relaxed) {
@@ -254,8 +254,8 @@ struct DuplicateMessage {
     restarts: u32,
     /// The connection on which the client sent the original message.
     conn: usize,
-    /// Which check of the generation marker the message contains, as an index into `World::marker_check`; 0 if it contains no
-    /// check.
+    /// Which check of the generation marker the message contains, as an index into `World::marker_checks`; 0 if it
+    /// contains no check.
     marker_check: usize,
     request: Request,
 }
@@ -310,7 +310,8 @@ pub(crate) struct World {
     /// An entry becomes `None` again when the number in the marker is no longer smaller.
     outdated_markers: Vec<Option<(u64, u64)>>,
     /// By master: the true time at which the restart guard ends after the first restart that removed or set back the
-    /// generation marker; `None` if there was none. Unlike `outdated_markers`, this does not change when the marker is restored.
+    /// generation marker; `None` if there was none. Unlike `outdated_markers`, this does not change when the marker is
+    /// restored.
     guard_ends: Vec<Option<u64>>,
     /// For seeded bugs that replace a master without an operator: the true time at which that master died. `None`
     /// before its death.
@@ -442,15 +443,24 @@ impl World {
         }
     }
 
+    /// Postpones an event whose client process is paused. Returns true if the event was postponed.
+    fn postpone_while_paused(&mut self, event: Event) -> bool {
+        let Some(client) = self.receiving_client(&event) else {
+            return false;
+        };
+        let process = &mut self.processes[client];
+        let is_paused = process.paused_until > self.now;
+        if is_paused {
+            process.postponed_events.push(event);
+        }
+        is_paused
+    }
+
     fn handle_event(&mut self, event: Event) -> Option<UnlockedWork> {
         self.observer.coverage.events += 1;
         self.observer.event += 1;
-        if let Some(client) = self.receiving_client(&event) {
-            let process = &mut self.processes[client];
-            if process.paused_until > self.now {
-                process.postponed_events.push(event);
-                return None;
-            }
+        if self.postpone_while_paused(event) {
+            return None;
         }
         let call_driver = |(link, call)| UnlockedWork::CallDriver(link, call);
         let to_index = |index: u32| index as usize;
@@ -458,10 +468,8 @@ impl World {
             Event::Timer { slot, serial, .. } => {
                 let timer = &mut self.timers[slot as usize];
                 let is_due = timer.serial == serial;
-                return is_due
-                    .then(|| timer.waker.take())
-                    .flatten()
-                    .map(UnlockedWork::Wake);
+                let waker = is_due.then(|| timer.waker.take()).flatten();
+                return waker.map(UnlockedWork::Wake);
             }
             Event::RunActor { link } => {
                 let call = self.start_actor(to_index(link));
@@ -473,9 +481,8 @@ impl World {
             }
             Event::ConnectAnswered { conn } => {
                 let link = self.conns[to_index(conn)].link;
-                return self
-                    .handle_connect_answer(to_index(conn))
-                    .map(|call| call_driver((link, call)));
+                let call = self.handle_connect_answer(to_index(conn));
+                return call.map(|call| call_driver((link, call)));
             }
             Event::BytesReachClient { conn } => {
                 return self.deliver_to_client(to_index(conn)).map(call_driver);

@@ -344,8 +344,8 @@ impl World {
         }
     }
 
-    /// Breaks a connection in the network, possibly in the middle of a message. If `is_server_alive` is true, the server keeps
-    /// running, and packets that are in flight to it may still arrive.
+    /// Breaks a connection in the network, possibly in the middle of a message. If `is_server_alive` is true, the
+    /// server keeps running, and packets that are in flight to it may still arrive.
     pub(super) fn break_connection(&mut self, conn: usize, is_server_alive: bool) {
         if !self.conns[conn].is_open() || self.conns[conn].is_broken {
             return;

@@ -110,8 +110,8 @@ impl World {
         self.observer.report_fact(now, &fact);
     }
 
-    /// Begins (`is_begin` is true) or ends the subscription of a connection to the new leaders of the election with the lock
-    /// `key`.
+    /// Begins (`is_begin` is true) or ends the subscription of a connection to the new leaders of the election with the
+    /// lock `key`.
     pub(super) fn watch_leaders(&mut self, conn: usize, key: &Arc<[u8]>, is_begin: bool) {
         let elections = &mut self.conns[conn].watched_elections;
         elections.retain(|watched_key| watched_key != key);

@@ -93,8 +93,8 @@ impl RunObserver {
                 }
                 continue;
             };
-            let previous_end = std::mem::replace(&mut believer.valid_until, valid_until);
-            if valid_until > previous_end {
+            let old_end = std::mem::replace(&mut believer.valid_until, valid_until);
+            if valid_until > old_end {
                 believer.ends_at = believer
                     .clock
                     .time_of_reading(valid_until)
@@ -107,12 +107,12 @@ impl RunObserver {
                         "client {} extends r{} by {:.3} ms",
                         client,
                         resource,
-                        (valid_until - previous_end) as f64 / 1e6
+                        (valid_until - old_end) as f64 / 1e6
                     )
                 });
                 self.report_hold_fact(now, index, |believer| Fact::ValidityExtended {
                     believer,
-                    previous_end,
+                    old_end,
                 });
             }
         }

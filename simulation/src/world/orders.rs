@@ -83,8 +83,9 @@ impl Shared {
     /// Sends an order to a master, and waits for the reply. Returns the reply, and the number of restarts of the server
     /// that executed the order.
     ///
-    /// `restarts` is the number of restarts that the server had when the connection was made. If the server has restarted
-    /// since then, the reply is [`OrderReply::Disconnected`]. If `restarts` is `None`, the order opens a new connection.
+    /// `restarts` is the number of restarts that the server had when the connection was made. If the server has
+    /// restarted since then, the reply is [`OrderReply::Disconnected`]. If `restarts` is `None`, the order opens a new
+    /// connection.
     pub(crate) async fn send_order(
         &self,
         client: usize,

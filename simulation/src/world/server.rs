@@ -211,8 +211,8 @@ impl World {
     }
 
     /// Returns an error reply if the script is not loaded, or if its check of the generation marker rejects the client.
-    /// Otherwise returns the index of the script's check in the list `World::marker_check`. The index 0 means that the script
-    /// has no check.
+    /// Otherwise returns the index of the script's check in the list `World::marker_checks`. The index 0 means that the
+    /// script has no check.
     fn check_script(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let marker_check = markers::marker_check_in_sha(sha);
         let master = &self.masters[self.conns[conn].master];

@@ -272,7 +272,8 @@ impl World {
         }
     }
 
-    /// Breaks a session in the network. If `is_server_alive` is true, the server does not notice the break and keeps the session.
+    /// Breaks a session in the network. If `is_server_alive` is true, the server does not notice the break and keeps
+    /// the session.
     fn break_session(&mut self, session: usize, is_server_alive: bool) {
         if !self.sessions[session].is_client_open || self.sessions[session].is_loss_reported {
             return;

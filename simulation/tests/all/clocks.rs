@@ -1,5 +1,5 @@
-//! Tests scenarios in which the clocks of masters jump before, during and after restarts, and clients restore generation
-//! markers. Also tests that the simulation catches every seeded bug in the age of a server run.
+//! Tests scenarios in which the clocks of masters jump before, during and after restarts, and clients restore
+//! generation markers. Also tests that the simulation catches every seeded bug in the age of a server run.
 //!
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 

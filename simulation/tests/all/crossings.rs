@@ -57,7 +57,8 @@ fn every_combination_of_lock_kind_and_event_is_checked_by_a_rule() {
             match (judged_cases, reason_for_zero(masters, held, happening)) {
                 (0, None) => Some(format!("{cell}: no rule was checked")),
                 (1.., Some(reason)) => Some(format!(
-                    "{cell}: a rule was checked {judged_cases} times, although NEVER_TESTED lists the cell as empty: {reason}"
+                    "{cell}: a rule was checked {judged_cases} times, although NEVER_TESTED lists the cell: \
+                     {reason}"
                 )),
                 _ => None,
             }

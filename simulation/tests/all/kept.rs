@@ -71,8 +71,8 @@ fn connect_timeout_begins_with_the_first_request_instead_of_the_process_start() 
     assert_eq!(result.coverage.no_quorum, 0);
 }
 
-/// A scenario with four masters, in which master 3 replaces master 2. `initial_number` and `goal` are the numbers in the
-/// generation markers at the beginning and at the end. All clients stay at the step `step` of the replacement.
+/// A scenario with four masters, in which master 3 replaces master 2. `initial_number` and `goal` are the numbers in
+/// the generation markers at the beginning and at the end. All clients stay at the step `step` of the replacement.
 fn replacement_of_one_master(initial_number: Option<u64>, goal: u64, step: u8) -> Scenario {
     let mut scenario = Scenario::quiet(1, 4, 3);
     scenario.settings.max_ttl = scenario.settings.ttl;

@@ -186,8 +186,9 @@ fn simulated_clients_without_a_seeded_bug_break_no_rule_with_the_nightly_seeds()
     sound_ones_pass(REDIS.all());
 }
 
-/// A client whose lock was force-released reports this lock only after the next client has reported its own, because the
-/// answers were late. Without fencing tokens, a checker must not take the order of the reports for the order of the locks.
+/// A client whose lock was force-released reports this lock only after the next client has reported its own, because
+/// the answers were late. Without fencing tokens, a checker must not take the order of the reports for the order of the
+/// locks.
 #[test]
 fn late_report_of_a_force_released_lock_without_a_token_is_no_violation() {
     let run_options = RunOptions::default();

@@ -1,5 +1,5 @@
-//! Tests scenarios with stores without a clock in which every client process takes one step, and most processes try only
-//! once to take a lock. Holders and waiters die, leaders of the stores change, and clocks are wrong.
+//! Tests scenarios with stores without a clock in which every client process takes one step, and most processes try
+//! only once to take a lock. Holders and waiters die, leaders of the stores change, and clocks are wrong.
 //!
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 

@@ -52,8 +52,8 @@ impl Seeds {
     }
 }
 
-/// Whether `cargo test` must catch a seeded bug that needs `seed_limit` seeds. If not, only the nightly tests must catch
-/// it.
+/// Whether `cargo test` must catch a seeded bug that needs `seed_limit` seeds. If not, only the nightly tests must
+/// catch it.
 pub(crate) fn is_short(seed_limit: u64) -> bool {
     seed_limit < 1_000
 }
